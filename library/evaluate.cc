@@ -5,6 +5,18 @@
 namespace onnx_train {
 namespace {
 
+// Keeps metrics for the program, and describes them.
+void give_metrics(onnx_train_session* s, Metrics values, MetricTables tables, const onnx_train_metric** metrics,
+                  size_t* count) {
+  s->evaluated = std::move(values);
+  s->metrics.clear();
+  for (const auto& [name, value] : s->evaluated) s->metrics.push_back({name.c_str(), value});
+  s->by_class = std::move(tables);
+  s->tables = described(s->by_class);
+  *metrics = s->metrics.data();
+  *count = s->metrics.size();
+}
+
 // The data of onnx_train_evaluate and onnx_train_predict, and how they are to be read.
 struct WholeData {
   WholeData(onnx_train_session* session, const onnx_train_data* given, const std::string& entry,
@@ -47,11 +59,29 @@ onnx_train_status onnx_train_evaluate(onnx_train_session* session, const onnx_tr
     WholeData whole(&s, data, "evaluate", options, count, observer);
     EvaluationResult result = evaluate(&s.session, whole.data->evaluation(whole.batch_size).get());
     whole.events.on_notes(result.notes);
-    s.evaluated = std::move(result.metrics);
-    s.metrics.clear();
-    for (const auto& [name, value] : s.evaluated) s.metrics.push_back({name.c_str(), value});
-    *metrics = s.metrics.data();
-    *num_metrics = s.metrics.size();
+    give_metrics(&s, std::move(result.metrics), std::move(result.tables), metrics, num_metrics);
+  });
+}
+
+onnx_train_status onnx_train_session_metrics(onnx_train_session* session, const onnx_train_tensor* statistics,
+                                             size_t count, const onnx_train_metric** metrics, size_t* num_metrics) {
+  return in_session(session, [&](onnx_train_session& s) {
+    required(metrics, "where the metrics go");
+    required(num_metrics, "where their number goes");
+    MetricSums sums(s.session.model());
+    sums.add(views_of(statistics, count));
+    Metrics values;
+    MetricTables tables;
+    sums.finish(&values, &tables);
+    give_metrics(&s, std::move(values), std::move(tables), metrics, num_metrics);
+  });
+}
+
+onnx_train_status onnx_train_session_metric_tables(onnx_train_session* session, const onnx_train_tensor** tables,
+                                                   size_t* count) {
+  return in_session(session, [&](onnx_train_session& s) {
+    required(tables, "where the tables go") = s.tables.data();
+    required(count, "where their number goes") = s.tables.size();
   });
 }
 

@@ -68,6 +68,8 @@ struct onnx_train_session {
   onnx_train::TensorMap predicted;                             // what `outputs` are of the last onnx_train_predict
   onnx_train::Metrics evaluated;                               // by the last onnx_train_evaluate
   std::vector<onnx_train_metric> metrics;                      // views of `evaluated`
+  onnx_train::MetricTables by_class;                           // what its metrics say by class
+  std::vector<onnx_train_tensor> tables;                       // views of `by_class`
   std::string plan_text, plan_json;                            // of the last onnx_train_session_plan
   std::atomic<bool> busy{false};
 };

@@ -89,8 +89,9 @@ class ProgramEvents : public TrainerEvents {
   void on_evaluation(const EvaluationReport& r) override {
     std::vector<onnx_train_metric> metrics;
     for (const auto& [name, value] : r.evaluation) metrics.push_back({name.c_str(), value});
-    const onnx_train_evaluation evaluation = {r.step,         r.epoch,        r.train_loss,
-                                              metrics.data(), metrics.size(), r.best ? 1 : 0};
+    const std::vector<onnx_train_tensor> tables = described(r.tables);
+    const onnx_train_evaluation evaluation = {r.step,         r.epoch,       r.train_loss,  metrics.data(),
+                                              metrics.size(), r.best ? 1 : 0, tables.data(), tables.size()};
     obey(observer_.on_evaluation, &evaluation);
   }
   void on_checkpoint(const std::string& path) override { obey(observer_.on_checkpoint, path.c_str()); }

@@ -4,7 +4,8 @@
 //   indexing        constant multi-axis indices become a Gather
 //   training mode   algorithm "step" holds train/<value> copies where training differs from inference
 //   mixed precision what "step" rounds to 16 bits, where asked for
-//   loss            "step" and "evaluate" get their loss and metrics
+//   loss            "step" and "evaluate" get their loss, and the accuracy
+//   metrics         "evaluate" gets the statistics of metrics, where asked for
 //   gradients       backward pass, global norm
 //   delayed scaling scales of what "step" rounds to 8 bits, where asked for
 //   accumulate      cut into "accumulate" and "apply" where asked for
@@ -53,6 +54,7 @@ struct BuildOptions {
   std::string loss = "cross_entropy";                     // see loss_expression.h for the grammar
   std::shared_ptr<const LossModel> loss_model = nullptr;  // takes the place of `loss`
   std::shared_ptr<const LossModel> teacher = nullptr;     // its outputs are teacher.<name> in `loss`
+  std::vector<std::string> metrics = {};                  // "f1", "top_k(k=3)"; see metrics/metrics.h
   std::string optimizer = "adamw";                        // "sgd(momentum=0.9, nesterov=1)"; see optimizer_spec.h
   Mode mode = Mode::kTrain;
   Precision precision = Precision::kFloat32;

@@ -1,4 +1,5 @@
-// Keys of the metadata that say what data held. They stay in a model that is exported, as kPreprocess does.
+// Keys of the metadata that say what data held, and what predictions are. They stay in a model that is exported, as
+// kPreprocess does.
 #pragma once
 
 namespace onnx_train {
@@ -8,5 +9,10 @@ inline constexpr const char* kTableColumns =
     "onnx_train.columns";  // how columns of tables are read: runtime/data/tables/table.h
 inline constexpr const char* kTableInputs = "onnx_train.inputs";  // which columns each input takes: there, too
 inline constexpr const char* kTableMetadata[] = {kClasses, kTableColumns, kTableInputs};
+
+// Which output holds scores of classes: a JSON list of texts, its name, "classes" (one of them) or "yes_no" (each for
+// itself), the axis of the classes, and "scores" (of which softmax or the sigmoid makes probabilities) or
+// "probabilities".
+inline constexpr const char* kScoresOf = "onnx_train.scores";
 
 }  // namespace onnx_train

@@ -1,5 +1,6 @@
 // The list of passes that make a training model, in order.
 #include "onnx_passes/loss/loss.h"
+#include "onnx_passes/metrics/metrics.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/delayed_scaling.h"
 #include "onnx_passes/precision/mixed_precision.h"
@@ -31,6 +32,7 @@ std::vector<Pass> training_passes(const BuildOptions& options) {
                               training_mode(options),
                               mixed_precision(options),
                               loss(options),
+                              metrics(options),
                               gradients(options)};
   if (options.precision == Precision::kFloat8) passes.push_back({"delayed_scaling", delayed_scaling});
   if (options.accumulate) passes.push_back(accumulate(options));

@@ -88,7 +88,9 @@ class PythonObserver : public Observer {
     const nb::gil_scoped_acquire lock;
     nb::dict metrics;
     for (size_t i = 0; i < e.num_metrics; ++i) metrics[e.metrics[i].name] = e.metrics[i].value;
-    return next(on_evaluation_(e.step, e.epoch, e.train_loss, metrics, e.best != 0));
+    nb::dict tables;
+    for (size_t i = 0; i < e.num_tables; ++i) tables[e.tables[i].name] = to_python(e.tables[i]);
+    return next(on_evaluation_(e.step, e.epoch, e.train_loss, metrics, tables, e.best != 0));
   }
 
   onnx_train_next on_note(const std::string& text) override {

@@ -73,21 +73,6 @@ T load(const void* data) {
   return value;
 }
 
-// A Python number for the usual scalars, which are metrics, and an array for everything else.
-nb::object to_python(const onnx_train_tensor& tensor) {
-  if (tensor.rank == 0) {
-    switch (tensor.type) {
-      case ONNX_TRAIN_FLOAT: return nb::float_(load<float>(tensor.data));
-      case ONNX_TRAIN_DOUBLE: return nb::float_(load<double>(tensor.data));
-      case ONNX_TRAIN_INT64: return nb::int_(load<int64_t>(tensor.data));
-      case ONNX_TRAIN_INT32: return nb::int_(load<int32_t>(tensor.data));
-      case ONNX_TRAIN_BOOL: return nb::bool_(load<bool>(tensor.data));
-      default: break;
-    }
-  }
-  return copied_array(element_type(tensor.type, tensor.name), tensor.shape, tensor.rank, tensor.data);
-}
-
 // As numpy says it: "float32".
 std::string name_of(const nb::dlpack::dtype& type) {
   for (const ElementType& known : kTypes) {
@@ -114,6 +99,20 @@ Error unknown_input(const std::string& entry, std::string_view name, const std::
 }
 
 }  // namespace
+
+nb::object to_python(const onnx_train_tensor& tensor) {
+  if (tensor.rank == 0) {
+    switch (tensor.type) {
+      case ONNX_TRAIN_FLOAT: return nb::float_(load<float>(tensor.data));
+      case ONNX_TRAIN_DOUBLE: return nb::float_(load<double>(tensor.data));
+      case ONNX_TRAIN_INT64: return nb::int_(load<int64_t>(tensor.data));
+      case ONNX_TRAIN_INT32: return nb::int_(load<int32_t>(tensor.data));
+      case ONNX_TRAIN_BOOL: return nb::bool_(load<bool>(tensor.data));
+      default: break;
+    }
+  }
+  return copied_array(element_type(tensor.type, tensor.name), tensor.shape, tensor.rank, tensor.data);
+}
 
 std::optional<onnx_train_type> type_of_format(const char* format, Py_ssize_t size) {
   if (!format) return ONNX_TRAIN_UINT8;
@@ -271,9 +270,37 @@ nb::tuple SessionHandle::evaluate(const Dataset& data, const Options& options) {
   const auto notes = run_over(data, options, [&](const auto* given, const auto& views, const auto* observer) {
     return onnx_train_evaluate(handle_.get(), given, views.data(), views.size(), observer, &metrics, &count);
   });
+  return nb::make_tuple(metrics_of(metrics, count), notes);
+}
+
+nb::dict SessionHandle::metrics(const nb::dict& statistics) {
+  const Use use(this);
+  std::vector<Buffer> buffers(statistics.size());
+  std::vector<Input> inputs;
+  for (const auto& [key, value] : statistics) {
+    Buffer& buffer = buffers[inputs.size()];
+    const auto name = nb::cast<std::string>(key);
+    const auto type = buffer.acquire(value.ptr());
+    if (!type) throw Error(ONNX_TRAIN_DATA, "'" + name + "' is no dense array of numbers");
+    const Py_buffer& view = buffer.view();
+    inputs.emplace_back(name, *type, std::vector<int64_t>(view.shape, view.shape + view.ndim), view.buf);
+  }
+  const auto views = detail::views(inputs);
+  const onnx_train_metric* metrics = nullptr;
+  size_t count = 0;
+  check(onnx_train_session_metrics(handle_.get(), views.data(), views.size(), &metrics, &count));
+  return metrics_of(metrics, count);
+}
+
+// The numbers, and with them what they say by class.
+nb::dict SessionHandle::metrics_of(const onnx_train_metric* metrics, size_t count) {
   nb::dict results;
   for (size_t i = 0; i < count; ++i) results[metrics[i].name] = metrics[i].value;
-  return nb::make_tuple(results, notes);
+  const onnx_train_tensor* tables = nullptr;
+  size_t num_tables = 0;
+  check(onnx_train_session_metric_tables(handle_.get(), &tables, &num_tables));
+  for (size_t i = 0; i < num_tables; ++i) results[tables[i].name] = to_python(tables[i]);
+  return results;
 }
 
 nb::tuple SessionHandle::predict(const Dataset& data, const Options& options) {
@@ -433,6 +460,7 @@ void define_session(nb::module_& module) {
       .def("run", &SessionHandle::run, nb::arg("entry"), nb::arg("arrays"))
       .def("open_data", &SessionHandle::open_data, nb::arg("path"), nb::arg("entry").none(), nb::arg("options"))
       .def("evaluate", &SessionHandle::evaluate, nb::arg("data"), nb::arg("options"))
+      .def("metrics", &SessionHandle::metrics, nb::arg("statistics"))
       .def("predict", &SessionHandle::predict, nb::arg("data"), nb::arg("options"))
       .def("generate", &SessionHandle::generate, nb::arg("prompts"), nb::arg("options"), nb::arg("on_token").none())
       .def("fit", &SessionHandle::fit, nb::arg("options"), nb::arg("data"), nb::arg("evaluation").none(),

@@ -63,6 +63,9 @@ struct Port {
   const void* data;                           // the default; null if there is none
 };
 
+// A Python number for the usual scalars, and a new array for everything else.
+nb::object to_python(const onnx_train_tensor& tensor);
+
 std::vector<Port> copy_ports(const onnx_train_port* ports, size_t count);
 // Throws Error, which names those that there are, if there is no input `name`.
 const Port& find_port(const std::string& entry, std::string_view name, const std::vector<Port>& ports);
@@ -156,6 +159,8 @@ class SessionHandle {
   // The tokens after each prompt. on_token(text, token), unless None, ends all by returning False.
   nb::object generate(const std::vector<std::vector<int64_t>>& prompts, const Options& options,
                       const nb::object& on_token);
+  // The metrics that are made of statistics, arrays by name: numbers, and arrays by class.
+  nb::dict metrics(const nb::dict& statistics);
   // Trains; returns the reason of the end. Data are arrays by name, a Dataset, or (begin, next, number of batches).
   int fit(const Options& options, const nb::object& data, const nb::object& evaluation, const nb::object& on_step,
           const nb::object& on_evaluation, const nb::object& on_note);
@@ -193,6 +198,7 @@ class SessionHandle {
   }
 
  private:
+  nb::dict metrics_of(const onnx_train_metric* metrics, size_t count);
   // The library's results are in the session's memory until the next call: one thread at a time may be between a call
   // and the copies of its results.
   class Use {

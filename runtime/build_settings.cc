@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/loss/loss_expression.h"
 #include "onnx_passes/loss/loss_model.h"
+#include "onnx_passes/metrics/metrics.h"
 #include "onnx_passes/precision/convert_dtype.h"
 #include "onnx_passes/precision/loss_scaling.h"
 #include "onnx_passes/precision/mixed_precision.h"
@@ -87,6 +88,11 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
            "(prediction, target), and a target that is left out is the new input labels, or labels_<prediction> where "
            "targets differ in type [cross_entropy]",
        "EXPR"},
+      {"--metric", each_whole(&o.metrics),
+       concat("a metric that evaluations compute besides the loss: ", joined_names(metric_names()),
+              "; of the loss's prediction and target, or as in 'top5=top_k(logits, labels, k=5)', with a name of its own "
+              "(docs/metrics.md explains each); once for each"),
+       "METRIC"},
       {"--teacher", &s->teacher,
        "a model that learns nothing and whose outputs the loss reads: its output logits is teacher.logits, as in "
        "'distill(logits, teacher.logits, temperature=4)'; its inputs have the names of the model's",

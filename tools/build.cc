@@ -12,6 +12,7 @@
 #include "runtime/check_report.h"
 #include "runtime/example_inputs.h"
 #include "runtime/report_text.h"
+#include "runtime/training/metric_sums.h"
 #include "runtime/training/trial.h"
 #include "tools/config.h"
 #include "tools/report/output.h"
@@ -83,6 +84,8 @@ int run(const BuildArguments& arguments) {
   const std::string statistics = model.metadata("onnx_train.batch_norm");
   if (!statistics.empty()) table.add({"", statistics});
   table.add({"mean over", model.metadata("onnx_train.mean_over")});
+  const MetricSums metrics(model);
+  for (size_t i = 0; i < metrics.texts().size(); ++i) table.add({i == 0 ? "metrics" : "", metrics.texts()[i]});
   if (options.accumulate) table.add({"accumulated", model.metadata("onnx_train.accumulate")});
   table.add({"entry points", entry_names(model)});
   std::printf("%s", table.text(0, text_width()).c_str());
@@ -116,6 +119,7 @@ Subcommand build_command() {
   return {
       "build", "Make a training model: loss, gradients, optimizer and their state in one ONNX file",
       "  onnx-train build model.onnx -o train.onnx --loss cross_entropy --optimizer 'adamw(weight_decay=0.05)'\n"
+      "  onnx-train build model.onnx -o train.onnx --metric f1 --metric confusion_matrix --metric 'top_k(k=3)'\n"
       "  onnx-train build model.onnx -o train.onnx --head logits=3 --lora rank=8,alpha=16\n"
       "  onnx-train build model.onnx -o head.onnx --train 'fc.*' --optimizer 'sgd(momentum=0.9)' --mode frozen\n"
       "  onnx-train build model.onnx -o train.onnx --loss '0.7*cross_entropy(logits, labels) + 0.3*mse(aux, target)'",

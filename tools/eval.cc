@@ -3,11 +3,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "onnx_passes/table_metadata.h"
+#include "runtime/data/images/files.h"
 #include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
 #include "runtime/report_text.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/trainer.h"
+#include "tools/report/class_tables.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
@@ -29,19 +32,22 @@ int run(const EvalArguments& arguments) {
   DataNotes notes;
   const Dataset data =
       load_dataset(arguments.data, session.model(), "evaluate", ReadOptions{arguments.reading, {}, {}, {}}, &notes);
-  const auto [metrics, of_counts] = evaluate(&session, data, arguments.batch_size);
-  notes.insert(notes.end(), of_counts.begin(), of_counts.end());
+  const EvaluationResult result = evaluate(&session, data, arguments.batch_size);
+  notes.insert(notes.end(), result.notes.begin(), result.notes.end());
   print_notes(notes);
   if (arguments.json) {
-    nlohmann::json object(metrics);
+    nlohmann::json object(result.metrics);
+    object.update(to_json(result.tables));
     if (!notes.empty()) object["notes"] = notes;
     std::printf("%s\n", object.dump().c_str());
     return 0;
   }
   TextTable table("lr");
   table.add({"samples", std::to_string(data.num_samples())});
-  for (const auto& [name, value] : metrics) table.add({name, format_number(value)});
-  std::printf("%s", table.text(0, text_width()).c_str());
+  for (const auto& [name, value] : result.metrics) table.add({name, format_number(value)});
+  const std::vector<std::string> classes = classes_from_json(session.model().metadata(kClasses));
+  std::printf("%s%s", table.text(0, text_width()).c_str(),
+              class_tables_text(result.tables, classes, text_width()).c_str());
   return 0;
 }
 
@@ -51,7 +57,8 @@ Subcommand eval_command() {
   auto a = std::make_shared<EvalArguments>();
   return {"eval", "Loss and metrics of a training model or checkpoint on data, as inference computes them",
           "  onnx-train eval run/best.onnx --data test.npz\n"
-          "  onnx-train eval run/best.onnx --data mnist/ --json",
+          "  onnx-train eval run/best.onnx --data mnist/ --json\n"
+          "Metrics besides the loss are those of build --metric: onnx-train build --help",
           with_runtime_options({{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
                                 {"--data", &a->data, "the data: see fit --help", "PATH", true},
                                 {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},

@@ -19,6 +19,7 @@ namespace {
 struct PredictArguments {
   std::string model, inputs, output, dtype = "float32";
   int64_t batch_size = 128;
+  bool classes = false;
   DataOptions reading;
   RuntimeOptions runtime;
 };
@@ -32,53 +33,119 @@ std::string csv_field(const std::string& text) {
   return quoted + "\"";
 }
 
-// The first output whose rows are scores of the model's classes; null if there is none.
-const Tensor* scores_of(const TensorMap& results, size_t classes, int64_t samples) {
-  for (const auto& [name, tensor] : results) {
-    if (classes > 0 && is_float(tensor.dtype()) && tensor.shape() == Shape{samples, static_cast<int64_t>(classes)})
-      return &tensor;
+// "file,class,probability,index" for each sample, the class by its name or number, and the first of them as a table. Of
+// classes that are yes or no by themselves a column for the probability of each.
+class ClassTable {
+ public:
+  ClassTable(const Dataset& data, std::vector<std::string> names, const PredictedClasses& found)
+      : data_(data), names_(std::move(names)) {
+    found.classes.shape().size() == 1 ? add_classes(found) : add_columns(found.probabilities);
   }
-  return nullptr;
+
+  const std::string& csv() const { return csv_; }
+  std::string shown() const {
+    const int64_t more = data_.num_samples() - kShown;
+    return table_.text(0, text_width()) + (more > 0 ? concat("and ", more, " more\n") : "");
+  }
+
+ private:
+  static constexpr int64_t kShown = 10;
+
+  std::string file(int64_t row) const {
+    const std::string origin = data_.origin(row);
+    return origin.empty() ? concat("sample ", row) : origin;
+  }
+  std::string name(int64_t number) const {
+    const auto i = static_cast<size_t>(number);
+    return i < names_.size() ? names_[i] : std::to_string(number);
+  }
+
+  void add_classes(const PredictedClasses& found) {
+    csv_ = "file,class,probability,index\n";
+    for (int64_t row = 0; row < found.classes.size(); ++row) {
+      const auto index = static_cast<int64_t>(found.classes.at(row));
+      const double probability = found.probabilities.at(row);
+      csv_ += concat(csv_field(file(row)), ",", csv_field(name(index)), ",", number_text(probability), ",", index, "\n");
+      if (row < kShown) table_.add({file(row), name(index), concat(format_number(100 * probability), "%")});
+    }
+  }
+
+  void add_columns(const Tensor& probabilities) {
+    const int64_t classes = probabilities.shape()[1];
+    csv_ = "file";
+    for (int64_t c = 0; c < classes; ++c) csv_ += "," + csv_field(name(c));
+    csv_ += "\n";
+    for (int64_t row = 0; row < probabilities.shape()[0]; ++row) {
+      csv_ += csv_field(file(row));
+      std::string likely;
+      for (int64_t c = 0; c < classes; ++c) {
+        const double probability = probabilities.at(row * classes + c);
+        csv_ += "," + number_text(probability);
+        if (probability > 0.5) likely += concat(likely.empty() ? "" : ", ", name(c));  // NOLINT
+      }
+      csv_ += "\n";
+      if (row < kShown) table_.add({file(row), likely.empty() ? "none" : likely});
+    }
+  }
+
+  const Dataset& data_;
+  const std::vector<std::string> names_;
+  std::string csv_;
+  TextTable table_{"llr"};
+};
+
+struct FoundClasses {
+  ScoresOf what;
+  PredictedClasses predicted;
+};
+
+// The classes of the outputs, and a sentence where what they are is a guess.
+std::optional<FoundClasses> classes_of(const Model& model, const TensorMap& results, size_t names, DataNotes* notes) {
+  const std::optional<ScoresOf> what = scores_of(model, results, names);
+  if (!what) return std::nullopt;
+  const Tensor& scores = results.at(what->output);
+  if (model.metadata(kScoresOf).empty()) {
+    const std::string how = what->probabilities ? "as they are" : what->yes_no ? "by the sigmoid" : "by softmax";
+    notes->push_back(concat("the model does not say which output holds scores of classes; taken is '", what->output,
+                            "' ", to_string(scores.shape()), ", probabilities ", how));
+  }
+  return FoundClasses{*what, predicted_classes(scores, *what)};
 }
 
-// "file,class,probability" for each sample, and the first of them as a table.
-struct ClassTable {
-  std::string csv = "file,class,probability\n", shown;
-
-  ClassTable(const Dataset& data, const std::vector<std::string>& classes, const Tensor& scores) {
-    constexpr int64_t kShown = 10;
-    TextTable table("llr");
-    int64_t row = 0;
-    for (const PredictedClass& found : predicted_classes(scores)) {
-      const std::string origin = data.origin(row), file = origin.empty() ? concat("sample ", row) : origin;
-      const std::string& name = classes[static_cast<size_t>(found.label)];
-      csv += concat(csv_field(file), ",", csv_field(name), ",", number_text(found.probability), "\n");
-      if (row++ < kShown) table.add({file, name, concat(format_number(100 * found.probability), "%")});
-    }
-    shown = table.text(0, text_width());
-    if (row > kShown) shown += concat("and ", row - kShown, " more\n");
-  }
-};
+// One class for each sample, or one yes or no for each of its classes.
+bool fits_table(const FoundClasses& found, int64_t samples) {
+  const Shape& shape = found.predicted.classes.shape();
+  return !shape.empty() && shape[0] == samples && shape.size() <= (found.what.yes_no ? 2U : 1U);
+}
 
 int run(const PredictArguments& arguments) {
   Session session(in_precision(load_any_model(arguments.model), arguments.dtype), session_options(arguments.runtime));
   DataNotes notes;
   const Dataset data =
       load_dataset(arguments.inputs, session.model(), "predict", ReadOptions{arguments.reading, {}, {}, {}}, &notes);
-  const TensorMap results = predict(&session, data, arguments.batch_size);
-  const std::vector<std::string> classes = classes_from_json(session.model().metadata(kClasses));
-  const Tensor* scores = scores_of(results, classes.size(), data.num_samples());
+  TensorMap results = predict(&session, data, arguments.batch_size);
+  const Model& model = session.model();
+  const std::vector<std::string> names = classes_from_json(model.metadata(kClasses));
+  const bool is_table = arguments.output.ends_with(kTable);
+  DataNotes guesses;
+  std::optional<FoundClasses> found;
+  if (is_table || arguments.classes || !names.empty()) found = classes_of(model, results, names.size(), &guesses);
   std::optional<ClassTable> table;
-  if (scores) table.emplace(data, classes, *scores);
+  if (found && fits_table(*found, data.num_samples())) table.emplace(data, names, found->predicted);
+  if (is_table || arguments.classes) notes.insert(notes.end(), guesses.begin(), guesses.end());
   print_notes(notes);
-  if (arguments.output.ends_with(kTable)) {
+  if (is_table) {
     if (!table) {
-      fail(arguments.model,
-           " does not say the names of its classes, which fit records of pictures: write its outputs as .npz");
+      fail(arguments.model, found ? " gives several classes for each sample" : " has no output with scores of classes",
+           ": write them as .npz");
     }
-    write_file(arguments.output, table->csv);
-    print(table->shown);
+    write_file(arguments.output, table->csv());
+    print(table->shown());
     return 0;
+  }
+  if (arguments.classes) {
+    if (!found) fail(arguments.model, " has no output with scores of classes: leave out --classes");
+    results = {{"class", found->predicted.classes}, {"probability", found->predicted.probabilities.cast(DType::kFloat)}};
   }
   write_arrays(arguments.output, results);
   std::string text = arguments.output + ":";
@@ -86,7 +153,7 @@ int run(const PredictArguments& arguments) {
     text += concat(" ", name, " ", onnx_train::name(tensor.dtype()), to_string(tensor.shape()));
   }
   print(wrap(text, text_width(), 0, 2) + "\n");
-  if (table) print(table->shown);
+  if (table) print(table->shown());
   return 0;
 }
 
@@ -98,15 +165,20 @@ Subcommand predict_command() {
       "predict", "Outputs of a model for given inputs",
       "  onnx-train predict model.onnx --inputs test.npz -o outputs.npz\n"
       "  onnx-train predict run/best.onnx --inputs test.csv -o outputs.npz --batch-size 256\n"
-      "  onnx-train predict run/best.onnx --inputs pictures/ -o classes.csv",
+      "  onnx-train predict run/best.onnx --inputs pictures/ -o classes.csv\n"
+      "  onnx-train predict digits.onnx --inputs test.npz -o classes.npz --classes",
       with_runtime_options(
           {{"MODEL", &a->model, "a forward model, a training model or a checkpoint", "FILE", true},
            {"--inputs,--data", &a->inputs, "the inputs: any data that fit takes, labels not needed", "PATH", true},
            {"-o,--output",
             {&a->output, file_with(std::vector<std::string>{".npz", ".safetensors", kTable})},
-            "the .npz or .safetensors file to write; keys are output names. Or a .csv file: file, class, probability",
+            "the .npz or .safetensors file to write; keys are output names. Or a .csv file: file, class, probability, "
+            "index",
             "FILE",
             true},
+           {"--classes", &a->classes,
+            "write the class of each sample, an index, and its probability, keys class and probability, in the place of "
+            "outputs"},
            {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
            scale_option(&a->reading.scales),
            preprocess_option(&a->reading.preprocess),

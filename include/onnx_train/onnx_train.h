@@ -376,7 +376,10 @@ typedef struct onnx_train_evaluation {
   double train_loss; /* over all that counts since the previous evaluation; NaN where nothing does */
   const onnx_train_metric* metrics;
   size_t num_metrics; /* 0 without evaluation data */
-  int32_t best;       /* 1: the lowest loss so far */
+  int32_t best;       /* 1: the best so far, in the metric of the option "best" [loss] */
+  /* What metrics say by class, as of onnx_train_session_metric_tables. */
+  const onnx_train_tensor* tables;
+  size_t num_tables;
 } onnx_train_evaluation;
 
 /* Callbacks, each of which may be null. They run on the thread that called onnx_train_fit. Set `size` to
@@ -426,6 +429,16 @@ onnx_train_status onnx_train_evaluate(onnx_train_session* session, const onnx_tr
                                       const onnx_train_option* options, size_t count,
                                       const onnx_train_observer* observer, const onnx_train_metric** metrics,
                                       size_t* num_metrics);
+/* The metrics that are made of statistics: the outputs of "evaluate" with the role "statistic", of one run or summed
+ * over several, such as those of processes that share the data (docs/metrics.md). Other tensors may be among them. A
+ * model without such metrics has none. Metrics are valid until the next call with the session. */
+onnx_train_status onnx_train_session_metrics(onnx_train_session* session, const onnx_train_tensor* statistics,
+                                             size_t count, const onnx_train_metric** metrics, size_t* num_metrics);
+/* What the metrics of the last onnx_train_evaluate or onnx_train_session_metrics say by class: doubles [C], such as
+ * "f1_per_class", and [C,C], "confusion_matrix", by label and prediction. NaN where a class has no value. Valid until
+ * the next call with the session. */
+onnx_train_status onnx_train_session_metric_tables(onnx_train_session* session, const onnx_train_tensor** tables,
+                                                   size_t* count);
 /* Runs "predict" on all samples of arrays or files, and gives the outputs of all samples in their order: the command
  * `onnx-train predict`. Options and observer as of onnx_train_evaluate. Outputs are valid until the next call with the
  * session. */

@@ -663,6 +663,25 @@ inline std::map<std::string, double> evaluate(Session& session, DataSource& data
   return values;
 }
 
+// The metrics that are made of statistics, the outputs of "evaluate" with that role, of one run or summed over several:
+// onnx_train_session_metrics.
+inline std::map<std::string, double> metrics(Session& session, const std::vector<onnx_train_tensor>& statistics) {
+  const onnx_train_metric* metrics = nullptr;
+  size_t count = 0;
+  check(onnx_train_session_metrics(session.get(), statistics.data(), statistics.size(), &metrics, &count));
+  std::map<std::string, double> values;
+  for (size_t i = 0; i < count; ++i) values.emplace(metrics[i].name, metrics[i].value);
+  return values;
+}
+
+// What the metrics of the last evaluate() or metrics() say by class, doubles: valid until the next call with the session.
+inline Outputs metric_tables(Session& session) {
+  const onnx_train_tensor* tables = nullptr;
+  size_t count = 0;
+  check(onnx_train_session_metric_tables(session.get(), &tables, &count));
+  return Outputs(tables, count, nullptr, 0);
+}
+
 // The outputs for all samples of Arrays or a Dataset: onnx_train_predict, which has the options.
 inline Outputs predict(Session& session, DataSource& data, const Options& options = {}, Observer* observer = nullptr) {
   const List<onnx_train_port> ports = session.outputs("predict");

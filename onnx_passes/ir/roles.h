@@ -21,6 +21,8 @@ inline constexpr const char* kLossCount = "loss_count";
 inline constexpr const char* kAccuracyCount = "accuracy_count";
 inline constexpr const char* kLossPart = "loss_part";
 inline constexpr const char* kLossPartCount = "loss_part_count";
+// What metrics are made of, in "evaluate": doubles that are summed over batches; `of` says which (metrics/metrics.h).
+inline constexpr const char* kStatistic = "statistic";
 // Inputs with defaults.
 inline constexpr const char* kLearningRate = "learning_rate";
 inline constexpr const char* kClipNorm = "clip_norm";

@@ -8,7 +8,9 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/loss/loss_model.h"
 #include "onnx_passes/loss/loss_resolution.h"
+#include "onnx_passes/loss/loss_table.h"
 #include "onnx_passes/loss/loss_terms.h"
+#include "onnx_passes/table_metadata.h"
 #include "onnx_passes/training/entry_point.h"
 #include "onnx_passes/training/training_versions.h"
 
@@ -95,6 +97,24 @@ void describe(Model* model, const std::vector<Part>& parts, bool has_accuracy) {
                              ", \"grad_norm\": \"last\"}"));
 }
 
+// Records the output of the model that holds scores of classes, for `predict`.
+void describe_scores(Model* model, const std::vector<LossTerm>& terms) {
+  const Graph& graph = *model->graph;
+  for (const LossTerm& term : terms) {
+    const Prediction prediction = term.row ? prediction_of(term) : Prediction::kOther;
+    if (prediction != Prediction::kClasses && prediction != Prediction::kYesNo) continue;
+    const Value* output = graph.find(term.arguments.names[0].text);
+    if (!output || !graph.is_output(output)) continue;
+    const std::string op = output->producer() ? output->producer()->op() : "";
+    const int64_t axis = is_over_classes(*term.row) ? integer_of(term, "axis") : std::min<int64_t>(1, output->rank() - 1);
+    model->set_metadata(kScoresOf, json_list({output->name(), prediction == Prediction::kClasses ? "classes" : "yes_no",
+                                              std::to_string(axis),
+                                              op == "Softmax" || op == "Sigmoid" ? "probabilities" : "scores"}));
+    return;
+  }
+  if (!model->metadata(kScoresOf).empty()) model->set_metadata(kScoresOf, "");  // of an earlier loss
+}
+
 // An output whose node is inlined when it is differentiated would become another value; inlines such nodes now.
 void expand_body(Graph* graph, const std::string& output) {
   for (Value* value = graph->find(output); value && graph->is_output(value); value = graph->find(output)) {
@@ -140,13 +160,14 @@ bool run(Model& model, const BuildOptions& options) {
   EntryPoint& evaluation = model.add_entry_point("evaluate");
   EntryPoint* step = model.find_entry_point("step");
   if (options.teacher) add_teachers(&model, *options.teacher, step, &evaluation);
-  resolve(&terms, *model.graph, options.teacher ? evaluation.algorithm.get() : nullptr, options.loss);
+  resolve(&terms, {*model.graph, options.teacher ? evaluation.algorithm.get() : nullptr}, {"--loss", options.loss});
 
   add_terms(step, *model.graph, terms, [&](Value* v) { return training_value(*step, v); });
   const std::vector<Part> parts = add_terms(&evaluation, *model.graph, terms, [](Value* v) { return v; });
 
   model.set_metadata("onnx_train.loss", resolved_text(terms));
   describe(&model, parts, evaluation.output(roles::kAccuracy) != nullptr);
+  describe_scores(&model, terms);
   return true;
 }
 

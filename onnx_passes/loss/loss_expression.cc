@@ -35,6 +35,12 @@ void check_reduction(const ExpressionReader& reader, const Option& option, bool 
   reader.fail_at(option.column, batchmean ? "the reduction is mean, sum or batchmean" : "the reduction is mean or sum");
 }
 
+void check_choice(const ExpressionReader& reader, const LossOption& known, const Option& option) {
+  const Word* word = std::get_if<Word>(&option.value);
+  if (word && std::ranges::count(known.words, word->text) > 0) return;
+  reader.fail_at(option.column, concat("'", known.name, "' is one of ", joined(known.words)));
+}
+
 void check_option(const ExpressionReader& reader, const LossRow& row, const Option& option) {
   const std::string& key = option.key.text;
   const LossOption* known = find_option(row, key);
@@ -46,6 +52,7 @@ void check_option(const ExpressionReader& reader, const LossRow& row, const Opti
   }
   const bool batchmean = known->kind == OptionKind::kReductionBatch;
   if (batchmean || known->kind == OptionKind::kReduction) return check_reduction(reader, option, batchmean);
+  if (known->kind == OptionKind::kChoice) return check_choice(reader, *known, option);
   const Forms forms = forms_of(known->kind);
   const double* number = std::get_if<double>(&option.value);
   const bool fits = number ? forms.number
@@ -67,29 +74,33 @@ LossTerm read_term(ExpressionReader* reader, double sign) {
     reader->expect('*', "between a number and a loss");
   }
   term.loss = reader->word("a loss or an output of the model");
-  const LossRow* row = term.loss.quoted ? nullptr : find_loss(term.loss.text);
-  term.is_output = !row;
-  if (!reader->at('(')) return term;
-  if (!row) {
+  term.row = term.loss.quoted ? nullptr : find_loss(term.loss.text);
+  term.is_output = !term.row;
+  if (reader->at('(') && !term.row) {
     reader->fail_at(term.loss.column, concat("there is no loss '", term.loss.text, "'; there is ", joined(loss_names()),
                                              did_you_mean(term.loss.text, loss_names())));
   }
-  term.arguments = read_arguments(reader);
-  const size_t most = row->arguments.size();
-  if (term.arguments.names.size() > most) {
-    reader->fail_at(term.arguments.names[most].column, concat(row->name, " takes ", arguments_text(*row)));
-  }
-  for (size_t i = 0; i < term.arguments.options.size(); ++i) {
-    const Option& option = term.arguments.options[i];
-    check_option(*reader, *row, option);
-    if (find_option(term, option.key.text) != &option) {
-      reader->fail_at(option.key.column, concat("'", option.key.text, "' is given twice"));
-    }
-  }
+  read_call(reader, &term);
   return term;
 }
 
 }  // namespace
+
+void read_call(ExpressionReader* reader, LossTerm* term) {
+  if (!reader->at('(')) return;
+  Arguments& arguments = term->arguments;
+  arguments = read_arguments(reader);
+  const size_t most = term->row->arguments.size();
+  if (arguments.names.size() > most) {
+    reader->fail_at(arguments.names[most].column, concat(term->row->name, " takes ", arguments_text(*term->row)));
+  }
+  for (const Option& option : arguments.options) {
+    check_option(*reader, *term->row, option);
+    if (find_option(*term, option.key.text) != &option) {
+      reader->fail_at(option.key.column, concat("'", option.key.text, "' is given twice"));
+    }
+  }
+}
 
 std::vector<LossTerm> parse_loss(const std::string& text) {
   ExpressionReader reader("--loss", text);
@@ -118,7 +129,7 @@ const Option* find_option(const LossTerm& term, const std::string& key) {
 
 double number_of(const LossTerm& term, const std::string& key) {
   if (const Option* option = find_option(term, key)) return std::get<double>(option->value);
-  return find_option(*find_loss(term.loss.text), key)->otherwise;
+  return find_option(*term.row, key)->otherwise;
 }
 
 int64_t integer_of(const LossTerm& term, const std::string& key) { return static_cast<int64_t>(number_of(term, key)); }
@@ -128,6 +139,11 @@ bool flag_of(const LossTerm& term, const std::string& key) { return number_of(te
 std::string reduction_of(const LossTerm& term) {
   const Option* option = find_option(term, "reduction");
   return option ? std::get<Word>(option->value).text : "mean";
+}
+
+std::string choice_of(const LossTerm& term, const std::string& key) {
+  const Option* option = find_option(term, key);
+  return option ? std::get<Word>(option->value).text : find_option(*term.row, key)->words.front();
 }
 
 }  // namespace onnx_train

@@ -23,15 +23,21 @@
 
 namespace onnx_train {
 
+struct LossRow;
+
 struct LossTerm {
   double weight = 1;
   Word loss;  // a row of the table, or an output of the model
   bool is_output = false;
   Arguments arguments;
+  const LossRow* row = nullptr;  // of the table of losses, or of metrics (metrics/metric_table.h); null for an output
 };
 
 // Throws Error that names the column.
 std::vector<LossTerm> parse_loss(const std::string& text);
+
+// Reads the arguments of a call of the term's row, if "(" comes next, and checks its options.
+void read_call(ExpressionReader* reader, LossTerm* term);
 
 // The names of the losses, in the order of the table.
 std::vector<std::string> loss_names();
@@ -43,5 +49,7 @@ double number_of(const LossTerm& term, const std::string& key);
 int64_t integer_of(const LossTerm& term, const std::string& key);
 bool flag_of(const LossTerm& term, const std::string& key);
 std::string reduction_of(const LossTerm& term);  // mean, sum, batchmean
+// An option that is one of several words: the first unless another is given.
+std::string choice_of(const LossTerm& term, const std::string& key);
 
 }  // namespace onnx_train

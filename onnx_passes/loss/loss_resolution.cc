@@ -10,15 +10,15 @@
 namespace onnx_train {
 namespace {
 
-const LossRow& row_of(const LossTerm& term) { return *find_loss(term.loss.text); }
+const LossRow& row_of(const LossTerm& term) { return *term.row; }
 
-const Word& prediction_of(const LossTerm& term) { return term.arguments.names[0]; }
+const Word& first_name(const LossTerm& term) { return term.arguments.names[0]; }
 
 // Fills in what a term leaves open about its prediction.
 class Resolver {
  public:
-  Resolver(LossTerm* term, const LossScope& scope, const std::string& text)
-      : term_(*term), scope_(scope), graph_(scope.graph()), reader_("--loss", text) {}
+  Resolver(LossTerm* term, const LossScope& scope, const ExpressionReader& reader)
+      : term_(*term), scope_(scope), graph_(scope.graph()), reader_(reader) {}
 
   void run() {
     if (term_.is_output) {
@@ -63,7 +63,7 @@ class Resolver {
     const bool of_samples = find_option(term_, "sample_weight") || reduction_of(term_) == "batchmean";
     const int64_t least = of_samples ? batch_axis(term_) + 1 : 0;
     if (rank >= std::max(row.least_rank, least) && rank <= row.most_rank) return;
-    const Word& name = prediction_of(term_);
+    const Word& name = first_name(term_);
     reader_.fail_at(name.column, concat("'", name.text, "' is ", to_string(prediction.type()), "; ",
                                         rank < row.least_rank || rank > row.most_rank
                                             ? concat(row.name, " needs ", row.least_rank,
@@ -111,6 +111,8 @@ class Resolver {
     const Word& name = term_.arguments.names[0];
     const int64_t rank = prediction.rank();
     const Option* given = find_option(term_, "axis");
+    const bool yes_no = term_.arguments.names.size() > 1 && holds_floats(term_, 1, scope_.find(term_.arguments.names[1].text));
+    if (!given && rank < 2 && yes_no) return;  // one class
     if (!given && rank < 2) {
       reader_.fail_at(name.column, concat("'", name.text, "' is ", to_string(prediction.type()),
                                           "; a loss over classes needs an axis for them besides the batch"));
@@ -137,10 +139,9 @@ class Resolver {
 
 }  // namespace
 
-void resolve(std::vector<LossTerm>* terms, const Graph& graph, const Graph* teacher, const std::string& text) {
-  const LossScope scope(graph, teacher);
-  for (LossTerm& term : *terms) Resolver(&term, scope, text).run();
-  resolve_targets(terms, scope, text);
+void resolve(std::vector<LossTerm>* terms, const LossScope& scope, const ExpressionReader& reader) {
+  for (LossTerm& term : *terms) Resolver(&term, scope, reader).run();
+  resolve_targets(terms, scope, reader);
 }
 
 }  // namespace onnx_train

@@ -11,16 +11,14 @@
 // by the arguments of its row. A number is appended if a value inside the model has that name.
 #pragma once
 
-#include <string>
 #include <vector>
 
-#include "onnx_passes/ir/graph.h"
 #include "onnx_passes/loss/loss_expression.h"
+#include "onnx_passes/loss/loss_targets.h"
 
 namespace onnx_train {
 
-// `text` is the whole expression, for messages. `teacher` is the algorithm that holds a teacher (loss_model.h), or
-// null. Throws Error that names the column.
-void resolve(std::vector<LossTerm>* terms, const Graph& graph, const Graph* teacher, const std::string& text);
+// The reader has the whole expression, for messages. Throws Error that names the column.
+void resolve(std::vector<LossTerm>* terms, const LossScope& scope, const ExpressionReader& reader);
 
 }  // namespace onnx_train

@@ -29,6 +29,7 @@ std::string option_text(const LossOption& option) {
     case OptionKind::kClassWeight: return concat(name, "=[..]");
     case OptionKind::kReduction: return "reduction=mean";
     case OptionKind::kReductionBatch: return "reduction=mean";
+    case OptionKind::kChoice: return concat(name, "=", option.words.front());
     default: return concat(name, "=NAME");
   }
 }
@@ -41,6 +42,7 @@ const std::vector<LossRow>& loss_rows() {
     for (auto family :
          {class_losses, element_losses, distribution_losses, margin_losses, contrastive_losses, sequence_losses}) {
       for (LossRow& row : family()) {
+        if (is_over_classes(row)) row.prediction = Prediction::kClasses;
         for (const LossOption& option : common_options()) {
           if (!find_option(row, option.name)) row.options.push_back(option);
         }
@@ -71,6 +73,11 @@ size_t num_predictions(const LossRow& row) {
       std::ranges::count_if(row.arguments, [](const LossArgument& a) { return a.kind == ArgumentKind::kPrediction; }));
 }
 
+Prediction prediction_of(const LossTerm& term) {
+  const bool yes_no = find_option(*term.row, "sigmoid") && flag_of(term, "sigmoid");
+  return yes_no ? Prediction::kYesNo : term.row->prediction;
+}
+
 std::string arguments_text(const LossRow& row) {
   if (row.arguments.size() == 2 && num_predictions(row) == 1) return "a prediction and a target";
   std::string text;
@@ -81,17 +88,17 @@ std::string arguments_text(const LossRow& row) {
 }
 
 int64_t batch_axis(const LossTerm& term) {
-  return find_option(*find_loss(term.loss.text), "time") ? 1 - integer_of(term, "time") : 0;
+  return find_option(*term.row, "time") ? 1 - integer_of(term, "time") : 0;
 }
 
 bool holds_floats(const LossTerm& term, size_t i, const Value* value) {
-  const LossArgument& argument = find_loss(term.loss.text)->arguments[i];
+  const LossArgument& argument = term.row->arguments[i];
   if (argument.kind != ArgumentKind::kIndices || !argument.floats_option) return false;
   return flag_of(term, argument.floats_option) || (argument.floats_by_type && value && is_float(value->dtype()));
 }
 
 std::vector<int64_t> argument_axes(const LossTerm& term, size_t i, int64_t rank, bool floats) {
-  const ArgumentShape shape = find_loss(term.loss.text)->arguments[i].shape;
+  const ArgumentShape shape = term.row->arguments[i].shape;
   if (shape == ArgumentShape::kSamples) return {batch_axis(term)};
   if (shape == ArgumentShape::kSequences) return {batch_axis(term), -1};
   std::vector<int64_t> axes;
@@ -104,19 +111,23 @@ std::vector<int64_t> argument_axes(const LossTerm& term, size_t i, int64_t rank,
 std::string loss_reference() {
   std::string text;
   for (const LossRow& row : loss_rows()) {
-    std::string arguments;
-    for (const LossArgument& a : row.arguments) arguments += concat(arguments.empty() ? "" : ", ", a.name);
-    std::string options;
-    for (const LossOption& o : row.options) {
-      if (!*o.text) continue;
-      arguments += ", " + option_text(o);
-      options += concat("\n- `", o.name, "`: ", o.text);
-      if (o.kind == OptionKind::kNumber && o.range.holds) options += concat(" (", o.range.text, ")");
-    }
-    text += concat("### ", row.name, "\n\n`", row.name, "(", arguments, ")`\n\n", row.formula, "\n\nMean over ",
-                   row.over, ". ", row.source, ".\n", options, options.empty() ? "" : "\n", "\n");
+    text += reference_of(row, concat(row.formula, "\n\nMean over ", row.over, ". ", row.source, "."));
   }
   return text;
+}
+
+std::string reference_of(const LossRow& row, const std::string& definition) {
+  std::string arguments;
+  for (const LossArgument& a : row.arguments) arguments += concat(arguments.empty() ? "" : ", ", a.name);
+  std::string options;
+  for (const LossOption& o : row.options) {
+    if (!*o.text) continue;
+    arguments += ", " + option_text(o);
+    options += concat("\n- `", o.name, "`: ", o.text);
+    if (o.kind == OptionKind::kNumber && o.range.holds) options += concat(" (", o.range.text, ")");
+  }
+  return concat("### ", row.name, "\n\n`", row.name, "(", arguments, ")`\n\n", definition, "\n", options,
+                options.empty() ? "" : "\n", "\n");
 }
 
 }  // namespace onnx_train

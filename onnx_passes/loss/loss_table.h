@@ -49,6 +49,7 @@ inline constexpr NumberRange kAnyNumber{nullptr, "a number"};
 inline constexpr NumberRange kAboveZero{[](double x) { return x > 0; }, "greater than 0"};
 inline constexpr NumberRange kFromZero{[](double x) { return x >= 0; }, "0 or greater"};
 inline constexpr NumberRange kZeroToOne{[](double x) { return x >= 0 && x <= 1; }, "from 0 to 1"};
+inline constexpr NumberRange kInsideZeroToOne{[](double x) { return x > 0 && x < 1; }, "between 0 and 1"};
 inline constexpr NumberRange kMinusOneToOne{[](double x) { return x >= -1 && x <= 1; }, "from -1 to 1"};
 inline constexpr NumberRange kFromOne{[](double x) { return x >= 1; }, "1 or greater"};
 inline constexpr NumberRange kOneOrTwo{[](double x) { return x == 1 || x == 2; }, "1 or 2"};
@@ -66,6 +67,7 @@ enum class OptionKind {
   kElementWeight,   // the name of a tensor that broadcasts to x; a new input has x's shape
   kChannelWeight,   // the same; a new input has x's last axis
   kSampleWeight,    // the name of a vector
+  kChoice,          // one of `words`
 };
 
 struct LossOption {
@@ -73,8 +75,19 @@ struct LossOption {
   OptionKind kind;
   double otherwise = 0;  // the number that it is, unless it is given
   NumberRange range = kAnyNumber;
-  const char* text = "";  // what it does, for documentation
+  const char* text = "";                // what it does, for documentation
+  std::vector<std::string> words = {};  // of a choice; the first one is the default
 };
+
+// What the first prediction is, for metrics and for classes and probabilities.
+enum class Prediction {
+  kOther,
+  kClasses,   // scores along the class axis, of which softmax makes probabilities
+  kYesNo,     // a score in each element, of which the sigmoid makes a probability
+  kEstimate,  // of the target itself
+};
+
+inline constexpr int64_t kAnyRank = 1000;
 
 struct LossRow {
   const char* name;
@@ -85,7 +98,8 @@ struct LossRow {
   const char* formula;
   const char* over;
   const char* source;
-  int64_t least_rank = 0, most_rank = 1000;  // of the first prediction
+  int64_t least_rank = 0, most_rank = kAnyRank;  // of the first prediction
+  Prediction prediction = Prediction::kOther;
 };
 
 // Null if there is none of that name.
@@ -94,11 +108,15 @@ const std::vector<LossRow>& loss_rows();
 const LossOption* find_option(const LossRow& row, const std::string& name);
 inline bool is_over_classes(const LossRow& row) { return find_option(row, "axis") != nullptr; }
 size_t num_predictions(const LossRow& row);
+// What the prediction of a term is: that of its row, unless an option says that each class stands for itself.
+Prediction prediction_of(const LossTerm& term);
 
 // "a prediction and a target", or the names of the arguments: "anchor, positive and negative".
 std::string arguments_text(const LossRow& row);
 // The part of docs/losses.md that follows from the rows, as Markdown.
 std::string loss_reference();
+// The same of one row: its call, the text of its definition, its options.
+std::string reference_of(const LossRow& row, const std::string& definition);
 
 // The axis of the samples of the first prediction.
 int64_t batch_axis(const LossTerm& term);

@@ -11,7 +11,7 @@
 namespace onnx_train {
 namespace {
 
-const LossRow& target_row(const LossTerm& term) { return *find_loss(term.loss.text); }
+const LossRow& target_row(const LossTerm& term) { return *term.row; }
 
 const Word& first_prediction(const LossTerm& term) { return term.arguments.names[0]; }
 
@@ -40,8 +40,8 @@ bool fits(const Dims& found, const Wanted& wanted) {
 // Names the targets that terms leave open, and checks the shape of every target and weight.
 class Targets {
  public:
-  Targets(std::vector<LossTerm>* terms, const LossScope& scope, const std::string& text)
-      : terms_(*terms), scope_(scope), graph_(scope.graph()), reader_("--loss", text) {}
+  Targets(std::vector<LossTerm>* terms, const LossScope& scope, const ExpressionReader& reader)
+      : terms_(*terms), scope_(scope), graph_(scope.graph()), reader_(reader) {}
 
   void run() {
     name_targets();
@@ -220,8 +220,8 @@ class Targets {
 
 }  // namespace
 
-void resolve_targets(std::vector<LossTerm>* terms, const LossScope& scope, const std::string& text) {
-  Targets(terms, scope, text).run();
+void resolve_targets(std::vector<LossTerm>* terms, const LossScope& scope, const ExpressionReader& reader) {
+  Targets(terms, scope, reader).run();
 }
 
 }  // namespace onnx_train

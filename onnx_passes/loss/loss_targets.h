@@ -12,24 +12,29 @@
 
 namespace onnx_train {
 
-// The values that an expression may name: those of the model, and the outputs of a teacher.
+// The values that an expression may name: those of the model, the outputs of a teacher and, for metrics, the inputs that
+// the loss has added. `teacher` and `loss` are the algorithms that hold them, or null.
 class LossScope {
  public:
-  LossScope(const Graph& graph, const Graph* teacher) : graph_(graph), teacher_(teacher) {}
+  LossScope(const Graph& graph, const Graph* teacher, const Graph* loss = nullptr)
+      : graph_(graph), teacher_(teacher), loss_(loss) {}
 
   const Graph& graph() const { return graph_; }
   const Value* find(const std::string& name) const {
     const Value* value = graph_.find(name);
-    return !value && is_of_teacher(name) ? teacher_->find(name) : value;
+    if (!value && is_of_teacher(name)) return teacher_->find(name);
+    const Value* added = value || !loss_ ? nullptr : loss_->find(name);
+    return added && loss_->is_input(added) ? added : value;
   }
   bool is_of_teacher(const std::string& name) const { return teacher_ && name.starts_with(kTeacherPrefix); }
 
  private:
   const Graph& graph_;
   const Graph* teacher_;
+  const Graph* loss_;
 };
 
-// `text` is the whole expression, for messages. Throws Error that names the column.
-void resolve_targets(std::vector<LossTerm>* terms, const LossScope& scope, const std::string& text);
+// The reader has the whole expression, for messages. Throws Error that names the column.
+void resolve_targets(std::vector<LossTerm>* terms, const LossScope& scope, const ExpressionReader& reader);
 
 }  // namespace onnx_train

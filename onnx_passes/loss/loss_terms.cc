@@ -120,9 +120,8 @@ LossResult LossBuilder::build(const LossTerm& term) {
     const Var scalar = loss.value()->has_rank() && loss.rank() == 0 ? loss : reshape(loss, std::vector<int64_t>{});
     return of_samples(scalar);
   }
-  const LossRow& row = *find_loss(term.loss.text);
-  TermBuilder builder(this, term, row);
-  return row.build(builder);
+  TermBuilder builder(this, term, *term.row);
+  return term.row->build(builder);
 }
 
 LossResult LossBuilder::of_samples(Var loss) {

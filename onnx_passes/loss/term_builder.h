@@ -53,6 +53,8 @@ class TermBuilder {
   // The weight of each class; the weights of elements, which broadcast to x. Absent if the term has none.
   Var class_weight(Var x);
   Var element_weight(const char* option, Var x);
+  // The weight of each sample, along the axes of `losses` and in its type; absent if the term has none.
+  Var weight_of_samples(Var losses, Var x);
   bool has_sample_weight() const { return find_option(term_, "sample_weight") != nullptr; }
 
   // Sums or averages the positions of prediction x, with sample weights.
@@ -67,7 +69,6 @@ class TermBuilder {
 
  private:
   const std::string& name(size_t i) const { return term_.arguments.names[i].text; }
-  Var weight_of_samples(Var losses, Var x);
 
   LossBuilder& losses_;
   const LossTerm& term_;

@@ -6,6 +6,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/loss/loss_expression.h"
 #include "onnx_passes/loss/loss_model.h"
+#include "onnx_passes/metrics/metrics.h"
 
 namespace onnx_train {
 namespace {
@@ -21,20 +22,23 @@ const std::vector<Rewrite>& rewrites() {
   return all;
 }
 
-// The words of the loss, any of which may name a value of the model.
+void add_words(const LossTerm& term, std::unordered_set<std::string>* words) {
+  words->insert(term.loss.text);
+  for (const Word& name : term.arguments.names) words->insert(name.text);
+  for (const Option& option : term.arguments.options) {
+    if (const Word* word = std::get_if<Word>(&option.value)) words->insert(word->text);
+  }
+}
+
+// The words of the loss and the metrics, any of which may name a value of the model.
 std::unordered_set<std::string> words_of_loss(const BuildOptions& options) {
   std::unordered_set<std::string> words;
+  for (const std::string& metric : options.metrics) add_words(parse_metric(metric).term, &words);
   if (options.loss_model) {
     for (const Value* input : options.loss_model->model.graph->inputs()) words.insert(input->name());
     return words;
   }
-  for (const LossTerm& term : parse_loss(options.loss)) {
-    words.insert(term.loss.text);
-    for (const Word& name : term.arguments.names) words.insert(name.text);
-    for (const Option& option : term.arguments.options) {
-      if (const Word* word = std::get_if<Word>(&option.value)) words.insert(word->text);
-    }
-  }
+  for (const LossTerm& term : parse_loss(options.loss)) add_words(term, &words);
   return words;
 }
 

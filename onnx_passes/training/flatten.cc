@@ -343,7 +343,7 @@ Model strip_training(const Model& model) {
   for (int i = properties->size() - 1; i >= 0; --i) {
     const std::string& key = properties->Get(i).key();
     const bool constant = key.starts_with(kConstantRecord) && inference.graph->find(key.substr(kConstantRecord.size()));
-    const bool of_data = key == kPreprocess || std::ranges::count(kTableMetadata, key) > 0;
+    const bool of_data = key == kPreprocess || key == kScoresOf || std::ranges::count(kTableMetadata, key) > 0;
     const bool kept = of_data || constant || is_adapter_record(key, *inference.graph);
     if (key.starts_with("onnx_train.") && !kept) properties->DeleteSubrange(i, 1);
   }

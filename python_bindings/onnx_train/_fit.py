@@ -69,7 +69,9 @@ class Evaluation:
         train_loss: the mean since the previous evaluation, over all that counts (labels that are not ignored, say).
         metrics: of the evaluation data, over all that counts in them, whatever the batches; NaN where nothing counts.
             Empty without such data.
-        best: whether its loss is the lowest so far.
+        best: whether it is the best so far: its loss the lowest, unless `fit` follows another metric.
+        tables: what the metrics of ``build(metric=...)`` say by class: arrays [classes], such as ``f1_per_class``, and
+            ``confusion_matrix`` [classes, classes], by label and prediction.
 
     >>> import numpy as np
     >>> import onnx_train
@@ -84,6 +86,7 @@ class Evaluation:
     train_loss: float
     metrics: dict[str, float]
     best: bool
+    tables: dict[str, Any] = field(default_factory=dict)
 
     @property
     def loss(self) -> float:
@@ -514,8 +517,16 @@ class _Reports:
             self.save()
         return self._call("on_step", report)
 
-    def on_evaluation(self, step: int, epoch: int, train_loss: float, metrics: dict[str, float], best: bool) -> int:
-        report = Evaluation(step, epoch, train_loss, metrics, best)
+    def on_evaluation(
+        self,
+        step: int,
+        epoch: int,
+        train_loss: float,
+        metrics: dict[str, float],
+        tables: dict[str, Any],
+        best: bool,
+    ) -> int:
+        report = Evaluation(step, epoch, train_loss, metrics, best, tables)
         self._history.evaluations.append(report)
         self._progress.evaluation(epoch, train_loss, metrics)
         return self._call("on_evaluation", report)

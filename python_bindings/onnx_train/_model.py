@@ -107,6 +107,7 @@ class Model:
         loss: str | Loss | Any = None,
         optimizer: str | Optimizer | None = None,
         *,
+        metric: Patterns = None,
         train: Patterns = None,
         freeze: Patterns = None,
         decay: Patterns = None,
@@ -149,6 +150,8 @@ class Model:
                 is that of a value of this model, mostly of an output, reads that value; its other inputs become inputs
                 of the training model, such as targets. Its one output is the loss, a float scalar.
             optimizer: such as ``"adamw(weight_decay=0.01)"`` or ``onnx_train.optimizers.SGD(momentum=0.9)``.
+            metric: such as ``"f1"``, or a list of metrics: what evaluations compute besides the loss, of its prediction
+                and target unless they are named: ``"top5=top_k(logits, labels, k=5)"`` (docs/metrics.md).
             train: weights to train, by names and globs; all others stay as they are. By default all but `constants`,
                 which a pattern reaches by name, or if it matches no weight.
             freeze: weights to leave as they are, likewise.
@@ -201,6 +204,7 @@ class Model:
         options = options_of(
             loss=text,
             optimizer=optimizer,
+            metric=_texts_of_metrics(metric),
             train=train,
             freeze=freeze,
             decay=decay,
@@ -400,6 +404,16 @@ def _text_of(loss: Any) -> str | None:
     if isinstance(loss, os.PathLike):
         return str(os.fspath(loss))
     return str(loss) if isinstance(loss, (str, Loss)) else None
+
+
+def _texts_of_metrics(metric: Patterns) -> Patterns:
+    for given in [metric] if metric is None or isinstance(metric, str) or callable(metric) else metric:
+        if callable(given):
+            raise UsageError(
+                "build takes metrics by name, which become part of the graph: a Python function has none; give it to "
+                "Session.evaluate(data, metrics={...}), which calls it on arrays"
+            )
+    return metric
 
 
 def _as_model(source: Any) -> Model:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import _core
@@ -15,6 +15,9 @@ from ._result import Port, Result, _Outputs
 from ._state import State
 from ._tables import as_file, is_table
 
+# A metric of the outputs of all samples and the data.
+Metric = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
+
 
 class _Entry:
     """Names of the inputs and outputs of an entry point."""
@@ -25,6 +28,7 @@ class _Entry:
         self.learning_rate = roles.get("learning_rate")
         self.clip_norm = roles.get("clip_norm")
         self.outputs = _Outputs(outputs)
+        self.statistics = [port.name for port in outputs if port.role == "statistic"]
 
 
 class Session:
@@ -202,7 +206,14 @@ class Session:
         """
         return self._run("apply", (), lr, clip_norm)
 
-    def evaluate(self, *batch: Any, batch_size: int | None = None, scale: Scale = None, **reading: Any) -> Result:
+    def evaluate(
+        self,
+        *batch: Any,
+        batch_size: int | None = None,
+        scale: Scale = None,
+        metrics: Mapping[str, Metric] | None = None,
+        **reading: Any,
+    ) -> Result:
         """The loss and metrics of a batch, or over all data of a path, in inference mode; changes no state.
 
         Args:
@@ -210,8 +221,15 @@ class Session:
                 metrics over all that counts in them, as the command ``eval`` prints them.
             batch_size: samples at a time of a path; 128 by default, or as the model prescribes.
             scale: of a path, what the network's float input is multiplied by, or by name; by default as the model says.
+            metrics: functions of two mappings of arrays, the outputs of the model and the data, by the name of what they
+                return. They see all samples at once. `fit` and ``best.onnx`` know the metrics of `build` alone, which are
+                part of the model.
             reading: of a path, as `fit` takes it: `block_size`, `document_end`, `token_type`, `missing`, `columns`,
                 `map`.
+
+        Returns:
+            ``loss``; ``accuracy`` for losses over classes; the metrics that the model was built with, as numbers, and
+            what they say by class, as arrays: ``f1_per_class``, ``confusion_matrix``.
 
         Warns:
             UserWarning: for a path, what the command notes.
@@ -221,8 +239,42 @@ class Session:
         >>> np.savez("test.npz", x=x, labels=labels)
         >>> session.evaluate("test.npz").accuracy == session.evaluate(x, labels).accuracy
         True
+        >>> def mistakes(outputs, data):
+        ...     return int((outputs["logits"].argmax(axis=1) != data["labels"]).sum())
+        >>> session.evaluate("test.npz", metrics={"mistakes": mistakes}).mistakes <= 4
+        True
         """
-        return self._run_batch_or_files("evaluate", batch, batch_size, scale, reading)
+        result = self._run_batch_or_files("evaluate", batch, batch_size, scale, reading)
+        for name, function in (metrics or {}).items():
+            if not callable(function):
+                raise UsageError(
+                    f"metrics: '{name}' is no function but {function!r}; metrics by name are part of the model: "
+                    "build(metric=...)"
+                )
+        if metrics:
+            outputs, data = self._outputs_and_data(batch, batch_size, scale, reading)
+            for name, function in metrics.items():
+                result[name] = function(outputs, data)
+        return result
+
+    def metrics(self, statistics: Mapping[str, Any]) -> Result:
+        """The metrics that are made of statistics, which add up over batches.
+
+        ``run("evaluate", ...)`` gives the statistics of a batch, the outputs with the role ``statistic``. Summed over
+        batches, or over processes that share the data, they give the metrics of all data at once, exactly.
+
+        Args:
+            statistics: arrays by name; other outputs may be among them.
+
+        >>> counted = onnx_train.Session(onnx_train.build("mlp.onnx", "cross_entropy", metric="f1"))
+        >>> halves = [counted.run("evaluate", {"x": x[i : i + 2], "labels": labels[i : i + 2]}) for i in (0, 2)]
+        >>> both = counted.metrics({"counts": halves[0].counts + halves[1].counts})
+        >>> both.f1 == counted.evaluate(x, labels).f1
+        True
+        """
+        from ._arrays import as_dense
+
+        return Result(self._core.metrics({name: as_dense(value, name) for name, value in statistics.items()}))
 
     def predict(self, *batch: Any, batch_size: int | None = None, scale: Scale = None, **reading: Any) -> Result:
         """The outputs of the inference model for a batch, or for all samples of a path.
@@ -354,7 +406,24 @@ class Session:
             raise UsageError(f"{entry} takes arrays by name as one mapping: {entry}({{'{arrays[0]}': ...}})")
         if batch_size is not None or scale is not None or reading:
             raise UsageError(f"{entry}: batch_size, scale and others are for a path of data; a batch is run as it is")
-        return self._run(entry, batch)
+        result = self._run(entry, batch)
+        statistics = self._entry(entry).statistics
+        if statistics:
+            found = self.metrics({name: result.pop(name) for name in statistics})
+            result.update(found)
+        return result
+
+    def _outputs_and_data(
+        self, batch: tuple[Any, ...], batch_size: int | None, scale: Scale, reading: dict[str, Any]
+    ) -> tuple[Result, Mapping[str, Any]]:
+        """What metrics that are Python functions read: the outputs of all samples, and the data."""
+        if len(batch) == 1 and (isinstance(batch[0], (str, os.PathLike)) or is_table(batch[0])):
+            with as_file(batch[0]) as file:
+                data = self._core.open_data(file, "evaluate", reading_options(**reading)).arrays()
+            return self.predict(batch[0], batch_size=batch_size, scale=scale, **reading), data
+        data = _by_name("evaluate", self._entry("evaluate"), batch)
+        inputs = {name: data[name] for name in self._entry("predict").data if name in data}
+        return self.predict(inputs), data
 
     def _scaled(self, name: str, value: Any) -> Any:
         """Data of an input as the network reads it: `fit` says how with its `scale`, and the model keeps it."""

@@ -1,11 +1,15 @@
 #include "runtime/data/prediction.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 
+#include <nlohmann/json.hpp>
+
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/table_metadata.h"
 #include "runtime/data/gather_ahead.h"
 
 namespace onnx_train {
@@ -26,6 +30,22 @@ void place_rows(const Tensor& output, int64_t batch, int64_t at, int64_t samples
   const size_t row = output.bytes() / static_cast<size_t>(batch);
   std::memcpy(static_cast<char*>(result->data()) + static_cast<size_t>(at) * row, output.data(),
               static_cast<size_t>(samples) * row);
+}
+
+// Whether no number is negative and each line of the class axis sums to 1.
+bool rows_are_probabilities(const Tensor& scores) {
+  constexpr double kRounding = 1e-3;
+  if (scores.shape().size() != 2) return false;
+  const int64_t classes = scores.shape()[1];
+  for (int64_t begin = 0; begin < scores.size(); begin += classes) {
+    double sum = 0;
+    for (int64_t i = 0; i < classes; ++i) {
+      if (!(scores.at(begin + i) >= 0)) return false;
+      sum += scores.at(begin + i);
+    }
+    if (!(std::abs(sum - 1) < kRounding)) return false;
+  }
+  return classes > 1;
 }
 
 }  // namespace
@@ -54,22 +74,76 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
   return results;
 }
 
-std::vector<PredictedClass> predicted_classes(const Tensor& scores) {
-  const int64_t classes = scores.shape()[1];
-  std::vector<PredictedClass> found;
-  for (int64_t begin = 0; begin < scores.size(); begin += classes) {
-    int64_t best = 0;
-    double least = 0, sum = 0, exponentials = 0;
-    for (int64_t i = 0; i < classes; ++i) {
-      if (scores.at(begin + i) > scores.at(begin + best)) best = i;
-      least = std::min(least, scores.at(begin + i));
-      sum += scores.at(begin + i);
+std::optional<ScoresOf> scores_of(const Model& model, const TensorMap& outputs, size_t names) {
+  const auto said = nlohmann::json::parse(model.metadata(kScoresOf), nullptr, /*allow_exceptions=*/false);
+  if (said.is_array() && said.size() == 4 && std::ranges::all_of(said, [](const auto& item) { return item.is_string(); })) {
+    const std::string axis = said[2];
+    ScoresOf what{said[0], said[1] == "yes_no", 0, said[3] == "probabilities"};
+    std::from_chars(axis.data(), axis.data() + axis.size(), what.axis);
+    const auto found = outputs.find(what.output);
+    if (found == outputs.end()) return std::nullopt;  // the model has been cut since
+    const auto rank = static_cast<int64_t>(found->second.shape().size());
+    if (what.axis < 0 || (what.axis >= rank && !(what.yes_no && rank < 2)) || !is_float(found->second.dtype())) {
+      fail_as(ErrorCode::kData, "the metadata ", kScoresOf, " do not fit the output '", what.output, "', which is ",
+              to_string(found->second.shape()));
     }
-    const double top = scores.at(begin + best);
-    for (int64_t i = 0; i < classes; ++i) exponentials += std::exp(scores.at(begin + i) - top);
-    constexpr double kRounding = 1e-3;
-    const bool are_probabilities = least >= 0 && std::abs(sum - 1) < kRounding;
-    found.push_back({best, are_probabilities ? top : 1 / exponentials});
+    return what;
+  }
+  for (const auto& [name, tensor] : outputs) {
+    const Shape& shape = tensor.shape();
+    if (!is_float(tensor.dtype()) || shape.empty()) continue;
+    const bool yes_no = shape.size() == 1 || (shape.size() == 2 && shape[1] == 1);
+    const int64_t axis = shape.size() == 3 ? 2 : 1;
+    const int64_t classes = yes_no ? 2 : shape[static_cast<size_t>(axis)];
+    if (names > 0 && classes != static_cast<int64_t>(names)) continue;
+    return ScoresOf{name, yes_no, axis, rows_are_probabilities(tensor)};
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+// The lines of a tensor along an axis: element i of line (a, b) is at (a size + i) inner + b.
+struct ScoreLines {
+  int64_t outer = 1, size = 1, inner = 1;
+  ScoreLines(const Shape& shape, int64_t axis) {
+    for (int64_t i = 0; i < static_cast<int64_t>(shape.size()); ++i) {
+      (i < axis ? outer : i == axis ? size : inner) *= shape[static_cast<size_t>(i)];
+    }
+  }
+};
+
+PredictedClasses best_classes(const Tensor& scores, const ScoresOf& what) {
+  Shape shape = scores.shape();
+  shape.erase(shape.begin() + what.axis);
+  const ScoreLines lines(scores.shape(), what.axis);
+  PredictedClasses found{Tensor(DType::kInt64, shape), Tensor(DType::kDouble, shape)};
+  for (int64_t line = 0; line < lines.outer * lines.inner && lines.size > 0; ++line) {
+    const auto at = [&](int64_t c) {
+      return scores.at((line / lines.inner * lines.size + c) * lines.inner + line % lines.inner);
+    };
+    int64_t best = 0;
+    for (int64_t c = 1; c < lines.size; ++c) best = at(c) > at(best) ? c : best;
+    double exponentials = 0;
+    for (int64_t c = 0; c < lines.size; ++c) exponentials += std::exp(at(c) - at(best));
+    found.classes.set(line, static_cast<double>(best));
+    found.probabilities.set(line, what.probabilities ? at(best) : 1 / exponentials);
+  }
+  return found;
+}
+
+}  // namespace
+
+PredictedClasses predicted_classes(const Tensor& scores, const ScoresOf& what) {
+  if (!what.yes_no) return best_classes(scores, what);
+  Shape shape = scores.shape();
+  const bool one_class = shape.size() < 2 || shape[static_cast<size_t>(what.axis)] == 1;
+  if (one_class && shape.size() > 1) shape.erase(shape.begin() + what.axis);
+  PredictedClasses found{Tensor(DType::kInt64, shape), Tensor(DType::kDouble, shape)};
+  for (int64_t i = 0; i < scores.size(); ++i) {
+    const double yes = what.probabilities ? scores.at(i) : 1 / (1 + std::exp(-scores.at(i)));
+    found.classes.set(i, yes > 0.5 ? 1 : 0);  // NOLINT(readability-magic-numbers)
+    found.probabilities.set(i, one_class ? std::max(yes, 1 - yes) : yes);
   }
   return found;
 }

@@ -37,6 +37,7 @@ void add_means(const LossReader& reader, const LossMean& loss, const Mean& accur
 
 EvaluationResult evaluate(Session* session, BatchSource* data) {
   const LossReader reader(*session, "evaluate");
+  MetricSums sums(session->model());
   LossMean loss;
   Mean accuracy;
   std::map<std::string, Mean> others;
@@ -46,8 +47,9 @@ EvaluationResult evaluate(Session* session, BatchSource* data) {
   while (const int64_t samples = data->next(&inputs)) {
     const TensorMap& outputs = run_samples(session, *data, at, samples, inputs);
     reader.add(outputs, samples, &loss, &accuracy);
+    sums.add(outputs);
     for (const auto& [output, value] : outputs) {
-      if (value.size() != 1 || reader.reads(output)) continue;
+      if (value.size() != 1 || reader.reads(output) || sums.reads(output)) continue;
       const std::string name = session->metric_name("evaluate", output), kind = kind_of_output(session->model(), name);
       Mean& mean = others[name];
       if (kind == "last") mean = {};
@@ -62,6 +64,7 @@ EvaluationResult evaluate(Session* session, BatchSource* data) {
   if (at == 0) fail_as(ErrorCode::kData, "the evaluation data has no batch");
   EvaluationResult result;
   for (const auto& [name, mean] : others) result.metrics[name] = mean.value();
+  sums.finish(&result.metrics, &result.tables);
   if (reader.has_loss()) add_means(reader, loss, accuracy, &result);
   return result;
 }

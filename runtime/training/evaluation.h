@@ -2,15 +2,13 @@
 // at a time. Functions throw Error that names the samples for data that the model cannot use.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
 #include "runtime/data/batch_source.h"
+#include "runtime/training/metric_sums.h"
 
 namespace onnx_train {
-
-using Metrics = std::map<std::string, double>;
 
 // A note for models that do not say what their means are over: of another program, or of an earlier version.
 inline constexpr const char* kOverSamples =
@@ -18,11 +16,12 @@ inline constexpr const char* kOverSamples =
 
 struct EvaluationResult {
   Metrics metrics;                 // by role or name; not a number where nothing counts
+  MetricTables tables;             // what metrics say by class
   std::vector<std::string> notes;  // what a user should know of them: sentences
 };
 
 // Runs `evaluate` over one epoch of the data; the last batch may be smaller. Loss and accuracy are over all that counts
-// in the data, whatever the batches (means.h). Other scalar outputs that are means are weighted by the number of
+// in the data, whatever the batches (means.h), and so are metrics (metric_sums.h). Other scalar outputs that are means are weighted by the number of
 // samples, sums are added (the metadata onnx_train.outputs tells which).
 EvaluationResult evaluate(Session* session, BatchSource* data);
 EvaluationResult evaluate(Session* session, const Dataset& data, int64_t batch_size);

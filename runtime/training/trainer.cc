@@ -106,13 +106,6 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
   position_.settings = recorded(settings_);
 }
 
-bool more_is_better(const std::string& metric) {
-  for (const char* word : {"loss", "error", "perplexity", "mae", "mse"}) {
-    if (metric.find(word) != std::string::npos) return false;
-  }
-  return true;
-}
-
 // Whether the evaluation gives the metric is known before the first step.
 void Trainer::check_best() const {
   if (options_.best == roles::kLoss) return;
@@ -123,9 +116,12 @@ void Trainer::check_best() const {
   const LossReader reader(session_, "evaluate");
   if (reader.has_loss()) names.emplace_back(roles::kLoss);
   if (reader.has_accuracy()) names.emplace_back(roles::kAccuracy);
+  const MetricSums metrics(session_.model());
+  for (const std::string& name : metrics.names()) names.push_back(name);
   const EntryPoint* point = session_.model().find_entry_point("evaluate");
   for (const Value* output : point ? point->algorithm->outputs() : std::vector<Value*>()) {
-    if (!reader.reads(output->name())) names.push_back(session_.metric_name("evaluate", output->name()));
+    const bool is_read = reader.reads(output->name()) || metrics.reads(output->name());
+    if (!is_read) names.push_back(session_.metric_name("evaluate", output->name()));
   }
   if (std::count(names.begin(), names.end(), options_.best) > 0) return;
   std::string list;
@@ -325,6 +321,7 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
   if (evaluation_) {
     EvaluationResult result = evaluate(&session_, evaluation_.get());
     report.evaluation = std::move(result.metrics);
+    report.tables = std::move(result.tables);
     for (const std::string& note : result.notes) note_once(note.c_str(), "evaluation: " + note, events);
   }
   evaluated_ = true;
@@ -333,7 +330,7 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
     return found == report.evaluation.end() ? report.train_loss : found->second;
   };
   const double value = metric(options_.best);
-  const double sign = more_is_better(options_.best) ? -1 : 1;
+  const double sign = more_of_best_is_better() ? -1 : 1;
   report.best = std::isfinite(value) && (!position_.best || sign * value < sign * *position_.best);
   if (report.best) position_.best = value;
   if (!at_end) {

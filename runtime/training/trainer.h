@@ -69,6 +69,7 @@ struct EvaluationReport {
   int64_t step;
   double train_loss;   // over all that counts since the previous evaluation; for a loss that sums, the mean of a step
   Metrics evaluation;  // empty without evaluation data
+  MetricTables tables; // what its metrics say by class
   bool best;           // the best so far, in TrainerOptions::best
 };
 
@@ -113,6 +114,7 @@ class Trainer {
   size_t checkpoint_bytes() const { return options_.folder.empty() ? 0 : checkpoints_.copy_bytes(); }  // of memory
   bool has_best() const { return position_.best || never_evaluated(); }  // whether best.onnx belongs to this run
   const TrainerOptions& options() const { return options_; }
+  bool more_of_best_is_better() const { return more_is_better(session_.model(), options_.best); }
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
   int64_t total_steps() const;  // 0 when it is not known, or only time or the user ends the training
 
@@ -168,9 +170,6 @@ class Trainer {
   std::chrono::steady_clock::time_point last_report_;
   std::vector<Setting> settings_;
 };
-
-// Whether more of a metric is better. Less is of "loss", and of what is named as an error or a loss is.
-bool more_is_better(const std::string& metric);
 
 // The entry point that reads the training data: "step", or "accumulate" for a model built to accumulate gradients.
 std::string training_entry(const Session& session);

@@ -6,6 +6,8 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/table_metadata.h"
+#include "runtime/data/images/files.h"
 #include "runtime/report_text.h"
 #include "runtime/training/controls.h"
 #include "runtime/training/trainer.h"
@@ -98,9 +100,9 @@ void print_resumed(const FitArguments& a, const TrainingPosition& position, cons
 }
 
 // Trains, and writes metrics as they come.
-StopReason train_and_log(const FitArguments& a, Trainer* trainer) {
+StopReason train_and_log(const FitArguments& a, const std::string& classes, Trainer* trainer) {
   const int64_t step = trainer->position().step;
-  MetricsLog log(a.trainer.folder, step);
+  MetricsLog log(a.trainer.folder, step, classes_from_json(classes));
   std::vector<MetricsSink*> sinks = {&log};
   std::optional<TensorBoardLog> tensorboard;
   if (a.tensorboard) sinks.push_back(&tensorboard.emplace(a.trainer.folder, step));
@@ -128,13 +130,13 @@ int train(const FitArguments& a, const Session& session, const std::vector<std::
              options_to_json(a.described, derived_options(session, *trainer, checked, memory, found)));
   StopReason reason;
   try {
-    reason = train_and_log(a, trainer);
+    reason = train_and_log(a, session.model().metadata(kClasses), trainer);
   } catch (const Error&) {
     report_run(a.trainer.folder);
     throw;
   }
   report_run(a.trainer.folder);
-  if (!a.json) print_outcome(a, reason, *trainer, is_built);
+  if (!a.json) print_outcome(a, reason, session.model(), *trainer, is_built);
   return reason == StopReason::kInterrupted ? kInterruptedStatus : 0;
 }
 

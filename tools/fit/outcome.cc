@@ -3,6 +3,7 @@
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/selection.h"
 #include "runtime/report_text.h"
+#include "runtime/training/metric_sums.h"
 #include "tools/report/output.h"
 
 namespace onnx_train {
@@ -11,7 +12,7 @@ namespace {
 // "lower loss", "higher accuracy"; with an end of "est", "lowest loss".
 std::string better_than(const Trainer& trainer, const char* end = "er") {
   const std::string& best = trainer.options().best;
-  return concat(more_is_better(best) ? "high" : "low", end, " ", best);
+  return concat(trainer.more_of_best_is_better() ? "high" : "low", end, " ", best);
 }
 
 std::string outcome(StopReason reason, const Trainer& trainer) {
@@ -31,7 +32,8 @@ std::string outcome(StopReason reason, const Trainer& trainer) {
 }  // namespace
 
 // Without evaluation data the best state is that of the lowest training loss, which says nothing of other data.
-void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trainer, bool is_built) {
+void print_outcome(const FitArguments& a, StopReason reason, const Model& model, const Trainer& trainer,
+                   bool is_built) {
   const bool evaluates = !a.eval_data.empty() || splits(a.trainer.samples);
   std::string which = better_than(trainer, "est");
   which.insert(which.find(' ') + 1, evaluates ? "evaluation " : "training ");
@@ -47,6 +49,7 @@ void print_outcome(const FitArguments& a, StopReason reason, const Trainer& trai
   files.add({"last.onnx", "the last state"});
   if (is_built) files.add({"train.onnx", "the training model before the first step"});
   files.add({"metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
+  if (!MetricSums(model).empty()) files.add({"evaluation.json", "the metrics of the best evaluation, by class"});
   files.add({"report.html", "curves, memory and options, for a browser"});
   print(concat(wrap(text, text_width(), 0, 2), "\nin ", a.trainer.folder, ":\n", files.text(2, text_width())));
 }

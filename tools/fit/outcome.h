@@ -7,6 +7,7 @@
 namespace onnx_train {
 
 // Why the run ended, its best evaluation, and its files; `is_built`: train.onnx is one of them.
-void print_outcome(const FitArguments& arguments, StopReason reason, const Trainer& trainer, bool is_built);
+void print_outcome(const FitArguments& arguments, StopReason reason, const Model& model, const Trainer& trainer,
+                   bool is_built);
 
 }  // namespace onnx_train

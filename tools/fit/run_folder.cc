@@ -27,7 +27,8 @@ void prepare_folder(const std::string& folder) {
   fs::create_directories(folder, error);
   if (error) fail("cannot make the folder ", folder, ": ", error.message());
   constexpr const char* kFiles[] = {"last.onnx",    "best.onnx",    "metrics.jsonl", "metrics.csv",
-                                    "epochs.jsonl", "options.json", "report.html",   "train.onnx"};
+                                    "epochs.jsonl", "options.json", "report.html",   "train.onnx",
+                                    "evaluation.json"};
   std::vector<fs::path> leftovers;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();

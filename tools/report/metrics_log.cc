@@ -11,6 +11,7 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
+#include "tools/report/class_tables.h"
 
 namespace onnx_train {
 namespace {
@@ -78,7 +79,9 @@ MetricsLog::File MetricsLog::open(const std::string& path, const std::string& ke
   return file;
 }
 
-MetricsLog::MetricsLog(const std::string& folder, int64_t step) {
+MetricsLog::MetricsLog(const std::string& folder, int64_t step, std::vector<std::string> classes)
+    : best_(concat(folder, "/", kBestEvaluation)), classes_(std::move(classes)) {
+  if (step == 0) std::remove(best_.c_str());  // of a run that this one overwrites
   const auto early = [&](const json& object) {
     return step > 0 && object.is_object() && object.contains("step") && object["step"].is_number_integer() &&
            object["step"] <= step;
@@ -107,6 +110,13 @@ void MetricsLog::add(const StepReport& r) {
 void MetricsLog::add(const EvaluationReport& r) {
   std::fprintf(epochs_.get(), "%s\n", to_json(r).c_str());
   std::fflush(epochs_.get());
+  if (!r.best || r.tables.empty()) return;
+  const ordered_json best = {{"step", r.step},
+                             {"epoch", r.epoch},
+                             {"metrics", r.evaluation},
+                             {"classes", classes_},
+                             {"tables", to_json(r.tables)}};
+  write_file(best_, best.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace onnx_train

@@ -1,5 +1,6 @@
 // The metrics of a run folder: metrics.jsonl and metrics.csv with the same numbers, one line a step, epochs.jsonl with
-// one an evaluation. Lines are written as they come; after resuming at step k, lines of later steps are gone and new
+// one an evaluation; evaluation.json with all that the best evaluation says, by class, too, for models with such
+// metrics. Lines are written as they come; after resuming at step k, lines of later steps are gone and new
 // ones follow. metrics.jsonl is locked while the log is open, by which other processes know that the run goes on; the
 // system removes the lock when the process ends in whatever way.
 #pragma once
@@ -7,6 +8,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/training/trainer.h"
 
@@ -22,8 +24,9 @@ class MetricsSink {
 
 class MetricsLog : public MetricsSink {
  public:
-  // Keeps what the files in `folder` hold of steps up to `step`: 0 starts them anew.
-  MetricsLog(const std::string& folder, int64_t step);
+  // Keeps what the files in `folder` hold of steps up to `step`: 0 starts them anew. `classes` are the names of the
+  // classes, if they have some.
+  MetricsLog(const std::string& folder, int64_t step, std::vector<std::string> classes = {});
 
   void add(const StepReport& report) override;
   void add(const EvaluationReport& report) override;
@@ -35,6 +38,8 @@ class MetricsLog : public MetricsSink {
   using File = std::unique_ptr<std::FILE, Close>;
   static File open(const std::string& path, const std::string& kept);
 
+  const std::string best_;  // the path of evaluation.json
+  const std::vector<std::string> classes_;
   File steps_, table_, epochs_;
 };
 

@@ -8,6 +8,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/report_text.h"
+#include "runtime/training/metric_sums.h"
 #include "tools/run_report/report_tables.h"
 
 namespace onnx_train {
@@ -162,11 +163,11 @@ class ChartData {
     constexpr size_t kMostCharts = 24;
     for (const std::string& name : columns) {
       evaluations.erase("eval_" + name);
-      if (known.size() < kMostCharts) add(name, {"", name, "eval_" + name, true, false, false});
+      if (known.size() < kMostCharts) add(name, {"", name, "eval_" + name, true, is_fraction(name), false});
       known.insert(name);
     }
     for (const std::string& name : evaluations) {
-      if (known.size() < kMostCharts) add(name, {"", "", name, false, false, false});
+      if (known.size() < kMostCharts) add(name, {"", "", name, false, is_fraction(name.substr(name.find('_') + 1)), false});
       known.insert(name);
     }
   }

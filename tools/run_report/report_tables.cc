@@ -5,6 +5,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/report_text.h"
+#include "tools/run_report/class_report.h"
 
 namespace onnx_train {
 namespace {
@@ -318,7 +319,7 @@ std::string summary(const std::vector<RunFiles>& runs) {
 std::string tables(const std::vector<RunFiles>& runs) {
   if (runs.size() > 1) return options_tables(runs);
   const RunFiles& run = runs[0];
-  return evaluations_table(run) + options_tables(runs) + memory_table(run) + slowest_nodes(run);
+  return class_tables(run) + evaluations_table(run) + options_tables(runs) + memory_table(run) + slowest_nodes(run);
 }
 
 }  // namespace onnx_train

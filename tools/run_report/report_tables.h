@@ -16,7 +16,7 @@ Series elapsed(const RunFiles& run);
 
 // What comes before the charts: the state, notes and figures of one run, or a table of several.
 std::string summary(const std::vector<RunFiles>& runs);
-// What comes after them: evaluations, memory, slowest nodes, options.
+// What comes after them: classes, evaluations, memory, slowest nodes, options.
 std::string tables(const std::vector<RunFiles>& runs);
 
 }  // namespace onnx_train

@@ -7,6 +7,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
+#include "tools/report/class_tables.h"
 
 namespace onnx_train {
 namespace {
@@ -93,7 +94,7 @@ RunFiles read_run(const std::string& folder) {
   }
   fs::path path = fs::absolute(folder, error).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
-  RunFiles run{path.filename().string(), MetricsTable(folder + "/metrics.csv"), {}, {}, {}, is_running(folder), {}};
+  RunFiles run{path.filename().string(), MetricsTable(folder + "/metrics.csv"), {}, {}, {}, {}, is_running(folder), {}};
   run.steps.update();
   if (run.steps.damaged() > 0) {
     run.notes.push_back(count_of(run.steps.damaged(), "line") + " of metrics.csv cannot be read and are left out.");
@@ -101,6 +102,7 @@ RunFiles read_run(const std::string& folder) {
   if (run.steps.rows() == 0) run.notes.push_back("No step has been recorded yet.");
   run.options = read_object(folder + "/options.json", &run.notes);
   read_evaluations(folder + "/epochs.jsonl", &run);
+  run.best = read_object(concat(folder, "/", kBestEvaluation), &run.notes);
   ordered_json profile = read_object(folder + "/profile.json", &run.notes);
   if (profile.is_object() && profile.contains("nodes") && profile["nodes"].is_array()) run.nodes = profile["nodes"];
   return run;

@@ -17,6 +17,7 @@ struct RunFiles {
   std::string name;                           // of the folder
   MetricsTable steps;                         // metrics.csv
   std::map<std::string, Series> evaluations;  // epochs.jsonl: each number by step, "eval_loss"
+  nlohmann::ordered_json best;                // evaluation.json, an object: the best evaluation, by class
   nlohmann::ordered_json options;             // options.json, an object
   nlohmann::ordered_json nodes;               // of profile.json, which `bench --profile --json` prints; an array
   bool running = false;
