@@ -3,6 +3,7 @@
 
 #include "library/guard.h"
 #include "library/handles.h"
+#include "onnx_passes/table_metadata.h"
 #include "runtime/data/readers.h"
 #include "runtime/data/source.h"
 #include "runtime/training/trainer.h"
@@ -33,6 +34,13 @@ std::unique_ptr<onnx_train_dataset> open_for(Session* session, const std::string
   dataset->read = read_arrays(path, session->model(), name, inputs, options);
   dataset->data.emplace(dataset->read.pictures ? samples_of(*dataset->read.pictures, inputs)
                                                : Dataset(dataset->read.tensors, inputs, {}, dataset->read.readers));
+  if (dataset->read.pictures) {
+    dataset->make_rows = [files = dataset->read.pictures, inputs, preprocess = Preprocess(session->model()),
+                          classes = classes_from_json(session->model().metadata(kClasses))]() mutable {
+      DataNotes notes;
+      return picture_rows({}, files, inputs, classes, "", /*trains=*/false, &preprocess, &notes);
+    };
+  }
   if (trains && name == training_entry(*session)) {
     for (const auto& [key, value] : dataset->read.metadata) session->set_metadata(key, value);
   }
@@ -80,10 +88,12 @@ onnx_train_status onnx_train_dataset_arrays(const onnx_train_dataset* dataset, c
   return guarded([&] {
     required(dataset, "the dataset");
     auto& opened = *const_cast<onnx_train_dataset*>(dataset);
-    if (opened.read.pictures) throw UsageError(opened.path + " holds pictures, which are read when a model needs them");
     std::call_once(opened.described, [&] {
-      opened.tensors = opened.read.tensors;
-      for (const auto& [name, reader] : opened.read.readers) opened.tensors[name] = read_all(*reader);
+      PictureRows pictures = opened.make_rows ? opened.make_rows() : PictureRows();
+      pictures.tensors.insert(opened.read.tensors.begin(), opened.read.tensors.end());
+      pictures.readers.insert(opened.read.readers.begin(), opened.read.readers.end());
+      opened.tensors = std::move(pictures.tensors);
+      for (const auto& [name, reader] : pictures.readers) opened.tensors[name] = read_all(*reader);
       opened.arrays = described(opened.tensors);
     });
     required(arrays, "where the arrays go") = opened.arrays.data();

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "onnx_passes/ir/message.h"
 #include "onnx_train/onnx_train.h"
 #include "runtime/check_report.h"
+#include "runtime/data/images/rows.h"
 #include "runtime/data/source.h"
 #include "runtime/session.h"
 #include "runtime/training/evaluation.h"
@@ -43,6 +45,7 @@ struct onnx_train_ports {
 struct onnx_train_dataset {
   std::string path;
   onnx_train::DataArrays read;
+  std::function<onnx_train::PictureRows()> make_rows;  // of samples that are pictures, as the network reads them
   // All arrays in memory, and views of them, once a program asks for them: rows of readers are read for that.
   std::once_flag described;
   onnx_train::TensorMap tensors;

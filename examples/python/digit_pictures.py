@@ -12,13 +12,14 @@ DATA = Path(__file__).resolve().parents[2] / "models" / "data"
 
 
 def png(pixels):
-    """A grey picture, uint8[height, width], as the bytes of a file."""
+    """A picture, uint8[height, width] or uint8[height, width, 3], as the bytes of a file."""
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    height, width = pixels.shape
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    height, width = pixels.shape[:2]
+    kind = 2 if pixels.ndim == 3 else 0
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0))
     rows = b"".join(b"\0" + row.tobytes() for row in pixels)
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 

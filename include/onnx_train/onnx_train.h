@@ -319,8 +319,8 @@ onnx_train_status onnx_train_dataset_open_with(const char* path, onnx_train_sess
                                                onnx_train_dataset** dataset);
 void onnx_train_dataset_free(onnx_train_dataset* dataset);
 /* The arrays in the element types of the file. They are views of mapped files where that is possible (blocks of tokens
- * are copied, at the first call): not to be written to, and at addresses that need not be multiples of the elements'
- * size. Valid as long as the dataset. */
+ * are copied, pictures decoded and preprocessed as the session's model says, at the first call): not to be written to,
+ * and at addresses that need not be multiples of the elements' size. Valid as long as the dataset. */
 onnx_train_status onnx_train_dataset_arrays(const onnx_train_dataset* dataset, const onnx_train_tensor** arrays,
                                             size_t* count);
 /* The number of samples, and that of an epoch's batches of `batch_size` samples; 0: the size that onnx_train_fit takes

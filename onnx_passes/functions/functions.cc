@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "onnx_passes/functions/declaration.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
@@ -72,6 +73,14 @@ void add_function(Context& context, const std::string& op, const FunctionText& b
 }
 
 }  // namespace
+
+void declare_function(Context& context, const std::string& op) {
+  const std::vector<Var> no_inputs;
+  const Attrs no_attributes;
+  const FunctionCall call{no_inputs, no_attributes};
+  context.opsets.emplace(kDomain, 1);
+  add_function(context, op, find_function(op).text(call), 0, call);
+}
 
 std::vector<Var> call(Builder& b, const std::string& op, int num_outputs, const std::vector<Var>& inputs,
                       const Attrs& attrs) {

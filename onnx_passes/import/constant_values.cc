@@ -258,6 +258,17 @@ bool is_ramp(const Tensor& x) {
   return equal_steps >= 2;
 }
 
+bool is_grid(const Tensor& x) {
+  if (x.size() < 64) return false;
+  double least = x.at(0), most = x.at(0);
+  const bool halves = all_elements(x, [&](double v) {
+    least = std::min(least, v);
+    most = std::max(most, v);
+    return v > 0 && std::isfinite(v) && 2 * v == std::floor(2 * v);
+  });
+  return halves && most >= 2 && least < most;
+}
+
 bool is_window(const Tensor& x) {
   constexpr int64_t kMaxElements = 1 << 16;
   if (x.size() < 8 || x.size() > kMaxElements || squeezed(x.shape()).size() != 1) return false;

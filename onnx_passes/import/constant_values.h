@@ -19,6 +19,9 @@ bool is_geometric(const Tensor& x);
 // Along the last axis, which has at least four elements, steps of one size up or down in each row; very negative
 // numbers, which hide scores, do not count. Positions 0, 1, 2, ..., distances, and slopes times distances (ALiBi).
 bool is_ramp(const Tensor& x);
+// At least 64 elements, all of them positive multiples of 1/2, not all equal, one of 2 or more: the middles of the
+// cells of a detector's maps, and the strides of these.
+bool is_grid(const Tensor& x);
 // A vector of at least eight elements that rise to one peak and fall in the same way: a window of Hann, of Gauss.
 bool is_window(const Tensor& x);
 // A matrix whose rows or columns are samples of sines of different frequencies, or pairs cos(f i), sin(f i), possibly

@@ -199,6 +199,7 @@ const char* kind_of_contents(const Tensor& x, const std::vector<Use>& readers) {
     return scores || (is_affine(*use.node) && is_position(use.node->input(1 - use.index)));
   };
   if (all_of(readers, ramps) && is_ramp(x)) return kPositions;
+  if (all_of(readers, [](const Use& use) { return is_affine(*use.node); }) && is_grid(x)) return kPositions;
   if (is_sinusoidal(x)) return kSines;
   if (all_of(readers, [](const Use& use) { return use.node->is("Mul"); }) && is_window(x)) return kWindow;
   const auto convolves = [](const Use& use) {

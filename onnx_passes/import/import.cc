@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "onnx_passes/functions/declaration.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/import/constant_weights.h"
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/import/decide_branches.h"
@@ -96,6 +98,22 @@ void name_nodes(Graph* graph) {
       break;
     }
   }
+}
+
+bool stops_gradients(const Graph& graph) {
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    if (node->is("StopGradient", kDomain)) return true;
+    for (const auto& subgraph : node->subgraphs()) {
+      if (stops_gradients(*subgraph.graph)) return true;
+    }
+  }
+  return false;
+}
+
+// The one operator of ours that a forward model, or a loss, may call: declares its function in the model's opset.
+void declare_stop_gradient(Model* model) {
+  model->context->functions.erase_if([](const auto&) { return true; });
+  if (stops_gradients(*model->graph)) declare_function(*model->context, "StopGradient");
 }
 
 // Uses one name for ONNX's own domain, and removes attributes of later opsets that have no effect (torch's downgraded
@@ -321,6 +339,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   fix_dimensions(graph, sizes);
   normalize(&model, notes);
   const Marks<Node> silent = add_statistics_outputs(graph);
+  declare_stop_gradient(&model);
   expect_known_operators(*graph, /*inside=*/false);
   const int64_t from = raise_opset(&model);
   bool folded = false;
@@ -336,6 +355,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   declared.record(&model);
   for_each_graph(graph, check_nodes);
   lower_opset(&model);
+  declare_stop_gradient(&model);
   replace_batch_statistics(&model, silent, findings);
   for_each_graph(graph, rename_shadows);
   for_each_graph(graph, name_nodes);

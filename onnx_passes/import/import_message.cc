@@ -6,6 +6,7 @@
 #include <map>
 #include <tuple>
 
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
@@ -105,6 +106,11 @@ void densify(onnx::GraphProto* graph) {
 }  // namespace
 
 void inline_functions(onnx::ModelProto* proto) {
+  // StopGradient is more than its body: its calls stay, and importing declares it again.
+  for (int i = proto->functions_size() - 1; i >= 0; --i) {
+    const auto& f = proto->functions(i);
+    if (f.domain() == kDomain && f.name() == "StopGradient") proto->mutable_functions()->DeleteSubrange(i, 1);
+  }
   if (proto->functions_size() == 0) return;
   Functions functions;
   for (const auto& f : proto->functions()) functions.emplace(std::tuple(f.name(), f.domain(), f.overload()), &f);

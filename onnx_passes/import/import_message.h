@@ -7,7 +7,7 @@
 
 namespace onnx_train {
 
-// Inlines calls of the model's functions.
+// Inlines calls of the model's functions, but for those of onnx_train.StopGradient.
 void inline_functions(onnx::ModelProto* model);
 
 // Converts sparse initializers and sparse values of Constant nodes to dense ones.

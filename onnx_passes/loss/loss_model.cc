@@ -143,6 +143,10 @@ void join_opsets(Model* model, const LossModel& loss) {
     int64_t& present = model->context->opsets[domain];
     present = std::max(present, version);
   }
+  for (const auto& function : loss.model.context->functions) {
+    if (model->context->find_function(function->domain(), function->name(), function->overload())) continue;
+    model->context->functions.push_back(function);
+  }
 }
 
 void add_teacher(Builder* b, const LossModel& teacher, const std::function<Value*(Value*)>& version) {

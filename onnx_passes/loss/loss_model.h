@@ -30,7 +30,7 @@ struct LossModel {
 // Whether the text of --loss is the name of a file. A name in quotes is an output instead.
 bool is_loss_file(const std::string& loss);
 
-// Makes the model's opset one that both have been written for.
+// Makes the model's opset one that both have been written for, and adds the functions that the loss calls.
 void join_opsets(Model* model, const LossModel& loss);
 
 inline constexpr const char* kTeacherPrefix = "teacher.";

@@ -336,7 +336,7 @@ std::vector<std::string> state_of(const Model& model, const std::string& entry) 
 Model strip_training(const Model& model) {
   Model inference = flatten(model, "predict");
   for (Node* node : inference.graph->nodes()) {
-    if (node->domain() == kDomain) inline_function(node);
+    if (node->domain() == kDomain && !node->is("StopGradient", kDomain)) inline_function(node);
   }
   inference = finish(std::move(inference));
   auto* properties = inference.shell().mutable_metadata_props();

@@ -39,7 +39,7 @@ from ._session import Session
 from ._state import State
 
 if TYPE_CHECKING:
-    from . import losses, optimizers, torch
+    from . import detection, losses, optimizers, torch
     from ._chat import ChatFile, tokenize_chats
     from ._data import load_data
     from ._fit import Callback, Evaluation, History, Step, fit
@@ -80,6 +80,7 @@ __all__ = [
     "build",
     "check",
     "convert_table",
+    "detection",
     "fit",
     "generate",
     "grad",
@@ -110,6 +111,6 @@ _LAZY |= {"load_weights": "_weights", "save_weights": "_weights"}
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-    if name in ("jax", "losses", "optimizers", "torch"):
+    if name in ("detection", "jax", "losses", "optimizers", "torch"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

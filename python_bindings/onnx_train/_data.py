@@ -23,8 +23,9 @@ def load_data(
     """The arrays at a path: all that ``--data`` of the command takes, read by the same code.
 
     Those are ``X.npz``, a folder of ``.npy`` files, ``X.csv``, the files of MNIST (a folder, or ``IMAGES,LABELS``), and
-    those of CIFAR-10 (a folder, or ``X.bin``), and files of tokens: see docs/training.md. `fit`, `Session.evaluate` and `Session.predict` take
-    such a path themselves.
+    those of CIFAR-10 (a folder, or ``X.bin``), and files of tokens: see docs/training.md. Pictures with their
+    classes, masks or boxes (docs/data.md) are given as the network reads them, all in memory. `fit`, `Session.evaluate` and
+    `Session.predict` take such a path themselves.
 
     Args:
         path: of the data.
@@ -42,8 +43,7 @@ def load_data(
     Raises:
         FileError: for a file that is missing, damaged or of no such format.
         DataError: for an array that the model needs and the files do not have, or that does not fit the model.
-        UsageError: for files that do not name their arrays, without a model; for pictures, which are no arrays: `fit`,
-            `Session.evaluate` and `Session.predict` take their path.
+        UsageError: for files that do not name their arrays, such as pictures, without a model.
 
     >>> import numpy as np
     >>> import onnx_train

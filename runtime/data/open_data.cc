@@ -158,6 +158,7 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
   if (ends(".npz")) return open_npz(path);
   if (ends(".safetensors")) return open_safetensors(path);
   if (is_picture_name(path)) return std::make_unique<PictureSource>(one_picture(path));
+  if (ends(".json")) return std::make_unique<PictureSource>(read_coco(path));
   if (ends(".csv")) {
     const auto pictures = read_picture_table(path);
     return pictures ? std::make_unique<PictureSource>(pictures) : open_csv(path, inputs, options);

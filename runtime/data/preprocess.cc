@@ -22,6 +22,7 @@ const StepRow kSteps[] = {
     {"resize", "resize(256) or resize(224, 224)", 1, 2, 1, kMostPixelsASide, true, "bilinear bicubic nearest"},
     {"crop", "crop(224) or crop(224, 224)", 1, 2, 1, kMostPixelsASide, true},
     {"center_crop", "center_crop(224) or center_crop(224, 224)", 1, 2, 1, kMostPixelsASide, true},
+    {"letterbox", "letterbox(640) or letterbox(480, 640)", 1, 2, 1, kMostPixelsASide, true, "bilinear bicubic nearest"},
     {"grey", "grey", 0, 0, 0, 0},
     {"rgb", "rgb", 0, 0, 0, 0},
     {"bgr", "bgr", 0, 0, 0, 0},

@@ -9,10 +9,10 @@
 //   normalize(imagenet), normalize(mean=(a, b, c), std=(d, e, f))
 //                                (x - mean) / std for each channel; scale(1/255) comes before it unless a scale is
 //                                written
-//   resize(S), resize(H, W)      pictures alone: the shorter side, or both; bilinear, or bicubic, nearest as last
-//   argument crop(S), crop(H, W)          pictures alone: the middle; center_crop is the same grey, rgb, bgr, hwc, chw
-//   pictures alone: the channels, and where they stand (where the model's input leaves it open)
-//
+//   resize(S), resize(H, W)      pictures: the shorter side, or both; bilinear, or bicubic, nearest as last argument
+//   letterbox(S), letterbox(H, W)  pictures: as large as fits, in the middle of grey; filters as those of resize
+//   crop(S), crop(H, W)          pictures: the middle; center_crop is the same
+//   grey, rgb, bgr, hwc, chw     pictures: the channels, and where they stand (where the model's input leaves it open)
 #pragma once
 
 #include <map>

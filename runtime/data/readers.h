@@ -24,7 +24,9 @@ std::unique_ptr<DataSource> open_cifar10(const std::vector<std::string>& paths, 
 // The formats, for messages: "... is none of them".
 constexpr const char* kFormats =
     "data are read from .npz, .safetensors, .csv, a folder of .npy files, IDX files (MNIST), CIFAR-10's .bin files, "
-    "pictures (.png, .jpg, .webp) in a folder for each class and, for models of tokens, .bin, .npy, .txt and .jsonl";
+    "pictures (.png, .jpg, .webp) in a folder for each class, or with boxes in COCO's .json, and, for models of "
+    "tokens, "
+    ".bin, .npy, .txt and .jsonl";
 
 // Arrays that have been read already: what the formats with fixed contents give.
 std::unique_ptr<DataSource> make_source(const std::string& path, TensorMap arrays);

@@ -173,10 +173,12 @@ Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Prep
   PictureRows rows = picture_rows(std::move(data.tensors), data.pictures, inputs,
                                   classes_from_json(model.metadata(kClasses)), augment, trains, &preprocess, notes);
   const std::string target = first_label(inputs);
-  if (data.pictures && !target.empty() && !rows.tensors.count(target) && !rows.readers.count(target)) {
-    fail_as(ErrorCode::kData, data.pictures->root, " has pictures without classes or masks; the model expects '",
+  if (data.pictures && !data.pictures->boxes && !target.empty() && !rows.tensors.count(target) &&
+      !rows.readers.count(target)) {
+    fail_as(ErrorCode::kData, data.pictures->root, " has pictures without classes, masks or boxes; the model expects '",
             target,
-            "': put them into a folder for each class, or name file and class in a CSV with the columns path,class");
+            "': put them into a folder for each class, or name file and class in a CSV with the columns path,class"
+            " (docs/data.md has all forms)");
   }
   rows.readers.merge(data.readers);
   Dataset dataset(rows.tensors, inputs, preprocess, rows.readers);

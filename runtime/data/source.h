@@ -17,7 +17,7 @@
 //   FOLDER         with data_batch_*.bin; for evaluation test_batch.bin
 //   X.bin, X.npy, X.txt, X.jsonl, a pattern such as DIR/train_*.bin, FOLDER with .bin files
 //                  tokens, for models that take int[batch, tokens]: tokens.h
-//   FOLDER, X.csv, X.png  pictures, with a class or a mask each: images/files.h
+//   FOLDER, X.csv, X.json, X.png  pictures, with a class, a mask or boxes each: images/files.h
 #pragma once
 
 #include <memory>

@@ -53,7 +53,7 @@ def test_a_line_that_is_not_printed_is_found():
 def options():
     """All options of the command's subcommands, and those that the scripts and benchmarks read."""
     text = "".join(tool.run(command, "--help") for command in COMMANDS)
-    for pattern in "scripts/*", "bench/*.py", "tests/python/**/fuzz*.py":
+    for pattern in "scripts/*", "bench/*.py", "models/losses/*.py", "tests/python/**/fuzz*.py":
         text += "".join(path.read_text() for path in tool.ROOT.glob(pattern) if path.is_file())
     return set(re.findall(r"--[a-z][a-z0-9-]+", text))
 

@@ -73,9 +73,8 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            true},
           {"--data", &a->data,
            "X.npz, X.safetensors, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), CIFAR-10 (a "
-           "folder, "
-           "or X.bin), or pictures in a folder for each class; for models of tokens X.bin, X.npy, X.txt, X.jsonl, or "
-           "several: 'DIR/train_*.bin'",
+           "folder, or X.bin), or pictures in a folder for each class, or with boxes in X.json (COCO); for models of "
+           "tokens X.bin, X.npy, X.txt, X.jsonl, or several: 'DIR/train_*.bin'",
            "PATH", true},
           {"--eval-data", &a->eval_data, "data to evaluate on after each epoch, and at the end", "PATH"},
           {"--eval-every", {&t.eval_every, kCount}, "evaluate every N steps instead of after each epoch", "N"},

@@ -66,6 +66,7 @@ void turn_hue(uint8_t* rgb, uint8_t turn) {
 Picture to_grey(const Picture& from) {
   if (from.channels == 1) return from;
   Picture grey(from.height, from.width, 1);
+  grey.from_original = from.from_original;
   for (size_t i = 0; i < grey.bytes.size(); ++i) grey.bytes[i] = grey_level(from.bytes.data() + 3 * i);
   return grey;
 }
@@ -73,6 +74,7 @@ Picture to_grey(const Picture& from) {
 Picture to_rgb(const Picture& from) {
   if (from.channels == 3) return from;
   Picture rgb(from.height, from.width, 3);
+  rgb.from_original = from.from_original;
   for (size_t i = 0; i < from.bytes.size(); ++i) std::fill_n(rgb.bytes.data() + 3 * i, 3, from.bytes[i]);
   return rgb;
 }

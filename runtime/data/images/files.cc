@@ -148,6 +148,7 @@ std::shared_ptr<const PictureFiles> find_pictures(const std::string& folder, boo
   const fs::path given = fs::path(folder).lexically_normal();
   const fs::path whole = given.has_filename() ? given : given.parent_path();
   const fs::path root = part_of(whole, for_training).value_or(whole);
+  if (const std::string boxes = coco_file_in(root.string()); !boxes.empty()) return read_coco(boxes);
   const std::vector<std::string> folders = folders_of(root);
   const auto has = [&](const char* name) { return std::binary_search(folders.begin(), folders.end(), name); };
   if (has("images") && has("masks")) return std::make_shared<const PictureFiles>(with_masks(root));
@@ -214,8 +215,8 @@ bool knows_classes(const PictureFiles& files, const std::vector<std::string>& cl
          });
 }
 
-std::vector<int64_t> labels_by(const PictureFiles& files, const std::vector<std::string>& classes) {
-  if (classes.empty() || files.classes.empty() || classes == files.classes) return files.labels;
+std::vector<int64_t> label_order(const PictureFiles& files, const std::vector<std::string>& classes) {
+  if (classes.empty() || files.classes.empty() || classes == files.classes) return {};
   std::vector<int64_t> order;
   for (const std::string& name : files.classes) {
     const auto found = std::find(classes.begin(), classes.end(), name);
@@ -227,8 +228,13 @@ std::vector<int64_t> labels_by(const PictureFiles& files, const std::vector<std:
     }
     order.push_back(found - classes.begin());
   }
-  std::vector<int64_t> labels;
-  for (const int64_t label : files.labels) labels.push_back(order[static_cast<size_t>(label)]);
+  return order;
+}
+
+std::vector<int64_t> labels_by(const PictureFiles& files, const std::vector<std::string>& classes) {
+  const std::vector<int64_t> order = label_order(files, classes);
+  std::vector<int64_t> labels = files.labels;
+  for (int64_t& label : labels) label = order.empty() ? label : order[static_cast<size_t>(label)];
   return labels;
 }
 

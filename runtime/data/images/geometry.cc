@@ -6,7 +6,25 @@
 
 namespace onnx_train {
 
+AffineMap then(const AffineMap& first, const AffineMap& second) {
+  const auto& [a, b, c, d, e, f] = second;
+  return {a * first.a + b * first.d, a * first.b + b * first.e, a * first.c + b * first.f + c,
+          d * first.a + e * first.d, d * first.b + e * first.e, d * first.c + e * first.f + f};
+}
+
+namespace {
+
+AffineMap inverse(const AffineMap& map) {
+  const double determinant = map.a * map.e - map.b * map.d;
+  const double a = map.e / determinant, b = -map.b / determinant;
+  const double d = -map.d / determinant, e = map.a / determinant;
+  return {a, b, -a * map.c - b * map.f, d, e, -d * map.c - e * map.f};
+}
+
+}  // namespace
+
 void flip_left_right(Picture* picture) {
+  picture->from_original = then(picture->from_original, {-1, 0, double(picture->width), 0, 1, 0});
   for (int y = 0; y < picture->height; ++y) {
     for (int x = 0; x < picture->width / 2; ++x) {
       std::swap_ranges(picture->at(y, x), picture->at(y, x) + picture->channels,
@@ -16,6 +34,7 @@ void flip_left_right(Picture* picture) {
 }
 
 void flip_top_bottom(Picture* picture) {
+  picture->from_original = then(picture->from_original, {1, 0, 0, 0, -1, double(picture->height)});
   const int row = picture->width * picture->channels;
   for (int y = 0; y < picture->height / 2; ++y) {
     std::swap_ranges(picture->at(y, 0), picture->at(y, 0) + row, picture->at(picture->height - 1 - y, 0));
@@ -30,6 +49,8 @@ AffineMap rotation(const Picture& picture, double degrees) {
 
 Picture moved(const Picture& from, const AffineMap& map, Filter filter) {
   Picture to(from.height, from.width, from.channels);
+  to.from_original = then(from.from_original, inverse(map));
+  if (to.channels == 0) return to;
   for (int y = 0; y < to.height; ++y) {
     for (int x = 0; x < to.width; ++x) {
       double from_x = map.a * (x + 0.5) + map.b * (y + 0.5) + map.c;

@@ -10,9 +10,9 @@
 namespace onnx_train {
 namespace {
 
-bool is_geometry(const Step& step) {
-  return step.name == "resize" || step.name == "crop" || step.name == "center_crop";
-}
+bool is_crop(const Step& step) { return step.name == "crop" || step.name == "center_crop"; }
+
+bool is_geometry(const Step& step) { return step.name == "resize" || step.name == "letterbox" || is_crop(step); }
 
 // Dimensions of the model's input without the batch; 0: not known.
 std::vector<int> sizes_of_input(const InputSpec& spec) {
@@ -90,6 +90,12 @@ void add_defaults(const InputSpec& spec, const PicturePlan& plan, int height, in
                        "; --preprocess says otherwise"));
 }
 
+Filter filter_of(const Step& step, bool is_mask) {
+  return is_mask || step.word == "nearest" ? Filter::kNearest
+         : step.word == "bicubic"          ? Filter::kBicubic
+                                           : Filter::kBilinear;
+}
+
 Picture resized_by(const Step& step, const Picture& from, bool is_mask) {
   int height = static_cast<int>(step.numbers[0]), width = static_cast<int>(step.number(1, height));
   if (step.numbers.size() == 1) {  // the shorter side; the longer one is rounded down, as torchvision does
@@ -101,10 +107,18 @@ Picture resized_by(const Step& step, const Picture& from, bool is_mask) {
     height = from.height <= from.width ? static_cast<int>(side) : static_cast<int>(longer);
     width = from.height <= from.width ? static_cast<int>(longer) : static_cast<int>(side);
   }
-  const Filter filter = is_mask || step.word == "nearest" ? Filter::kNearest
-                        : step.word == "bicubic"          ? Filter::kBicubic
-                                                          : Filter::kBilinear;
-  return resized(from, height, width, filter);
+  return resized(from, height, width, filter_of(step, is_mask));
+}
+
+// As large as fits, in the middle of grey. Source of the rounding: Ultralytics, LetterBox.
+Picture letterboxed_by(const Step& step, const Picture& from, bool is_mask) {
+  const int height = static_cast<int>(step.numbers[0]), width = static_cast<int>(step.number(1, height));
+  const double ratio = std::min(double(height) / from.height, double(width) / from.width);
+  const auto scaled = [&](int size) { return std::max(1, static_cast<int>(std::nearbyint(size * ratio))); };
+  const auto before = [](int space) { return static_cast<int>(std::nearbyint(space / 2.0 - 0.1)); };
+  const Picture inner = resized(from, scaled(from.height), scaled(from.width), filter_of(step, is_mask));
+  return cropped(inner, {-before(height - inner.height), -before(width - inner.width), height, width},
+                 is_mask ? 0 : kLetterboxGrey);
 }
 
 // `place`: the part of the space that is above, or on the left; a half is rounded to even, as torchvision does.
@@ -120,6 +134,13 @@ Picture cropped_by(const Step& step, const Picture& from, std::pair<double, doub
       from, {crop_start(from.height, height, place.first), crop_start(from.width, width, place.second), height, width});
 }
 
+// `place`: where a crop is, of the space that there is.
+Picture moved_by(const Step& step, const Picture& from, bool is_mask, std::pair<double, double> place) {
+  return step.name == "resize"      ? resized_by(step, from, is_mask)
+         : step.name == "letterbox" ? letterboxed_by(step, from, is_mask)
+                                    : cropped_by(step, from, place);
+}
+
 }  // namespace
 
 Shape PicturePlan::row() const {
@@ -132,10 +153,7 @@ Picture PicturePlan::prepared(Picture picture, bool is_mask) const {
     if (is_grey || channels == 1) picture = to_grey(picture);
     if (channels == 3) picture = to_rgb(picture);
   }
-  for (size_t i = 0; i < fixed; ++i) {
-    const Step& step = geometry[i];
-    picture = step.name == "resize" ? resized_by(step, picture, is_mask) : cropped_by(step, picture, {0.5, 0.5});
-  }
+  for (size_t i = 0; i < fixed; ++i) picture = moved_by(geometry[i], picture, is_mask, {0.5, 0.5});
   return picture;
 }
 
@@ -147,10 +165,7 @@ Picture PicturePlan::finished(const Picture& prepared, bool is_mask, const Augme
   } else {
     picture = prepared;
     const auto place = key ? augment.crop_position(*key, sample) : std::pair(0.5, 0.5);
-    for (size_t i = fixed; i < geometry.size(); ++i) {
-      const Step& step = geometry[i];
-      picture = step.name == "resize" ? resized_by(step, picture, is_mask) : cropped_by(step, picture, place);
-    }
+    for (size_t i = fixed; i < geometry.size(); ++i) picture = moved_by(geometry[i], picture, is_mask, place);
   }
   if (key) augment.change(&picture, is_mask, *key, sample);
   if (picture.height != height || picture.width != width) {
@@ -223,8 +238,7 @@ PicturePlan picture_plan(const InputSpec& spec, bool are_files, const Augment& a
     preprocess->set_steps(spec.name, steps);
   }
   plan.geometry = written();
-  const auto crop =
-      std::find_if(plan.geometry.begin(), plan.geometry.end(), [](const Step& s) { return s.name != "resize"; });
+  const auto crop = std::find_if(plan.geometry.begin(), plan.geometry.end(), is_crop);
   plan.fixed = augment.crops_original()      ? 0
                : augment.find("random_crop") ? static_cast<size_t>(crop - plan.geometry.begin())
                                              : plan.geometry.size();

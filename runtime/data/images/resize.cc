@@ -115,9 +115,8 @@ Picture picked(const Picture& from, const Box& box, int height, int width) {
   return to;
 }
 
-}  // namespace
-
-Picture resized(const Picture& from, const Box& box, int height, int width, Filter filter) {
+Picture resampled(const Picture& from, const Box& box, int height, int width, Filter filter) {
+  if (from.channels == 0) return {height, width, 0};
   const bool keeps_width = box.width == width, keeps_height = box.height == height;
   if (keeps_width && keeps_height) return cropped(from, box);
   if (filter == Filter::kNearest) return picked(from, box, height, width);
@@ -130,12 +129,24 @@ Picture resized(const Picture& from, const Box& box, int height, int width, Filt
   return keeps_height ? wide : resized_in_height(wide, height, filter);
 }
 
+}  // namespace
+
+Picture resized(const Picture& from, const Box& box, int height, int width, Filter filter) {
+  Picture to = resampled(from, box, height, width, filter);
+  const double x = double(width) / box.width, y = double(height) / box.height;
+  to.from_original = then(from.from_original, {x, 0, -x * box.left, 0, y, -y * box.top});
+  return to;
+}
+
 Picture resized(const Picture& from, int height, int width, Filter filter) {
   return resized(from, {0, 0, from.height, from.width}, height, width, filter);
 }
 
-Picture cropped(const Picture& from, const Box& box) {
+Picture cropped(const Picture& from, const Box& box, uint8_t border) {
   Picture to(box.height, box.width, from.channels);
+  to.from_original = then(from.from_original, {1, 0, double(-box.left), 0, 1, double(-box.top)});
+  if (to.channels == 0) return to;
+  if (border != 0) std::fill(to.bytes.begin(), to.bytes.end(), border);
   const int left = std::max(box.left, 0), right = std::min(box.left + box.width, from.width);
   for (int y = std::max(0, -box.top); y < box.height && box.top + y < from.height && left < right; ++y) {
     std::copy_n(from.at(box.top + y, left), (right - left) * from.channels, to.at(y, left - box.left));

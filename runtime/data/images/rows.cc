@@ -6,6 +6,7 @@
 
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/images/boxes.h"
 #include "runtime/data/images/plan.h"
 #include "runtime/data/images/store.h"
 #include "runtime/data/readers.h"
@@ -157,6 +158,34 @@ class MaskReader : public SampleReader {
   }
 };
 
+// Boxes follow a picture of the same size without channels, which is moved as a mask is.
+class BoxReader : public SampleReader {
+ public:
+  // `order`: what the files' labels are to the model; empty: the same.
+  BoxReader(std::shared_ptr<const Samples> samples, std::shared_ptr<const BoxFile> file, std::vector<int64_t> order,
+            int64_t rows)
+      : SampleReader(std::move(samples)), file_(std::move(file)), order_(std::move(order)), rows_(rows) {}
+  DType dtype() const override { return DType::kFloat; }
+  Shape shape() const override { return with_samples({rows_, kBoxNumbers}); }
+
+  void read(int64_t row, const AugmentKey* key, void* to) const override {
+    const Picture picture = samples_->make(row, true, key);
+    auto* out = static_cast<float*>(to);
+    for (int64_t i = 0; i < rows_ * kBoxNumbers; ++i) out[i] = i % kBoxNumbers == 0 ? -1.f : 0.f;
+    for (const LabelledBox& box : file_->boxes[static_cast<size_t>(row)]) {
+      const auto placed = placed_box(box, picture);
+      if (!placed) continue;
+      *out++ = static_cast<float>(order_.empty() ? box.label : order_[static_cast<size_t>(box.label)]);
+      for (const double x : {placed->left, placed->top, placed->right, placed->bottom}) *out++ = static_cast<float>(x);
+    }
+  }
+
+ private:
+  const std::shared_ptr<const BoxFile> file_;
+  const std::vector<int64_t> order_;
+  const int64_t rows_;
+};
+
 // The class as probabilities: 1 for it, 0 for all others; of mixed samples the parts.
 class ClassReader : public SampleReader {
  public:
@@ -225,6 +254,24 @@ void add_targets(const std::shared_ptr<const Samples>& samples, std::vector<int6
   }
 }
 
+void add_boxes(const std::shared_ptr<const Samples>& samples, const PictureFiles& files,
+               const std::vector<std::string>& classes, const std::vector<InputSpec>& inputs, PictureRows* result) {
+  if (samples->plan.augment.mixes()) {
+    fail_as(ErrorCode::kUsage, "--augment: mixup and cutmix mix classes; ", files.boxes->path, " has boxes");
+  }
+  const std::string label = first_label(inputs);
+  if (label.empty()) return;
+  const InputSpec* target = box_target(inputs);
+  if (!target) {
+    fail_as(ErrorCode::kData, files.boxes->path, " has boxes, which the target '", label, "', ",
+            to_string(spec_of(inputs, label)->type),
+            ", does not take: build the model with a loss that reads float[batch, "
+            "boxes, 5], such as models/losses/yolo.onnx");
+  }
+  result->readers[target->name] =
+      std::make_shared<BoxReader>(samples, files.boxes, label_order(files, classes), box_rows(files, *target));
+}
+
 void add_files(const std::shared_ptr<const PictureFiles>& files, const std::vector<InputSpec>& inputs,
                const std::vector<std::string>& classes, const Augment& augment, Preprocess* preprocess,
                std::vector<std::string>* notes, PictureRows* result) {
@@ -234,6 +281,10 @@ void add_files(const std::shared_ptr<const PictureFiles>& files, const std::vect
   const auto samples = std::make_shared<const Samples>(file_store(files), plan);
   result->readers[spec->name] = std::make_shared<PictureReader>(samples);
   result->classes = classes.empty() ? files->classes : classes;
+  if (files->boxes) {
+    notes->insert(notes->end(), files->boxes->notes.begin(), files->boxes->notes.end());
+    return add_boxes(samples, *files, classes, inputs, result);
+  }
   const bool has_target = !first_label(inputs).empty();
   add_targets(samples, has_target ? labels_by(*files, classes) : std::vector<int64_t>(), !files->masks.empty(),
               result->classes.size(), inputs, result);

@@ -15,13 +15,18 @@ class FileStore : public PictureStore {
 
   int64_t size() const override { return static_cast<int64_t>(files_->files.size()); }
   Picture read(int64_t sample, bool is_mask) const override {
+    if (is_mask && files_->boxes) {  // of boxes the size is enough
+      const auto [height, width] = files_->boxes->sizes[static_cast<size_t>(sample)];
+      return {height, width, 0};
+    }
     const std::string path = describe(sample, is_mask);
     return is_mask ? decode_mask(path) : decode_picture(path);
   }
   std::string describe(int64_t sample, bool is_mask) const override {
+    if (is_mask && files_->boxes) return concat(files_->boxes->path, ": images[", sample, "]");
     return files_->root + (is_mask ? files_->masks : files_->files)[static_cast<size_t>(sample)];
   }
-  // Names, sizes and labels. A folder may be moved.
+  // Names, sizes, labels and boxes. A folder may be moved.
   std::string identity() const override {
     std::string text;
     std::error_code error;
@@ -32,6 +37,9 @@ class FileStore : public PictureStore {
       add(files_->files[i]);
       if (!files_->masks.empty()) add(files_->masks[i]);
       if (!files_->labels.empty()) text += concat(files_->labels[i], '\n');
+      if (!files_->boxes) continue;
+      for (const LabelledBox& box : files_->boxes->boxes[i])
+        text.append(reinterpret_cast<const char*>(&box), sizeof box);
     }
     return text;
   }

@@ -15,6 +15,7 @@ class PictureStore {
  public:
   virtual ~PictureStore() = default;
   virtual int64_t size() const = 0;
+  // The picture, or its mask. Of samples with boxes the mask has no channels: its size is that of the boxes' file.
   virtual Picture read(int64_t sample, bool is_mask) const = 0;
   virtual std::string describe(int64_t sample, bool is_mask) const = 0;
   virtual std::string identity() const = 0;

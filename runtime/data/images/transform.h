@@ -1,5 +1,6 @@
 // What moves the pixels of a picture, and what changes its colours, as Pillow does it: the results differ by one grey
-// level at most, and those of `resized` by none. Masks are moved by the same functions, with Filter::kNearest.
+// level at most, and those of `resized` by none. Masks are moved by the same functions, with Filter::kNearest; of
+// pictures without channels the size and `from_original` change alone.
 // Functions run on any thread; arguments are in range, which steps.h and augment.h see to.
 // Source of the formulas: Pillow 11, Resample.c, Geometry.c, Blend.c, Convert.c, ImageEnhance.py.
 #pragma once
@@ -13,17 +14,16 @@ enum class Filter { kNearest, kBilinear, kBicubic };
 // The part `box` of the picture in another size. Bilinear and bicubic average all pixels that a smaller one covers.
 Picture resized(const Picture& from, const Box& box, int height, int width, Filter filter);
 Picture resized(const Picture& from, int height, int width, Filter filter);
-// The part `box`, which may reach beyond the borders: pixels there are 0.
-Picture cropped(const Picture& from, const Box& box);
+// The part `box`, which may reach beyond the borders: all channels of pixels there are `border`.
+Picture cropped(const Picture& from, const Box& box, uint8_t border = 0);
 void flip_left_right(Picture* picture);
 void flip_top_bottom(Picture* picture);
 
-// Where pixel (x, y) of the result comes from: (a x + b y + c, d x + e y + f), for the middles of pixels.
-struct AffineMap {
-  double a, b, c, d, e, f;
-};
-// In the same size; what comes from outside is 0. Bicubic is not supported.
+// In the same size; `map` says where a point of the result comes from, and has an inverse. What comes from outside is
+// 0. Bicubic is not supported.
 Picture moved(const Picture& from, const AffineMap& map, Filter filter);
+// The map that does `first`, then `second`.
+AffineMap then(const AffineMap& first, const AffineMap& second);
 // Around the middle, by degrees, against the clock.
 AffineMap rotation(const Picture& picture, double degrees);
 
