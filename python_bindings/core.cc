@@ -82,10 +82,9 @@ std::pair<ModelHandle, std::string> build_for_data(const ModelHandle& forward, c
   }
   const char* note = "";
   ModelHandle model = new_model([&](onnx_train_model** training) {
-    return onnx_train_model_build_for_data(forward.get(), arrays ? nullptr : path.c_str(),
-                                           arrays ? arrays->tensors.data() : nullptr,
-                                           arrays ? arrays->tensors.size() : 0, views.data(), views.size(), training,
-                                           &note);
+    return onnx_train_model_build_for_data(
+        forward.get(), arrays ? nullptr : path.c_str(), arrays ? arrays->tensors.data() : nullptr,
+        arrays ? arrays->tensors.size() : 0, views.data(), views.size(), training, &note);
   });
   return {std::move(model), note};
 }
@@ -120,7 +119,8 @@ ModelHandle flatten(const ModelHandle& training, const std::string& entry) {
 ModelHandle with_weights(const ModelHandle& model, const nb::dict& arrays, bool strict) {
   const NamedArrays weights(arrays, "weight");
   return new_model([&](onnx_train_model** changed) {
-    return onnx_train_model_with_weights(model.get(), weights.tensors.data(), weights.tensors.size(), strict ? 1 : 0, changed);
+    return onnx_train_model_with_weights(model.get(), weights.tensors.data(), weights.tensors.size(), strict ? 1 : 0,
+                                         changed);
   });
 }
 

@@ -122,9 +122,10 @@ onnx_train_status onnx_train_model_build_with_loss(const onnx_train_model* forwa
 /* The same for given data, which choose the loss where "loss" is not among the options: the model's first float output
  * is compared with what the data hold beside the model's inputs, `labels` or the only other array. Integers without the
  * output's axis of classes: cross_entropy; zeros and ones of the output's shape: bce_with_logits; numbers of its shape:
- * mse. The data are files (`path`, as onnx_train_dataset_open takes it) or, where `path` is null, arrays. Options: those
- * of onnx_train_model_build and of onnx_train_dataset_open_with. `note`, which may be null, receives what has been
- * chosen and why, in one line; valid until the thread's next call. Fails with ONNX_TRAIN_DATA where no loss fits. */
+ * mse. The data are files (`path`, as onnx_train_dataset_open takes it) or, where `path` is null, arrays. Options:
+ * those of onnx_train_model_build and of onnx_train_dataset_open_with. `note`, which may be null, receives what has
+ * been chosen and why, in one line; valid until the thread's next call. Fails with ONNX_TRAIN_DATA where no loss fits.
+ */
 onnx_train_status onnx_train_model_build_for_data(const onnx_train_model* forward, const char* path,
                                                   const onnx_train_tensor* arrays, size_t num_arrays,
                                                   const onnx_train_option* options, size_t count,
@@ -404,19 +405,19 @@ typedef enum onnx_train_stop_reason {
 /* Trains the session from its present state until a limit is reached or a callback ends it. `evaluation`, `observer`
  * and `reason` may be null. Options, as of the command: "epochs", "steps", "time-limit" (seconds) (at least one of
  * them), "batch-size" ("auto": the largest that fits in memory, found from plans, of arrays and files), "memory-limit"
- * (bytes of the process, or of the session on a device with its own memory, "2GiB": what "batch-size" of "auto" may plan
- * with), "accumulate", "lr" ("auto": from a range test of at most 100 steps on arrays or files, which leaves the state
- * as it was; on_note says what both have found), "schedule", "warmup", "final-lr", "step-every", "step-factor", "clip",
- * "seed" (of the order, and of what is drawn), "no-shuffle", "limit", "val-split", "folds", "fold", "overfit-batches",
- * "class-balance", "drop-last" (of arrays and files: which samples, see docs/training.md), "best" (the metric of
- * best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md), "scale" ("INPUT=1/255"; data and batches are
- * multiplied by it, and the session's model keeps it: see docs/training.md), "no-data-check" (arrays and files are read
- * once before the first step, and refused if they hold what the model cannot use: labels out of range, numbers that are
- * not finite), "eval-every", "early-stop", "checkpoint-every", "out" (the folder of last.onnx and best.onnx; none is
- * written without it), "resume" (go on from last.onnx of that folder, if there is one) and "overwrite".
- * "wait-for-steps": on a device that works asynchronously, complete each step before the next one starts. Callbacks may
- * use the session on the CPU, in on_evaluation, and everywhere with "wait-for-steps". After a failure the session has
- * the state of its last successful step. */
+ * (bytes of the process, or of the session on a device with its own memory, "2GiB": what "batch-size" of "auto" may
+ * plan with), "accumulate", "lr" ("auto": from a range test of at most 100 steps on arrays or files, which leaves the
+ * state as it was; on_note says what both have found), "schedule", "warmup", "final-lr", "step-every", "step-factor",
+ * "clip", "seed" (of the order, and of what is drawn), "no-shuffle", "limit", "val-split", "folds", "fold",
+ * "overfit-batches", "class-balance", "drop-last" (of arrays and files: which samples, see docs/training.md), "best"
+ * (the metric of best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md), "scale" ("INPUT=1/255"; data
+ * and batches are multiplied by it, and the session's model keeps it: see docs/training.md), "no-data-check" (arrays
+ * and files are read once before the first step, and refused if they hold what the model cannot use: labels out of
+ * range, numbers that are not finite), "eval-every", "early-stop", "checkpoint-every", "out" (the folder of last.onnx
+ * and best.onnx; none is written without it), "resume" (go on from last.onnx of that folder, if there is one) and
+ * "overwrite". "wait-for-steps": on a device that works asynchronously, complete each step before the next one starts.
+ * Callbacks may use the session on the CPU, in on_evaluation, and everywhere with "wait-for-steps". After a failure the
+ * session has the state of its last successful step. */
 onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_data* training,
                                  const onnx_train_data* evaluation, const onnx_train_option* options, size_t count,
                                  const onnx_train_observer* observer, onnx_train_stop_reason* reason);

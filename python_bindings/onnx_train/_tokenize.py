@@ -98,7 +98,7 @@ class Tokenizer:
     """Any tokenizer, with the functions that the package needs; a path is loaded."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self._own = _load(os.fspath(tokenizer)) if isinstance(tokenizer, (str, os.PathLike)) else tokenizer
+        self._own = load_tokenizer(os.fspath(tokenizer)) if isinstance(tokenizer, (str, os.PathLike)) else tokenizer
         # One that would add a first or a last token does it to no text in the middle of a file.
         has_special_tokens = hasattr(self._own, "token_to_id") or hasattr(self._own, "convert_tokens_to_ids")
         self._plain = {"add_special_tokens": False} if has_special_tokens else {}
@@ -122,7 +122,7 @@ class Tokenizer:
         raise UsageError(f"the tokenizer knows no token '{token}'; give its number")
 
 
-def _load(path: str) -> Any:
+def load_tokenizer(path: str) -> Any:
     kind = Path(path).suffix
     try:
         if kind == ".json":

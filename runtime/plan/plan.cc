@@ -123,8 +123,9 @@ void expect_room(const Node& node, const Device& device) {
     if (count <= kSmall / size) continue;
     const size_t available = device.available_bytes();
     if (count <= available / size) continue;
-    fail_as(ErrorCode::kMemory, "[Plan] ", node.label(), ": its output '", output->name(), "' is ", to_string(output->type()),
-         ", more than the ", available, " bytes that ", device.name(), " has left; use a smaller batch");
+    fail_as(ErrorCode::kMemory, "[Plan] ", node.label(), ": its output '", output->name(), "' is ",
+            to_string(output->type()), ", more than the ", available, " bytes that ", device.name(),
+            " has left; use a smaller batch");
   }
 }
 

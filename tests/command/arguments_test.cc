@@ -157,7 +157,7 @@ TEST_F(Arguments, MisspeltCommandsAndValuesNameTheOneThatIsMeant) {
   expect_usage_error({"fit", "--epoch", "1"}, "did you mean '--epochs'?");
   expect_usage_error({"fit", "--schedule", "cosin"}, "there is no schedule 'cosin'; take constant, ");
   expect_usage_error({"fit", "--schedule", "cosin"}, "did you mean 'cosine'?");
-  expect_usage_error({"build", "--precision", "int8"}, "take float32, gemm-bf16, bf16, fp16 or fp8");
+  expect_usage_error({"build", "--precision", "int8"}, "take float32, gemm-bf16, bf16, fp16, fp8 or auto");
   expect_usage_error({"build", "--init", "xaver"}, "did you mean 'xavier'?");
   expect_usage_error({"build", "--mode", "frozn"}, "did you mean 'frozen'?");
   expect_usage_error({"completely-different"}, "there is no command 'completely-different' (see");

@@ -26,9 +26,8 @@ void prepare_folder(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail("cannot make the folder ", folder, ": ", error.message());
-  constexpr const char* kFiles[] = {"last.onnx",    "best.onnx",    "metrics.jsonl", "metrics.csv",
-                                    "epochs.jsonl", "options.json", "report.html",   "train.onnx",
-                                    "evaluation.json"};
+  constexpr const char* kFiles[] = {"last.onnx",    "best.onnx",   "metrics.jsonl", "metrics.csv",    "epochs.jsonl",
+                                    "options.json", "report.html", "train.onnx",    "evaluation.json"};
   std::vector<fs::path> leftovers;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
@@ -58,8 +57,9 @@ nlohmann::ordered_json derived_options(const Session& session, const Trainer& tr
   json["run"] = trainer.position().settings;
   json[kChecked] = checked;
   for (const auto& [what, bytes] : memory) json["memory"][what] = static_cast<int64_t>(bytes);
-  if (found.batch) json["batch-size"] = {{"planned", static_cast<int64_t>(found.batch->planned)},
-                                             {"limit", static_cast<int64_t>(found.batch->limit)}};
+  if (found.batch)
+    json["batch-size"] = {{"planned", static_cast<int64_t>(found.batch->planned)},
+                          {"limit", static_cast<int64_t>(found.batch->limit)}};
   if (found.rate) {
     json["lr"] = {{"found", found.rate->rate}, {"rule", found.rate->rule}};
     for (const RatePoint& point : found.rate->points) json["lr"]["test"].push_back({point.rate, point.loss});
