@@ -244,7 +244,7 @@ class ProgramEvents : public TrainerEvents {
     std::vector<onnx_train_metric> metrics;
     for (const auto& [name, value] : r.evaluation) metrics.push_back({name.c_str(), value});
     const std::vector<onnx_train_tensor> tables = described(r.tables);
-    const onnx_train_evaluation evaluation = {r.step,         r.epoch,       r.train_loss,  metrics.data(),
+    const onnx_train_evaluation evaluation = {r.step,         r.epoch,        r.train_loss,  metrics.data(),
                                               metrics.size(), r.best ? 1 : 0, tables.data(), tables.size()};
     obey(observer_.on_evaluation, &evaluation);
   }

@@ -88,9 +88,10 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
            "targets differ in type [cross_entropy]",
        "EXPR"},
       {"--metric", each_whole(&o.metrics),
-       concat("a metric that evaluations compute besides the loss: ", joined_names(metric_names()),
-              "; of the loss's prediction and target, or as in 'top5=top_k(logits, labels, k=5)', with a name of its own "
-              "(docs/metrics.md explains each); once for each"),
+       concat(
+           "a metric that evaluations compute besides the loss: ", joined_names(metric_names()),
+           "; of the loss's prediction and target, or as in 'top5=top_k(logits, labels, k=5)', with a name of its own "
+           "(docs/metrics.md explains each); once for each"),
        "METRIC"},
       {"--teacher", &s->teacher,
        "a model that learns nothing and whose outputs the loss reads: its output logits is teacher.logits, as in "

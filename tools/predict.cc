@@ -65,7 +65,8 @@ class ClassTable {
     for (int64_t row = 0; row < found.classes.size(); ++row) {
       const auto index = static_cast<int64_t>(found.classes.at(row));
       const double probability = found.probabilities.at(row);
-      csv_ += concat(csv_field(file(row)), ",", csv_field(name(index)), ",", number_text(probability), ",", index, "\n");
+      csv_ +=
+          concat(csv_field(file(row)), ",", csv_field(name(index)), ",", number_text(probability), ",", index, "\n");
       if (row < kShown) table_.add({file(row), name(index), concat(format_number(100 * probability), "%")});
     }
   }
@@ -145,7 +146,8 @@ int run(const PredictArguments& arguments) {
   }
   if (arguments.classes) {
     if (!found) fail(arguments.model, " has no output with scores of classes: leave out --classes");
-    results = {{"class", found->predicted.classes}, {"probability", found->predicted.probabilities.cast(DType::kFloat)}};
+    results = {{"class", found->predicted.classes},
+               {"probability", found->predicted.probabilities.cast(DType::kFloat)}};
   }
   write_arrays(arguments.output, results);
   std::string text = arguments.output + ":";
@@ -177,7 +179,8 @@ Subcommand predict_command() {
             "FILE",
             true},
            {"--classes", &a->classes,
-            "write the class of each sample, an index, and its probability, keys class and probability, in the place of "
+            "write the class of each sample, an index, and its probability, keys class and probability, in the place "
+            "of "
             "outputs"},
            {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
            scale_option(&a->reading.scales),

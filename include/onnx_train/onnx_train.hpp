@@ -653,7 +653,8 @@ inline std::map<std::string, double> metrics(Session& session, const std::vector
   return values;
 }
 
-// What the metrics of the last evaluate() or metrics() say by class, doubles: valid until the next call with the session.
+// What the metrics of the last evaluate() or metrics() say by class, doubles: valid until the next call with the
+// session.
 inline Outputs metric_tables(Session& session) {
   const onnx_train_tensor* tables = nullptr;
   size_t count = 0;

@@ -111,7 +111,8 @@ class Resolver {
     const Word& name = term_.arguments.names[0];
     const int64_t rank = prediction.rank();
     const Option* given = find_option(term_, "axis");
-    const bool yes_no = term_.arguments.names.size() > 1 && holds_floats(term_, 1, scope_.find(term_.arguments.names[1].text));
+    const bool yes_no =
+        term_.arguments.names.size() > 1 && holds_floats(term_, 1, scope_.find(term_.arguments.names[1].text));
     if (!given && rank < 2 && yes_no) return;  // one class
     if (!given && rank < 2) {
       reader_.fail_at(name.column, concat("'", name.text, "' is ", to_string(prediction.type()),

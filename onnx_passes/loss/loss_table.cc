@@ -87,9 +87,7 @@ std::string arguments_text(const LossRow& row) {
   return text;
 }
 
-int64_t batch_axis(const LossTerm& term) {
-  return find_option(*term.row, "time") ? 1 - integer_of(term, "time") : 0;
-}
+int64_t batch_axis(const LossTerm& term) { return find_option(*term.row, "time") ? 1 - integer_of(term, "time") : 0; }
 
 bool holds_floats(const LossTerm& term, size_t i, const Value* value) {
   const LossArgument& argument = term.row->arguments[i];

@@ -12,8 +12,8 @@
 
 namespace onnx_train {
 
-// The values that an expression may name: those of the model, the outputs of a teacher and, for metrics, the inputs that
-// the loss has added. `teacher` and `loss` are the algorithms that hold them, or null.
+// The values that an expression may name: those of the model, the outputs of a teacher and, for metrics, the inputs
+// that the loss has added. `teacher` and `loss` are the algorithms that hold them, or null.
 class LossScope {
  public:
   LossScope(const Graph& graph, const Graph* teacher, const Graph* loss = nullptr)

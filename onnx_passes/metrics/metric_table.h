@@ -23,8 +23,8 @@ struct Statistic {
 
 // What a metric says of the sums.
 struct MetricValue {
-  double value;      // not a number where it is not defined, such as a mean over nothing
-  Tensor table = {}; // doubles: the value of each class [C], or a confusion matrix [C,C]; else empty
+  double value;       // not a number where it is not defined, such as a mean over nothing
+  Tensor table = {};  // doubles: the value of each class [C], or a confusion matrix [C,C]; else empty
 };
 
 enum class Better {
@@ -56,8 +56,8 @@ extern const Statistic kConfusion;  // [C,C]: Σ w by label and prediction
 extern const Statistic kScores;     // [C,2,B]: Σ w by class, whether the label is that class, and bin of the score
 extern const Statistic kLogLoss;    // [2]: Σ -w log p[label], Σ w
 extern const Statistic kErrors;     // [4]: Σ w, Σ w |x - t|, Σ w (x - t)², Σ w |x - t|/|t|
-extern const Statistic kMoments;    // [8,D]: n, Σ w, Σ w (x - t)², Σ w x, Σ w x², Σ w t, Σ w t², Σ w x t, by column
-extern const Statistic kCosines;    // [2]: Σ w cos, Σ w
+extern const Statistic kMoments;  // [8,D]: n, Σ w, Σ w (x - t)², Σ w x, Σ w x², Σ w t, Σ w t², Σ w x t, by column
+extern const Statistic kCosines;  // [2]: Σ w cos, Σ w
 
 // Rows in two families: class_metrics.cc, value_metrics.cc.
 std::vector<MetricRow> class_metrics();

@@ -78,7 +78,8 @@ class MetricResolver {
     auto& names = term_.arguments.names;
     for (const LossTerm& loss : losses_) {
       if (!fits(loss) || !same_arguments(loss)) continue;
-      names = {{prediction_name(loss).text, false, term_.loss.column}, {target_name(loss).text, false, term_.loss.column}};
+      names = {{prediction_name(loss).text, false, term_.loss.column},
+               {target_name(loss).text, false, term_.loss.column}};
       for (const char* key : {"axis", "ignore_index"}) {
         const bool both = find_option(*loss.row, key) && find_option(*term_.row, key);
         if (both && !find_option(term_, key)) set_option(&term_, key, number_of(loss, key));
@@ -86,8 +87,8 @@ class MetricResolver {
       return;
     }
     if (!names.empty()) return;
-    const std::string arguments = concat(term_.row->name, "(", term_.row->arguments[0].name, ", ",
-                                         term_.row->arguments[1].name, ")");
+    const std::string arguments =
+        concat(term_.row->name, "(", term_.row->arguments[0].name, ", ", term_.row->arguments[1].name, ")");
     reader_.fail_at(term_.loss.column, concat("the loss has no prediction and target that ", term_.row->name,
                                               " can take; name them: ", arguments));
   }
@@ -123,8 +124,8 @@ bool run(Model& model, const BuildOptions& options) {
     if (resolver.is_accuracy_of_loss()) continue;
     if (!names.insert(metric.name).second) {
       ExpressionReader("--metric", text)
-          .fail_at(1, concat("the evaluation has a '", metric.name, "' already; give this one a name: other=",
-                             to_string(metric.term)));
+          .fail_at(1, concat("the evaluation has a '", metric.name,
+                             "' already; give this one a name: other=", to_string(metric.term)));
     }
     resolved.push_back(to_string(metric));
     Value*& statistic = statistics[statistic_of(metric)];

@@ -48,7 +48,8 @@ struct ClassPositions {
   explicit ClassPositions(TermBuilder& t) : x(t.x()), axis(t.integer("axis")) {
     const Labels labels = t.labels(x);
     label = labels.index;
-    const Var damaged = reduce_sum(cast(is_nan(x), DType::kFloat), std::vector<int64_t>{axis}, /*keepdims=*/false) > 0.0;
+    const Var damaged =
+        reduce_sum(cast(is_nan(x), DType::kFloat), std::vector<int64_t>{axis}, /*keepdims=*/false) > 0.0;
     const Var weights = where(damaged, number(t.b(), std::numeric_limits<double>::quiet_NaN()), weights_of(t, label));
     weight = where(labels.ignored, number(t.b(), 0), weights);
   }
@@ -76,8 +77,7 @@ struct YesNoPositions {
     const Var target = t.argument(1, x);
     yes = target > 0.5;  // NOLINT(readability-magic-numbers)
     const Var ignored = equal(target, t.b().scalar(target.dtype(), t.number("ignore_index")));
-    const Var weights =
-        where(is_nan(x), number(t.b(), std::numeric_limits<double>::quiet_NaN()), weights_of(t, x));
+    const Var weights = where(is_nan(x), number(t.b(), std::numeric_limits<double>::quiet_NaN()), weights_of(t, x));
     weight = where(ignored, number(t.b(), 0), weights);
   }
 
@@ -100,8 +100,8 @@ struct YesNoPositions {
 Var yes_no_counts(TermBuilder& t) {
   const YesNoPositions p(t);
   const Var predicted = p.predicted(t);
-  return stacked({p.by_class(logical_and(predicted, p.yes)), p.by_class(predicted), p.by_class(p.yes),
-                  p.all_by_class()});
+  return stacked(
+      {p.by_class(logical_and(predicted, p.yes)), p.by_class(predicted), p.by_class(p.yes), p.all_by_class()});
 }
 
 Var counts(TermBuilder& t) {
@@ -148,8 +148,8 @@ Var log_loss(TermBuilder& t) {
 
 // ---- Scores
 
-// The bin of a probability: of equal width in u = σ(logit(p) / 4) = p^¼ / (p^¼ + (1 - p)^¼), which is finer than p where
-// networks are sure of themselves. u grows with p, so that order is kept.
+// The bin of a probability: of equal width in u = σ(logit(p) / 4) = p^¼ / (p^¼ + (1 - p)^¼), which is finer than p
+// where networks are sure of themselves. u grows with p, so that order is kept.
 Var bins_of(TermBuilder& t, Var u) {
   const double bins = t.number("bins");
   const Var known = where(is_nan(u), number(t.b(), 0), u);

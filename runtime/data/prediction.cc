@@ -76,7 +76,8 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
 
 std::optional<ScoresOf> scores_of(const Model& model, const TensorMap& outputs, size_t names) {
   const auto said = nlohmann::json::parse(model.metadata(kScoresOf), nullptr, /*allow_exceptions=*/false);
-  if (said.is_array() && said.size() == 4 && std::ranges::all_of(said, [](const auto& item) { return item.is_string(); })) {
+  if (said.is_array() && said.size() == 4 &&
+      std::ranges::all_of(said, [](const auto& item) { return item.is_string(); })) {
     const std::string axis = said[2];
     ScoresOf what{said[0], said[1] == "yes_no", 0, said[3] == "probabilities"};
     std::from_chars(axis.data(), axis.data() + axis.size(), what.axis);

@@ -23,8 +23,7 @@ std::vector<Metric> metrics_of(const Model& model) {
 }
 
 bool has_shape(const Tensor& tensor, const std::vector<int64_t>& wanted) {
-  return std::ranges::equal(tensor.shape(), wanted,
-                            [](int64_t size, int64_t dim) { return dim < 0 || size == dim; });
+  return std::ranges::equal(tensor.shape(), wanted, [](int64_t size, int64_t dim) { return dim < 0 || size == dim; });
 }
 
 }  // namespace
@@ -37,7 +36,8 @@ MetricSums::MetricSums(const Model& model) {
     for (const Value* output : evaluation ? evaluation->algorithm->outputs() : std::vector<Value*>()) {
       if (output->has_role(roles::kStatistic) && output->role()->of == statistic) name = output->name();
     }
-    if (name.empty()) fail("the model has no statistic ", statistic, " of the metric '", metric.name, "'; build it anew");
+    if (name.empty())
+      fail("the model has no statistic ", statistic, " of the metric '", metric.name, "'; build it anew");
     sums_.try_emplace(name);
     metrics_.push_back({std::move(metric), name});
   }
@@ -60,7 +60,8 @@ std::vector<std::string> MetricSums::texts() const {
 void MetricSums::add(const TensorMap& statistics) {
   for (auto& [name, sum] : sums_) {
     const auto found = statistics.find(name);
-    if (found == statistics.end()) fail_as(ErrorCode::kUsage, "the statistic '", name, "' of the evaluation is missing");
+    if (found == statistics.end())
+      fail_as(ErrorCode::kUsage, "the statistic '", name, "' of the evaluation is missing");
     const Tensor& batch = found->second;
     if (sum.empty()) {
       sum = batch.cast(DType::kDouble).clone();

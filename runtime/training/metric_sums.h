@@ -1,8 +1,8 @@
 // The metrics of an evaluation: the statistics that the entry point "evaluate" computes of each batch
 // (onnx_passes/metrics/metrics.h), summed, and the numbers and tables that are made of the sums. Sums of several
 // evaluations, such as those of processes that share the data, may be added, too: the result is that of all data at
-// once. Plain values; any thread. Functions throw Error for a model whose metrics cannot be read and for statistics that
-// are missing or have another shape.
+// once. Plain values; any thread. Functions throw Error for a model whose metrics cannot be read and for statistics
+// that are missing or have another shape.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace onnx_train {
 
-using Metrics = std::map<std::string, double>;      // by name; not a number where nothing counts
+using Metrics = std::map<std::string, double>;       // by name; not a number where nothing counts
 using MetricTables = std::map<std::string, Tensor>;  // doubles: by class [C], or [C,C] by label and prediction
 
 class MetricSums {
@@ -43,8 +43,8 @@ class MetricSums {
   TensorMap sums_;  // by output; empty tensors before the first batch
 };
 
-// Whether more of a metric of the model is better: as its row says, or by its name. Less is of what is named as an error
-// or a loss is.
+// Whether more of a metric of the model is better: as its row says, or by its name. Less is of what is named as an
+// error or a loss is.
 bool more_is_better(const Model& model, const std::string& name);
 // Whether a metric of this name is shown as a percentage.
 bool is_fraction(const std::string& name);

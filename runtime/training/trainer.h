@@ -67,10 +67,10 @@ struct StepReport {
 struct EvaluationReport {
   int64_t epoch;  // of the step, counted from 1
   int64_t step;
-  double train_loss;   // over all that counts since the previous evaluation; for a loss that sums, the mean of a step
-  Metrics evaluation;  // empty without evaluation data
-  MetricTables tables; // what its metrics say by class
-  bool best;           // the best so far, in TrainerOptions::best
+  double train_loss;    // over all that counts since the previous evaluation; for a loss that sums, the mean of a step
+  Metrics evaluation;   // empty without evaluation data
+  MetricTables tables;  // what its metrics say by class
+  bool best;            // the best so far, in TrainerOptions::best
 };
 
 // Callbacks of a training.

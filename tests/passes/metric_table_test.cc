@@ -81,8 +81,9 @@ TEST(MetricTable, IsTheReferenceInTheDocumentation) {
 TEST(MetricTable, AMetricTakesPredictionTargetAxisAndIgnoredLabelsOfTheLoss) {
   EXPECT_EQ(recorded("mse(wide, goal) + cross_entropy(masks, m, ignore_index=255)", {"f1", "mae"}),
             json_list({"f1(masks, m, axis=1, ignore_index=255)", "mae(wide, goal)"}));
-  EXPECT_EQ(recorded("cross_entropy(masks, m, ignore_index=255)", {"iou(masks, m)", "top1=top_k(masks, k=1)"}),
-            json_list({"iou(masks, m, axis=1, ignore_index=255)", "top1=top_k(masks, m, axis=1, k=1, ignore_index=255)"}));
+  EXPECT_EQ(
+      recorded("cross_entropy(masks, m, ignore_index=255)", {"iou(masks, m)", "top1=top_k(masks, k=1)"}),
+      json_list({"iou(masks, m, axis=1, ignore_index=255)", "top1=top_k(masks, m, axis=1, k=1, ignore_index=255)"}));
   EXPECT_EQ(recorded("bce_with_logits(logits)", {"f1"}), json_list({"f1(logits, labels, axis=1, multilabel=1)"}));
   EXPECT_EQ(recorded("cross_entropy(logits)", {"auc(p, labels)"}),
             json_list({"auc(p, labels, axis=1, probabilities=1)"}));

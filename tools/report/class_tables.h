@@ -11,8 +11,8 @@
 
 namespace onnx_train {
 
-// A table with a row for each class and a column for each metric, and confusion matrices of few classes; "" if there are
-// neither. A class without a name has its number.
+// A table with a row for each class and a column for each metric, and confusion matrices of few classes; "" if there
+// are neither. A class without a name has its number.
 std::string class_tables_text(const MetricTables& tables, const std::vector<std::string>& classes, size_t width);
 
 // Each table as a list, or a list of lists; null for what is not a number.

@@ -43,8 +43,8 @@ std::string number_cell(double value, const std::string& style = "") {
 }
 
 std::string table_of(const std::string& heading, const std::string& head, const std::string& rows) {
-  return concat("<h2>", escaped(heading), "</h2>\n<div class=\"wide\"><table><thead><tr>", head,
-                "</tr></thead><tbody>", rows, "</tbody></table></div>\n");
+  return concat("<h2>", escaped(heading), "</h2>\n<div class=\"wide\"><table><thead><tr>", head, "</tr></thead><tbody>",
+                rows, "</tbody></table></div>\n");
 }
 
 std::string head_cell(const std::string& text, bool number) {
@@ -112,8 +112,8 @@ class ClassReport {
         const double share = sum > 0 ? matrix[c][k] / sum : 0;
         const std::string colour = c == k ? "var(--c2)" : "var(--c4)";
         const auto percent = static_cast<int>(std::lround(60 * std::clamp(std::isnan(share) ? 0 : share, 0.0, 1.0)));
-        rows += number_cell(matrix[c][k], concat(" style=\"background:color-mix(in srgb,", colour, " ", percent,
-                                                 "%,transparent)\""));
+        rows += number_cell(matrix[c][k],
+                            concat(" style=\"background:color-mix(in srgb,", colour, " ", percent, "%,transparent)\""));
       }
       rows += "</tr>";
     }

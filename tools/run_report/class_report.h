@@ -1,5 +1,5 @@
-// The part of a report that is about classes: the table and the confusion matrix of the best evaluation, as HTML. A pure
-// function; any thread.
+// The part of a report that is about classes: the table and the confusion matrix of the best evaluation, as HTML. A
+// pure function; any thread.
 #pragma once
 
 #include <string>

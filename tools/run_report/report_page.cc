@@ -167,7 +167,8 @@ class ChartData {
       known.insert(name);
     }
     for (const std::string& name : evaluations) {
-      if (known.size() < kMostCharts) add(name, {"", "", name, false, is_fraction(name.substr(name.find('_') + 1)), false});
+      if (known.size() < kMostCharts)
+        add(name, {"", "", name, false, is_fraction(name.substr(name.find('_') + 1)), false});
       known.insert(name);
     }
   }
