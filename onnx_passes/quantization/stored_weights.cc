@@ -137,6 +137,7 @@ class BaseQuantization {
     Value* scale = graph_.add_initializer(graph_.unique_name(name + "_scale"), made.scale);
     model_.set_metadata(std::string(kConstantRecord) + scale->name(), "scales of a weight that is stored as integers");
     put_behind(&graph_, weight, stored, four ? "_packed" : "_quantized", [&](Builder& b, Var q) {
+      b.set_name(name + "/integers");
       const Var integers = four ? call(b, "UnpackInt4", {q}) : q;
       integers.value()->set_type({DType::kInt8, weight->type().dims});
       b.set_name(name);

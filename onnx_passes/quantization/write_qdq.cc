@@ -45,7 +45,13 @@ class QdqWriter {
   explicit QdqWriter(Model* model) : graph_(*model->graph) {}
 
   void run() {
-    for (Node* node : graph_.nodes()) {
+    const std::vector<Node*> nodes = graph_.nodes();
+    const bool any = std::any_of(nodes.begin(), nodes.end(), [](const Node* node) {
+      return node->domain() == kDomain && (node->op().starts_with("FakeQuantize") || node->op() == "UnpackInt4");
+    });
+    if (!any) return;
+    infer_types(&graph_);  // a file does not hold all types
+    for (Node* node : nodes) {
       if (node->is("FakeQuantizeInteger", kDomain)) integers(node);
       if (node->is("FakeQuantizeWeight", kDomain)) weight(node);
       if (node->is("FakeQuantizeActivation", kDomain)) activation(node);
@@ -132,8 +138,8 @@ class QdqWriter {
     const std::string& name = node->input(0)->name();
     Tensor zero(range.low < 0 ? DType::kInt8 : DType::kUint8, {});
     zero.set(0, range.low - std::nearbyint(least / scale));
-    write(node, constant(name + "_scale", Tensor::full(node->input(0)->dtype(), {}, scale)),
-          constant(name + "_zero_point", zero), {});
+    write(node, constant(name + "_scale", Tensor::full(seen.dtype(), {}, scale)), constant(name + "_zero_point", zero),
+          {});
   }
 
   // Two in a byte become 8 bits that say that they are 4: what is packed for a file again.

@@ -65,7 +65,7 @@ def test_gradients_are_those_of_pytorchs_fake_quantization(tmp_path, kind, per):
     loss = (d * torch.tensor(w)).sum()
     loss.backward()
     assert 0.02 < (xt.grad == 0).float().mean() < 0.98  # some are clipped, some are not
-    np.testing.assert_array_equal(got["grad/x"], xt.grad.numpy())
+    np.testing.assert_array_equal(got["grad_input/x"], xt.grad.numpy())
     np.testing.assert_allclose(got["loss"], loss.item(), rtol=1e-5)
 
 
@@ -80,7 +80,7 @@ def test_scales_are_trained_where_they_are_named(tmp_path):
     d = torch._fake_quantize_learnable_per_tensor_affine(xt, st, zt, -128, 127)
     (d * torch.tensor(w)).sum().backward()
     np.testing.assert_allclose(got["grad/s"], st.grad.item(), rtol=1e-5)
-    np.testing.assert_array_equal(got["grad/x"], xt.grad.numpy())
+    np.testing.assert_array_equal(got["grad_input/x"], xt.grad.numpy())
 
 
 @pytest.mark.parametrize("rows", [64, 60])
@@ -176,7 +176,7 @@ def test_dynamic_quantization_goes_straight_through(tmp_path):
     model = save(tmp_path / "m.onnx", nodes, [value("x", [3, 5])], [value("loss", [])], {"w": w})
     x = RNG.normal(size=(3, 5)).astype(np.float32)
     got = gradients(tmp_path, model, x)
-    np.testing.assert_array_equal(got["grad/x"], w)
+    np.testing.assert_array_equal(got["grad_input/x"], w)
     np.testing.assert_allclose(got["loss"], tool.session(model).run(None, {"x": x})[0], rtol=1e-5)
 
 
