@@ -7,6 +7,8 @@
 #include "library/guard.h"
 #include "library/handles.h"
 #include "onnx_passes/io/loading.h"
+#include "onnx_passes/quantization/stored_weights.h"
+#include "onnx_passes/quantization/write_qdq.h"
 #include "onnx_passes/training/differentiate.h"
 #include "runtime/build_notes.h"
 #include "runtime/build_settings.h"
@@ -223,7 +225,12 @@ onnx_train_status onnx_train_model_with_weights(const onnx_train_model* model, c
 }
 
 onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx_train_model** inference) {
-  return guarded([&] { give(to_message(strip_training(training_model_of(training))), inference); });
+  return guarded([&] {
+    Model exported = strip_training(training_model_of(training));
+    store_quantized(&exported);
+    pack_four_bits(&exported);
+    give(to_message(exported), inference);
+  });
 }
 
 onnx_train_status onnx_train_model_flatten(const onnx_train_model* training, const char* entry,

@@ -4,6 +4,8 @@
 
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/quantization/qat.h"
+#include "onnx_passes/quantization/stored_weights.h"
 #include "runtime/build_settings.h"
 #include "runtime/data/source.h"
 
@@ -18,6 +20,10 @@ AdapterSpec adapter_spec(const AdaptOptions& options) {
   if (options.bitfit) return parse_adapter("bitfit", {});
   if (!options.ia3.empty()) return parse_adapter("ia3", options.ia3);
   return options.lora.empty() ? AdapterSpec() : parse_adapter("lora", options.lora);
+}
+
+StorageSpec base_spec(const AdaptOptions& options) {
+  return parse_storage(options.quantize_base, "--quantize-base", {"int8", "int4"});
 }
 
 }  // namespace
@@ -36,6 +42,12 @@ std::vector<CommandOption> adapt_options(AdaptOptions* o) {
       {"--ia3", &o->ia3, "train scales of layers' outputs, or of inputs: targets=PATTERNS, feedforward=PATTERNS",
        "KEY=VALUE"},
       {"--bitfit", &o->bitfit, "train the biases alone"},
+      {"--qat", &o->qat,
+       "train for integers: int8, weights=per_channel|per_tensor, activations=uint8|int8, observer=ema|minmax, "
+       "averaging=0.01 of ema (docs/quantization.md)",
+       "int8"},
+      {"--quantize-base", &o->quantize_base,
+       "store the frozen weights beside --lora as integers: int8 or int4, block=64 elements with one scale", "TYPE"},
       {"--adapter", &o->adapter, "start from the adapter in a folder that PEFT or export -o DIR/ wrote", "DIR"}};
 }
 
@@ -51,8 +63,12 @@ void adapt(Model* model, const AdaptOptions& options, const std::string& dtype) 
     passes.push_back(assign_weights(std::make_shared<TensorMap>(read_arrays(options.weights)), options.weights));
   }
   if (!spec.method.empty()) passes.push_back(add_adapters(spec, options.seed));
+  if (!options.quantize_base.empty() && options.adapter.empty()) passes.push_back(quantize_base(base_spec(options)));
+  if (!options.qat.empty()) passes.push_back(quantization_aware(parse_qat(options.qat)));
   run_pipeline(passes, model);
-  if (!options.adapter.empty()) load_adapters(model, options.adapter);
+  if (options.adapter.empty()) return;
+  load_adapters(model, options.adapter);
+  if (!options.quantize_base.empty()) run_pipeline({quantize_base(base_spec(options))}, model);
 }
 
 std::vector<std::string> adapted_notes(const Model& model) {

@@ -64,6 +64,7 @@ CommandOption fix_shapes_option(ImportOptions* options) {
 ImportOptions import_options(const BuildSettings& settings) {
   ImportOptions options = settings.import;
   options.adapt.seed = settings.build.seed;
+  options.train = settings.build.train;
   return options;
 }
 

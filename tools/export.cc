@@ -13,12 +13,15 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"
+#include "onnx_passes/quantization/stored_weights.h"
+#include "onnx_passes/quantization/write_qdq.h"
 #include "runtime/adapt.h"
 #include "runtime/data/preprocess.h"
 #include "runtime/data/safetensors.h"
 #include "runtime/data/source.h"
 #include "runtime/report_text.h"
 #include "runtime/training/checkpoint.h"
+#include "runtime/training/trainer.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"
 
@@ -26,7 +29,9 @@ namespace onnx_train {
 namespace {
 
 struct ExportArguments {
-  std::string model, output;
+  std::string model, output, eval_data;
+  std::vector<std::string> dtype;
+  int64_t batch_size = 128;
   bool original_types = false, merge = false;
 };
 
@@ -70,7 +75,40 @@ int export_adapter(const Model& training, const std::string& folder) {
   return 0;
 }
 
+bool is_quantized(const Graph& graph) {
+  const Node* node = graph.first();
+  while (node && !node->is("QuantizeLinear")) node = node->next();
+  return node != nullptr;
+}
+
+// What is evaluated before and after the weights are rounded.
+Metrics metrics_of(Model training, const ExportArguments& arguments) {
+  Session session(std::move(training));
+  DataNotes notes;
+  const Dataset data = load_dataset(arguments.eval_data, session.model(), "evaluate", ReadOptions{}, &notes);
+  const auto evaluated = evaluate(&session, data, arguments.batch_size);
+  return evaluated.metrics;
+}
+
+// Evaluates the model that is in the file, and with `rounded` in the place of its weights.
+void compare(const ExportArguments& arguments, const std::map<std::string, Tensor>& rounded) {
+  const auto before = metrics_of(load_training_model(arguments.model), arguments);
+  Model changed = load_training_model(arguments.model);
+  for (const auto& [name, contents] : rounded) {
+    Value* weight = changed.graph->find(name);
+    if (weight && weight->is_initializer()) changed.graph->set_initializer(weight, contents);
+  }
+  const auto after = metrics_of(std::move(changed), arguments);
+  TextTable table("lrr");
+  table.add({"on " + arguments.eval_data, "as trained", "as stored"});
+  for (const auto& [name, value] : before) table.add({name, format_number(value), format_number(after.at(name))});
+  std::printf("%s", table.text(0, text_width()).c_str());
+}
+
 int run(const ExportArguments& arguments) {
+  if (!arguments.eval_data.empty() && (arguments.dtype.empty() || arguments.merge))
+    fail_as(ErrorCode::kUsage,
+            "--eval-data compares what --dtype stores with what was trained; it needs --dtype, without --merge");
   const Model training = load_training_model(arguments.model);
   if (is_folder(arguments.output)) {
     if (arguments.merge)
@@ -79,6 +117,7 @@ int run(const ExportArguments& arguments) {
   }
   Model inference = strip_training(training);
   if (arguments.merge && !has_adapters(inference)) fail(arguments.model, " has no adapters: leave out --merge");
+  const int restored = arguments.merge ? dequantize_weights(&inference) : 0;
   const int merged = arguments.merge ? merge_adapters(&inference) : 0;
   if (is_safetensors(arguments.output) || is_npz(arguments.output)) return export_weights(inference, arguments.output);
   if (arguments.original_types) {
@@ -88,9 +127,26 @@ int run(const ExportArguments& arguments) {
     if (has_adapters(inference)) fail("--original-types narrows weights, and adapters are float32: add --merge");
     restore_types(&inference, types);
   }
+  std::map<std::string, Tensor> rounded;
+  StorageSpec storage;
+  if (!arguments.dtype.empty()) {
+    storage = parse_storage(arguments.dtype, "--dtype", {"float16", "bfloat16", "int8", "int4"});
+    if (is_quantized(*inference.graph))
+      fail(arguments.model, " was trained for integers, and is exported with them: leave out --dtype");
+    if (has_adapters(inference)) fail("--dtype stores weights, and adapters are layers of their own: add --merge");
+    rounded = store_weights(&inference, storage);
+    if (!arguments.eval_data.empty()) compare(arguments, rounded);
+  }
+  const int integers = store_quantized(&inference);
+  pack_four_bits(&inference);
   save_model(inference, arguments.output);
   std::printf("%s: %zu nodes, %zu initializers\n", arguments.output.c_str(), inference.graph->num_nodes(),
               inference.graph->initializers().size());
+  if (integers > 0) say(concat("weights that are integers now: ", integers, ", as the model was trained"));
+  if (!rounded.empty())
+    say(concat(rounded.size(), " weights are stored as ", name(storage.dtype), ": ",
+               std::filesystem::file_size(arguments.output), " bytes in the file"));
+  if (restored > 0) say(concat("weights that were integers, and are floats with the adapters in them: ", restored));
   if (merged > 0) say(concat("folded into the weights: the adapters of ", merged, " layers"));
   if (has_adapters(inference)) say("its adapters are layers of their own; --merge folds them into the weights");
   const Preprocess preprocess(inference);
@@ -120,6 +176,7 @@ Subcommand export_command() {
       "  onnx-train export run/best.onnx -o model.onnx\n"
       "  onnx-train export run/best.onnx -o weights.safetensors\n"
       "  onnx-train export run/best.onnx -o model.onnx --merge\n"
+      "  onnx-train export run/best.onnx -o model.onnx --dtype int4,block=32 --eval-data test.npz\n"
       "  onnx-train export run/best.onnx -o adapter/",
       {{"MODEL", &arguments->model, "a training model or a checkpoint", "FILE", true},
        {"-o,--output",
@@ -128,6 +185,13 @@ Subcommand export_command() {
         "FILE",
         true},
        {"--merge", &arguments->merge, "fold adapters into the weights beside them: the graph is the original one"},
+       {"--dtype", &arguments->dtype,
+        "store the weights as float16, bfloat16, int8 or int4; integers have a scale for each block=32 of them "
+        "[float32]",
+        "TYPE"},
+       {"--eval-data", &arguments->eval_data,
+        "with --dtype: print loss and metrics beside those of the model as trained", "PATH"},
+       {"--batch-size", {&arguments->batch_size, kCount}, "samples of --eval-data at a time [128]", "N"},
        {"--original-types", &arguments->original_types,
         "weights, inputs and outputs that were float16 or bfloat16 before training are so again"}},
       [arguments] { return run(*arguments); }};

@@ -5,6 +5,7 @@
 
 #include "kernels/device.h"
 #include "kernels/lowering/attention/block_attention.h"
+#include "kernels/lowering/canonical/quantization.h"
 #include "kernels/lowering/canonical/sequences_first.h"
 #include "kernels/lowering/memory/recompute.h"
 #include "kernels/lowering/updates/updates.h"
@@ -69,8 +70,10 @@ const std::vector<LoweringPass>& lowering_table() {
       {"fold_constants", "canonical", {}, every_plan, fold_constants},
       {"put_sequences_first", "canonical", {"fold_constants"}, every_plan, unfolds(put_sequences_first)},
       {"share_recurrent_steps", "canonical", {"put_sequences_first"}, by_default, share_recurrent_steps},
+      {"dequantize_at_readers", "canonical", {"fold_constants"}, by_default, dequantize_at_readers},
       // share_recurrent_steps comes first: expanded bodies of a recurrence and of its training form look alike.
       {"expand_functions", "canonical", {"share_recurrent_steps"}, every_plan, unfolds(expand_functions)},
+      {"expand_quantization", "canonical", {"expand_functions"}, every_plan, unfolds(expand_quantization)},
       {"unroll_scans", "canonical", {"expand_functions"}, every_plan, unfolds(unroll_scans)},
       {"fold_constants", "canonical", {"unroll_scans"}, every_plan, fold_again},
       {"remove_dead_nodes", "canonical", {"fold_constants"}, every_plan, remove_dead_nodes},

@@ -14,12 +14,14 @@ struct AdaptOptions {
   std::string weights;             // FILE.safetensors or .npz
   std::vector<std::string> lora, ia3;
   bool bitfit = false;
+  std::vector<std::string> qat;            // "int8", "weights=per_tensor"; see quantization/qat.h
+  std::vector<std::string> quantize_base;  // "int4", "block=64"; see quantization/stored_weights.h
   std::string adapter;  // a folder in PEFT's format
   uint64_t seed = 0;    // of new heads and adapters
 
   bool any() const {
     return !(cut.empty() && join.empty() && heads.empty() && weights.empty() && lora.empty() && ia3.empty() &&
-             adapter.empty()) ||
+             adapter.empty() && qat.empty() && quantize_base.empty()) ||
            bitfit;
   }
 };

@@ -11,8 +11,9 @@
 
 namespace onnx_train {
 
-std::vector<GradientRule> recurrent_rules();   // recurrent.cc: LSTM, GRU, RNN
-std::vector<GradientRule> resampling_rules();  // resampling.cc: Resize
+std::vector<GradientRule> recurrent_rules();     // recurrent.cc: LSTM, GRU, RNN
+std::vector<GradientRule> quantization_rules();  // quantization.cc: rounding to integers
+std::vector<GradientRule> resampling_rules();    // resampling.cc: Resize
 
 void Grad::refuse(const std::string& reason) const { fail("[AddGradients] ", node_->label(), ": ", reason); }
 
@@ -41,9 +42,9 @@ std::string unknown_rank(const Node& node) {
 const std::vector<const GradientRule*>& gradient_rules() {
   static const std::vector<const GradientRule*> all = [] {
     static std::vector<std::vector<GradientRule>> families = {
-        elementwise_rules(), activation_rules(), product_rules(),    convolution_rules(), normalization_rules(),
-        reduction_rules(),   shape_rules(),      indexing_rules(),   loss_rules(),        random_rules(),
-        precision_rules(),   recurrent_rules(),  resampling_rules(),
+        elementwise_rules(), activation_rules(), product_rules(),    convolution_rules(),  normalization_rules(),
+        reduction_rules(),   shape_rules(),      indexing_rules(),   loss_rules(),         random_rules(),
+        precision_rules(),   recurrent_rules(),  resampling_rules(), quantization_rules(),
     };
     std::vector<const GradientRule*> rules;
     for (const auto& family : families) {
@@ -98,7 +99,10 @@ Path find_path(const std::vector<Value*>& outputs, const std::vector<Value*>& wi
     for_each_input(*node, [&](const Value* v) { depends = depends || reached.count(v); });
     if (!depends) continue;
     for (const Value* output : node->outputs()) {
-      if (output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined)) reached.insert(output);
+      // Integers end the path, but not those of quantization: no gradient of theirs would be lost silently.
+      const bool carries =
+          output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined || node->is("QuantizeLinear"));
+      if (carries) reached.insert(output);
     }
   }
   Path path;

@@ -78,7 +78,7 @@ bool is_setting(const Use& use) {
   const bool has_floats = std::any_of(node.outputs().begin(), node.outputs().end(), [](const Value* output) {
     return output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined);
   });
-  return !has_floats || operator_of(node).settings.holds(use.index) || (use.index > 0 && node.is("DequantizeLinear"));
+  return !has_floats || operator_of(node).settings.holds(use.index);
 }
 
 bool is_affine(const Node& node) { return node.num_inputs() == 2 && is_one_of(node, {"Add", "Sub", "Mul", "Div"}); }

@@ -33,6 +33,7 @@
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"
+#include "onnx_passes/quantization/import_qdq.h"
 #include "onnx_passes/training/analysis.h"
 #include "onnx_passes/training/batch_statistics.h"
 
@@ -281,6 +282,9 @@ ModelMessage prepared(ModelMessage message, const Notes& notes) {
     message = to_message(strip_training(from_message(std::move(message))));
   }
   densify(&message.proto);
+  if (const int64_t count = widen_four_bits(&message.proto); count > 0)
+    notes.add("integers of 4 bits", concat(count, count == 1 ? " tensor has" : " tensors have", " 8 bits now"),
+              "their values are what they were");
   if (sort_nodes(&message.proto)) notes.add("nodes", "were not in topological order", "they are now");
   inline_functions(&message.proto);
   return message;
@@ -297,6 +301,22 @@ void normalize(Model* model, const Notes& notes) {
   if (const int64_t count = widen(model); count > 0)
     notes.add("16-bit floats", concat(count, count == 1 ? " tensor is" : " tensors are", " widened to float32"),
               "training keeps weights in float32; export --original-types narrows them again");
+}
+
+// What is quantized trains straight through; stored integer weights that `train` names get a float master.
+void import_quantization(Model* model, const std::vector<std::string>& train, const Notes& notes) {
+  if (const int64_t pairs = fuse_quantization(model->graph.get()); pairs > 0)
+    notes.add("quantization", concat(pairs, pairs == 1 ? " pair" : " pairs", " of QuantizeLinear and DequantizeLinear"),
+              "trained straight through: rounding counts as the identity, what is clipped has no gradient");
+  const std::vector<std::string> made = make_float_masters(model, train);
+  if (!made.empty())
+    notes.add(concat(made.size(), made.size() == 1 ? " stored weight" : " stored weights"),
+              concat("integers that --train names: ", list_of(made)), "float now, rounded in every step");
+  std::vector<std::string> stored;
+  for (const Value* value : quantized_weights(*model->graph)) stored.push_back(master_name(*value));
+  if (!stored.empty())
+    notes.add(concat(stored.size(), stored.size() == 1 ? " stored weight" : " stored weights"),
+              concat("integers: ", list_of(stored)), "frozen; --train NAME trains one, rounded in every step");
 }
 
 // Moves weights to the main graph's initializers.
@@ -350,6 +370,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   });
   expect_known_operators(*graph, /*inside=*/true);
   if (folded || !options.set.empty()) remove_unread(graph);
+  import_quantization(&model, options.train, notes);
   collect_weights(&model, notes);
   check_declarations(declared, *graph, options.fix_shapes, notes);
   declared.record(&model);

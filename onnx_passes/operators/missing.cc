@@ -98,7 +98,8 @@ std::string way_to_decide(const Node& branch) {
 std::string replacement_advice(const Node& node) {
   const std::string& op = node.op();
   if (!is_known_operator(node)) return unknown_operator_advice(node);
-  if (is_quantized(op)) return "this is a quantized model; take the float model that it was made from";
+  if (is_quantized(op))
+    return "this is a quantized model; take the float model that it was made from, or export it in the form QDQ";
   if (contains(op, "Sequence")) {
     return "export the model without sequences of tensors: a fixed number of tensors is stacked by Unsqueeze and "
            "Concat, and taken apart by Split or Gather";

@@ -7,6 +7,9 @@
 #include "onnx_passes/operators/shape_contract.h"
 
 namespace onnx_train {
+
+std::vector<Operator> quantization_operators();  // quantization.cc
+
 namespace {
 
 struct ParsedRow {
@@ -34,9 +37,9 @@ const Table& table() {
   static const Table all = [] {
     Table rows;
     std::vector<Operator> narrow;  // functions in our domain with the names of ONNX's operators
-    for (auto family :
-         {elementwise_operators, product_operators, window_operators, normalization_operators, reduction_operators,
-          movement_operators, indexing_operators, recurrent_operators, training_operators, attention_operators}) {
+    for (auto family : {elementwise_operators, product_operators, window_operators, normalization_operators,
+                        reduction_operators, movement_operators, indexing_operators, recurrent_operators,
+                        training_operators, attention_operators, quantization_operators}) {
       for (Operator& row : family()) {
         add(&rows, row);
         if (*row.domain || (row.narrow_inputs.empty() && row.narrow_outputs.empty())) continue;

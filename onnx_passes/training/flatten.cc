@@ -11,6 +11,7 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/ir/tables.h"
 #include "onnx_passes/passes.h"
+#include "onnx_passes/quantization/write_qdq.h"
 #include "onnx_passes/table_metadata.h"
 #include "onnx_passes/training/liveness.h"
 
@@ -335,6 +336,7 @@ std::vector<std::string> state_of(const Model& model, const std::string& entry) 
 
 Model strip_training(const Model& model) {
   Model inference = flatten(model, "predict");
+  write_qdq(&inference);
   for (Node* node : inference.graph->nodes()) {
     if (node->domain() == kDomain && !node->is("StopGradient", kDomain)) inline_function(node);
   }

@@ -110,6 +110,8 @@ class TrainingCopy {
         copy_batch_norm(*node);
       } else if (node->is("Dropout")) {
         copy_dropout(*node);
+      } else if (node->is("FakeQuantizeActivation", kDomain)) {
+        observe(*node);
       } else if (versions_.are_read_by(*node)) {
         versions_.copy(*node);
       }
@@ -177,6 +179,27 @@ class TrainingCopy {
     bind_state(&entry_, variance, next_variance);
     if (node.output(1)) versions_.set(node.output(1), next_mean.value());
     if (node.output(2)) versions_.set(node.output(2), next_variance.value());
+  }
+
+  // ---- Ranges of quantized activations (onnx_passes/quantization/qat.h)
+
+  // range' = range + averaging (range of the batch - range), or all that was seen; the first batch's own at first. The
+  // step rounds to the new range, as PyTorch's modules do.
+  void observe(const Node& node) {
+    Value* range = node.input(1);
+    const Var x = train(node.input(0)), old = builder_.var(range);
+    builder_.set_name(training_name(node.output()) + "/range");
+    const auto extreme = [&](const char* op) { return unsqueeze(builder_.op(op, {x}, {{"keepdims", 0}}), {0}); };
+    const Var least = extreme("ReduceMin"), most = extreme("ReduceMax"), batch = concat({least, most}, int64_t{0});
+    const Var from = slice(old, 0, 1, 0), to = slice(old, 1, 2, 0);
+    const auto averaging = static_cast<double>(node.attr("averaging", 0.01f));
+    const Var moved =
+        averaging > 0 ? old + averaging * (batch - old) : concat({min(from, least), max(to, most)}, int64_t{0});
+    const Var next = where(equal(from, to), batch, moved);
+    bind_state(&entry_, range, next);
+    builder_.set_name(training_name(node.output()));
+    const auto low = node.attr("low", 0.0f), high = node.attr("high", 255.0f);
+    versions_.add(node.output(), call(builder_, node.op(), {x, next}, {{"low", low}, {"high", high}}).value());
   }
 
   // ---- Dropout

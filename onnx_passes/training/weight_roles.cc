@@ -24,6 +24,11 @@ bool passes_on(const Node& node) {
          node.is("Squeeze") || node.is("Unsqueeze");
 }
 
+// The weight with the numbers that integers leave of it.
+bool is_fake_quantization(const Node& node) {
+  return node.domain() == kDomain && node.op().starts_with("FakeQuantize");
+}
+
 bool is_constant(const Value* value) {
   return value->is_initializer() || (value->producer() && value->producer()->is("Constant"));
 }
@@ -93,6 +98,7 @@ double fan_in_of_result(const Value* value) {
   const Node* node = value ? value->producer() : nullptr;
   if (!node || (!node->is("MatMul") && !node->is("Gemm") && !is_convolution(*node))) return 0;
   const Value* weight = node->input(1);
+  if (weight->producer() && is_fake_quantization(*weight->producer())) weight = weight->producer()->input(0);
   bool transposed = false;
   if (weight->producer() && weight->producer()->is("Transpose")) {
     weight = weight->producer()->input(0);
@@ -172,7 +178,8 @@ void find(const Value& weight, WeightUse* result) {
     if (find_linear(weight, use, transposed, result) || find_bias(weight, use, result)) return;
     if (find_recurrent(use, result) || find_norm(weight, use, result)) return;
     const bool turns = use.node->is("Transpose");
-    const bool through = use.node->is("Identity") || use.node->is("Cast") || (turns && weight.rank() == 2);
+    const bool rounds = is_fake_quantization(*use.node) && use.index == 0;
+    const bool through = rounds || use.node->is("Identity") || use.node->is("Cast") || (turns && weight.rank() == 2);
     if (through && look_at(*use.node->output(), transposed != turns)) return;
   }
 }

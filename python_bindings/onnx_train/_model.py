@@ -137,6 +137,8 @@ class Model:
         lora: Pairs = None,
         ia3: Pairs = None,
         bitfit: bool | None = None,
+        qat: Patterns = None,
+        quantize_base: Patterns = None,
         adapter: str | os.PathLike[str] | None = None,
     ) -> Model:
         """A training model: this forward model with its loss, gradients, optimizer and all their state.
@@ -189,6 +191,9 @@ class Model:
             lora: ``{"rank": 8, "alpha": 16, "targets": ["query", "value"]}``: adapters of low rank beside frozen layers.
             ia3: ``{"targets": [...], "feedforward": [...]}``: trained scales of layers.
             bitfit: whether to train the biases alone.
+            qat: ``"int8"``, or a list such as ``["int8", "weights=per_tensor", "activations=int8", "observer=minmax"]``:
+                train for integers; `export` stores them.
+            quantize_base: ``"int4"`` or ``["int8", "block=32"]``: how the frozen weights beside `lora` are stored.
             adapter: the folder of an adapter in PEFT's format to start from.
 
         Raises:
@@ -234,6 +239,8 @@ class Model:
             lora=pairs_of(lora),
             ia3=pairs_of(ia3),
             bitfit=bitfit,
+            qat=qat,
+            quantize_base=quantize_base,
             adapter=None if adapter is None else os.fspath(adapter),
         )
         if loss is not None and text is None:

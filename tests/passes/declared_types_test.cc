@@ -107,9 +107,9 @@ TEST(Import, OperatorsThatAreNotKnownAreNamedBeforeTypes) {
 
 TEST(Plan, NamesOperatorsWithoutAKernelInOneSentence) {
   const auto error = [](const std::string& graph) { return plan_error(import_model(parse(graph)), {3, 2}); };
-  EXPECT_THAT(error("(float[N, 2] x) => (float[N, 2] y) <float s = {0.5}, int8 z = {0}> {"
-                    "  [q] q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"),
-              AllOf(HasSubstr("no kernel for the operators QuantizeLinear (node 'q') and DequantizeLinear"),
+  EXPECT_THAT(error("(float[N, 2] x) => (int32[N, 2] y) <uint8[2, 2] w = {1, 2, 3, 4}> {"
+                    "  a = Cast<to = 2>(x) [q] q = MatMulInteger(a, w) b = Cast<to = 2>(q) y = MatMulInteger(b, w) }"),
+              AllOf(HasSubstr("no kernel for the operator MatMulInteger (2 nodes, the first is node 'q')"),
                     HasSubstr("a quantized model")));
   EXPECT_THAT(error("(float[N, 2] x) => (float[M, 2] y) { q = SequenceConstruct(x, x)"
                     " y = ConcatFromSequence<axis = 0>(q) }"),

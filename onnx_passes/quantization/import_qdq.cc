@@ -1,0 +1,238 @@
+#include "onnx_passes/quantization/import_qdq.h"
+
+#include <algorithm>
+
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/inference/inlining.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/quantization/qdq.h"
+#include "onnx_passes/quantization/tensors.h"
+#include "onnx_passes/training/select.h"
+
+namespace onnx_train {
+namespace {
+
+// ---- 4 bits
+
+bool has_four_bits(const onnx::TensorProto& tensor) {
+  const auto dtype = static_cast<DType>(tensor.data_type());
+  return dtype == kInt4 || dtype == kUint4;
+}
+
+// Two elements a byte, the first in the low half.
+int64_t widen_four_bits(onnx::TensorProto* tensor) {
+  if (!has_four_bits(*tensor)) return 0;
+  const bool is_signed = static_cast<DType>(tensor->data_type()) == kInt4;
+  const Shape shape(tensor->dims().begin(), tensor->dims().end());
+  const int64_t count = num_elements(shape);
+  std::string packed = tensor->raw_data();
+  if (packed.empty()) {
+    for (const int32_t byte : tensor->int32_data()) packed.push_back(static_cast<char>(byte));
+  }
+  if (static_cast<int64_t>(packed.size()) != (count + 1) / 2)
+    fail("tensor '", tensor->name(), "' of 4-bit integers", to_string(shape), " holds ", packed.size(),
+         " bytes; the file is damaged");
+  Tensor wide(is_signed ? DType::kInt8 : DType::kUint8, shape);
+  auto* to = wide.data<uint8_t>();
+  for (int64_t i = 0; i < count; ++i) {
+    const auto byte = static_cast<uint8_t>(packed[static_cast<size_t>(i / 2)]);
+    const auto bits = static_cast<uint8_t>(i % 2 == 0 ? byte & 15 : byte >> 4);
+    to[i] = is_signed && bits > 7 ? static_cast<uint8_t>(bits | 0xf0) : bits;
+  }
+  const auto metadata = tensor->metadata_props();
+  to_proto(wide, std::string(tensor->name()), tensor);
+  *tensor->mutable_metadata_props() = metadata;
+  auto* entry = tensor->add_metadata_props();
+  entry->set_key(kFourBits);
+  entry->set_value("1");
+  return 1;
+}
+
+int64_t widen_four_bits(onnx::GraphProto* graph) {
+  int64_t count = 0;
+  for (auto& tensor : *graph->mutable_initializer()) count += widen_four_bits(&tensor);
+  for (auto& node : *graph->mutable_node()) {
+    for (auto& attribute : *node.mutable_attribute()) {
+      if (attribute.has_t()) count += widen_four_bits(attribute.mutable_t());
+      if (attribute.has_g()) count += widen_four_bits(attribute.mutable_g());
+    }
+  }
+  return count;
+}
+
+bool had_four_bits(const Value* value) {
+  if (!value || !value->is_initializer()) return false;
+  const auto& entries = value->initializer()->metadata_props();
+  return std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.key() == kFourBits; });
+}
+
+// ---- Pairs
+
+// The type of the quantized values, as the file has it.
+DType quantized_type(const DType stored, const Value* zero_point) {
+  if (!had_four_bits(zero_point)) return stored;
+  return stored == DType::kInt8 ? kInt4 : kUint4;
+}
+
+bool is_float8(DType dtype) { return dtype == DType::kFloat8E4M3FN || dtype == DType::kFloat8E5M2; }
+
+bool is_zero_or_absent(const Value* zero_point) { return !zero_point || constant_of(zero_point).holds_only(0); }
+
+// Whether `node` takes back what `q` does.
+bool dequantizes(const Node& node, const Node& q) {
+  if (!node.is("DequantizeLinear") || node.input(0) != q.output() || !are_same(node.input(1), q.input(1))) return false;
+  const bool same_zero = are_same(node.input(2), q.input(2)) || (is_float8(q.output()->dtype()) && !node.input(2)) ||
+                         (is_zero_or_absent(node.input(2)) && is_zero_or_absent(q.input(2)));
+  const bool same_axes = node.attr("axis", 1) == q.attr("axis", 1) || q.input(1)->rank() == 0;
+  return same_zero && same_axes && node.attr("block_size", 0) == q.attr("block_size", 0);
+}
+
+// x as its quantized values say it: FakeQuantizeInteger with the parameters of `node`, a QuantizeLinear or a
+// DequantizeLinear. Var() if that cannot be said.
+Var fake_quantize(Builder& b, Var x, const Node& node, DType dtype) {
+  const auto granularity = granularity_of(node);
+  if (!granularity || !x.value()->has_rank()) return {};
+  const Var split = split_blocks(x, *granularity);
+  if (!split) return {};
+  const auto parameter = [&](Value* value) {
+    return cast(broadcast_parameter(b.var(value), *granularity, x.rank()), x.dtype());
+  };
+  const Var scale = parameter(node.input(1));
+  if (is_float8(dtype)) {
+    if (granularity->axis >= 0) return {};
+    if (!is_zero_or_absent(node.input(2)) && !is_float8(node.input(2)->dtype())) return {};
+    const Var y = call(b, "FakeQuantize", {split, scale}, {{"to", static_cast<int>(dtype)}});
+    return join_blocks(y, *granularity, x);
+  }
+  const auto range = range_of(dtype);
+  if (!range) return {};
+  const Var zero = node.input(2) ? parameter(node.input(2)) : b.scalar(x.dtype(), 0);
+  const Var y = call(b, "FakeQuantizeInteger", {split, scale, zero},
+                     {{"low", static_cast<float>(range->low)}, {"high", static_cast<float>(range->high)}});
+  return join_blocks(y, *granularity, x);
+}
+
+void replace_output(Node* node, Var with) {
+  Graph& graph = node->graph();
+  const std::string name = node->output()->name();
+  graph.replace(node->output(), with.value());
+  graph.remove(node);
+  if (with.value()->name() != name) graph.claim_name(with.value(), name);
+}
+
+// Puts one node in the place of a QuantizeLinear and of those after it that take it back.
+int64_t fuse_pair(Node* q) {
+  Graph& graph = q->graph();
+  std::vector<Node*> pairs;
+  for (const Use& use : q->output()->uses()) {
+    if (&use.node->graph() == &graph && dequantizes(*use.node, *q)) pairs.push_back(use.node);
+  }
+  if (pairs.empty() || !q->input(0)->has_rank()) return 0;
+  Builder b(&graph, q);
+  b.set_name(pairs[0]->output()->name());
+  const Var x = b.var(q->input(0));
+  const DType dtype = quantized_type(q->output()->dtype(), q->input(2));
+  Var y = fake_quantize(b, is_float(x.dtype()) ? x : cast(x, q->input(1)->dtype()), *q, dtype);
+  if (!y) return 0;
+  for (Node* dq : pairs) {
+    if (dq->output()->dtype() != y.dtype()) y = cast(y, dq->output()->dtype());
+    replace_output(dq, y);
+  }
+  if (q->output()->uses().empty() && !graph.is_output(q->output())) graph.remove(q);
+  return 1;
+}
+
+// ---- Masters
+
+// The initializer that the node dequantizes, or null.
+const Value* stored_weight(const Node& node) {
+  if (!node.is("DequantizeLinear") || !node.input(0)) return nullptr;
+  const Value* stored = node.input(0);
+  return stored->is_initializer() && is_integer(stored->dtype()) && !stored->graph().is_input(stored) ? stored
+                                                                                                      : nullptr;
+}
+
+// The float weight that the node reads; empty if its scale is not a constant.
+Tensor dequantized(const Node& node) {
+  const auto granularity = granularity_of(node);
+  const Tensor scale = constant_of(node.input(1));
+  if (!granularity || scale.empty() || (node.input(2) && constant_of(node.input(2)).empty())) return {};
+  return dequantize(contents_of(*node.input(0)), scale, constant_of(node.input(2)), *granularity);
+}
+
+}  // namespace
+
+int64_t widen_four_bits(onnx::ModelProto* model) { return widen_four_bits(model->mutable_graph()); }
+
+int64_t fuse_quantization(Graph* graph) {
+  int64_t count = 0;
+  for (Node *node = graph->first(), *next = nullptr; node; node = next) {
+    Node* const before = node->previous();
+    for (const auto& subgraph : node->subgraphs()) count += fuse_quantization(subgraph.graph.get());
+    next = node->next();
+    if (node->is("DynamicQuantizeLinear") && inline_function(node)) {
+      next = before ? before->next() : graph->first();
+    } else if (node->is("QuantizeLinear")) {
+      // The pair's other half may be the next node, which is removed with it.
+      const int64_t fused = fuse_pair(node);
+      if (fused > 0) next = before ? before->next() : graph->first();
+      count += fused;
+    }
+  }
+  return count;
+}
+
+std::vector<const Value*> quantized_weights(const Graph& graph) {
+  std::vector<const Value*> found;
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    const Value* stored = stored_weight(*node);
+    if (stored && std::find(found.begin(), found.end(), stored) == found.end()) found.push_back(stored);
+  }
+  return found;
+}
+
+std::string master_name(const Value& stored) {
+  constexpr std::string_view kSuffix = "_quantized";
+  const std::string& name = stored.name();
+  return name.size() > kSuffix.size() && name.ends_with(kSuffix) ? name.substr(0, name.size() - kSuffix.size()) : name;
+}
+
+std::vector<std::string> make_float_masters(Model* model, const std::vector<std::string>& patterns) {
+  Graph* graph = model->graph.get();
+  std::vector<std::string> made;
+  const auto is_named = [&](const std::string& name) {
+    return std::any_of(patterns.begin(), patterns.end(),
+                       [&](const std::string& pattern) { return pattern == name || matches(pattern, name); });
+  };
+  for (Node *node = graph->first(), *next = nullptr; node; node = next) {
+    next = node->next();
+    const Value* stored = stored_weight(*node);
+    if (!stored) continue;
+    const std::string plain = master_name(*stored);
+    if (!is_named(plain) && !is_named(stored->name())) continue;
+    const Tensor contents = dequantized(*node);
+    if (contents.empty())
+      fail("[Import] --train names '", stored->name(), "', but the scale of ", node->label(), " is not a constant");
+    Value* old = node->input(0);
+    const std::string name = is_named(plain) && !graph->find(plain) ? plain : stored->name();
+    const DType dtype = quantized_type(stored->dtype(), old);
+    if (old->uses().size() == 1) {
+      graph->rename(old, graph->unique_name(old->name() + "/stored"));
+    } else if (graph->find(name)) {
+      fail("[Import] --train names '", name, "', which several nodes dequantize; name other weights");
+    }
+    Value* master = graph->add_initializer(name, contents);
+    Builder b(graph, node);
+    b.set_name(node->output()->name());
+    const Var y = fake_quantize(b, b.var(master), *node, dtype);
+    if (!y) fail("[Import] --train names '", name, "', whose blocks do not divide its size");
+    replace_output(node, y);
+    made.push_back(name);
+  }
+  graph->remove_unused_initializers();
+  return made;
+}
+
+}  // namespace onnx_train
