@@ -76,9 +76,9 @@ struct BuildOptions {
 };
 
 struct ImportOptions {
-  std::string batch = "";              // "", a number, or "dynamic"
-  std::vector<std::string> set = {};   // "sr=16000": inputs that become constants; see fix_inputs.h
-  std::vector<std::string> dims = {};  // "len=3": sizes of symbolic dimensions; see sizes.h
+  std::string batch = "";               // "", a number, or "dynamic"
+  std::vector<std::string> set = {};    // "sr=16000": inputs that become constants; see fix_inputs.h
+  std::vector<std::string> dims = {};   // "len=3": sizes of symbolic dimensions; see sizes.h
   std::vector<std::string> train = {};  // stored integers that become weights; see quantization/import_qdq.h
   bool fix_shapes = false;  // declared types that the graph contradicts are dropped, where they are errors otherwise
   AdaptOptions adapt = {};  // what runtime/adapt.h does to the imported model

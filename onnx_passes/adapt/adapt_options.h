@@ -16,8 +16,8 @@ struct AdaptOptions {
   bool bitfit = false;
   std::vector<std::string> qat;            // "int8", "weights=per_tensor"; see quantization/qat.h
   std::vector<std::string> quantize_base;  // "int4", "block=64"; see quantization/stored_weights.h
-  std::string adapter;  // a folder in PEFT's format
-  uint64_t seed = 0;    // of new heads and adapters
+  std::string adapter;                     // a folder in PEFT's format
+  uint64_t seed = 0;                       // of new heads and adapters
 
   bool any() const {
     return !(cut.empty() && join.empty() && heads.empty() && weights.empty() && lora.empty() && ia3.empty() &&
