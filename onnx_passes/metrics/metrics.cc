@@ -39,6 +39,7 @@ class MetricResolver {
     if (holds_floats(term_, 1, scope_.find(target_name(term_).text)) && !flag_of(term_, "multilabel")) {
       set_option(&term_, "multilabel", 1);
     }
+    check_average();
     const Node* producer = scope_.find(prediction_name(term_).text)->producer();
     const bool is_probability = producer && (producer->op() == "Softmax" || producer->op() == "Sigmoid");
     const bool may_say = find_option(*term_.row, "probabilities") && !find_option(term_, "probabilities");
@@ -66,6 +67,17 @@ class MetricResolver {
     if (term_.row->arguments[1].kind != ArgumentKind::kIndices) return prediction == Prediction::kEstimate;
     if (prediction == Prediction::kYesNo) return term_.row->arguments[1].floats_option;
     return prediction == Prediction::kClasses && !has_floats(loss);
+  }
+
+  void check_average() const {
+    const Option* average = find_option(term_, "average");
+    if (!average || choice_of(term_, "average") != "binary") return;
+    const Value& prediction = *scope_.find(prediction_name(term_).text);
+    if (prediction.rank() < 2) return;
+    const Dim& classes = (*prediction.type().dims)[static_cast<size_t>(integer_of(term_, "axis"))];
+    if (!classes.known() || classes.value() <= 2) return;
+    reader_.fail_at(average->column, concat("average=binary is for at most two classes, and '", prediction.name(),
+                                            "' has ", classes.value()));
   }
 
   bool same_arguments(const LossTerm& loss) const {

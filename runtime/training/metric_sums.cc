@@ -80,9 +80,9 @@ void MetricSums::finish(Metrics* metrics, MetricTables* tables) const {
     const Tensor& sums = sums_.at(output);
     if (sums.empty()) continue;
     const Statistic& statistic = *metric.row->statistic;
-    const bool is_square = &statistic != &kConfusion || flag_of(metric.term, "multilabel") ||
-                           (sums.shape().size() == 2 && sums.shape()[0] == sums.shape()[1]);
-    if (!has_shape(sums, statistic.shape) || !is_square) {
+    const bool is_matrix = &statistic == &kConfusion, yes_no = is_matrix && flag_of(metric.term, "multilabel");
+    const bool is_square = !is_matrix || yes_no || (sums.shape().size() == 2 && sums.shape()[0] == sums.shape()[1]);
+    if (!has_shape(sums, yes_no ? kCounts.shape : statistic.shape) || !is_square) {
       fail_as(ErrorCode::kData, "the statistic '", output, "' of the metric '", metric.name, "' is ",
               to_string(sums.shape()), ", which ", statistic.name, " never is");
     }

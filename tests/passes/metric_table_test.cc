@@ -112,6 +112,8 @@ TEST(MetricTable, MessagesNameWhatAMetricTakes) {
               HasSubstr("the loss has no prediction and target that f1 can take; name them: f1(logits, labels)"));
   EXPECT_THAT(error("cross_entropy(logits)", {"f1(average=mean)"}),
               HasSubstr("column 12: 'average' is one of macro, micro, weighted, binary"));
+  EXPECT_THAT(error("cross_entropy(logits)", {"f1(average=binary)"}),
+              HasSubstr("at most two classes, and 'logits' has 3"));
   EXPECT_THAT(error("cross_entropy(logits)", {"top_k(k=0)"}), HasSubstr("'k' must be 1 or greater"));
   EXPECT_THAT(error("cross_entropy(logits)", {"auc(bins=1)"}), HasSubstr("'bins' must be a whole number from 2"));
   EXPECT_THAT(error("cross_entropy(logits)", {"f1, iou"}), HasSubstr("give --metric once for each"));
