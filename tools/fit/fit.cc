@@ -127,7 +127,7 @@ int train(const FitArguments& a, const Session& session, const std::vector<std::
   prepare_folder(a.trainer.folder);
   if (is_built) save_model(model_of_run(a), a.trainer.folder + "/train.onnx");
   write_file(a.trainer.folder + "/options.json",
-             options_to_json(a.described, derived_options(session, *trainer, checked, memory, found)));
+             options_to_json(recorded_options(a, is_built), derived_options(session, *trainer, checked, memory, found)));
   StopReason reason;
   try {
     reason = train_and_log(a, session.model().metadata(kClasses), trainer);

@@ -158,6 +158,17 @@ std::vector<CommandOption> fit_options(FitArguments* a) {
   return options;
 }
 
+std::vector<CommandOption> recorded_options(const FitArguments& a, bool is_built) {
+  std::vector<CommandOption> recorded = a.described;
+  if (is_built) return recorded;
+  BuildSettings settings;
+  for (const CommandOption& option : options_of_build(&settings)) {
+    const std::string key = key_of(option);
+    if (a.given->count(key) == 0) std::erase_if(recorded, [&](const CommandOption& o) { return key_of(o) == key; });
+  }
+  return recorded;
+}
+
 std::string given_build_options(const FitArguments& a) {
   BuildSettings settings = a.build;
   std::string text;

@@ -36,6 +36,9 @@ std::vector<CommandOption> fit_options(FitArguments* arguments);
 // Completes `arguments` from the texts among them. Throws UsageError for options that do not go together.
 void check_usage(FitArguments* arguments);
 
+// What options.json has: of a run of a training model no options of `build`, which are for forward models.
+std::vector<CommandOption> recorded_options(const FitArguments& arguments, bool is_built);
+
 // The options of `build` among them that are given, by name and value: "--loss mse".
 std::string given_build_options(const FitArguments& arguments);
 

@@ -38,6 +38,12 @@ def test_digits_are_written_as_pictures_in_a_folder_for_each_class(run, tmp_path
     assert sorted(path.parent.name for path in (tmp_path / "digits").rglob("*.png")) == ["3", "7"]
 
 
+def test_shapes_are_written_with_their_boxes(run, tmp_path):
+    run("shapes_to_detect.py")["main"](tmp_path / "shapes", 3, 2)
+    assert len(list((tmp_path / "shapes" / "train").rglob("*.png"))) == 3
+    assert len(list((tmp_path / "shapes").rglob("annotations.json"))) == 2
+
+
 def test_training_from_a_data_loader_lowers_the_loss(run):
     names = run("torch_data_loader.py")
     first, last = names["losses"][:5], names["losses"][-5:]

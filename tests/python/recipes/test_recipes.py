@@ -19,7 +19,8 @@ def in_float64(block):
     return block.replace("onnx-train fit ", "onnx-train fit --dtype float64 ")
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+# test_detection.py compares the detector, whose loss is a model that PyTorch exported.
+@pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe != "detector"])
 def test_a_recipe_trains_as_pytorch_does_on_the_same_batches(recipe, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(same, "FLOAT", torch.float64)
@@ -32,7 +33,7 @@ def test_a_recipe_trains_as_pytorch_does_on_the_same_batches(recipe, tmp_path, m
 
 def test_every_recipe_is_linked():
     index = pages.text_of("docs/recipes/index.md")
-    assert len(RECIPES) == 11 and all(f"]({recipe}.md)" in index for recipe in RECIPES)
+    assert len(RECIPES) == 12 and all(f"]({recipe}.md)" in index for recipe in RECIPES)
 
 
 def test_each_program_that_makes_a_models_start_has_a_recipe():
