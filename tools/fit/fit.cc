@@ -126,8 +126,9 @@ int train(const FitArguments& a, const Session& session, const std::vector<std::
           const MemoryRows& memory, const Found& found, bool is_built, Trainer* trainer) {
   prepare_folder(a.trainer.folder);
   if (is_built) save_model(model_of_run(a), a.trainer.folder + "/train.onnx");
-  write_file(a.trainer.folder + "/options.json",
-             options_to_json(recorded_options(a, is_built), derived_options(session, *trainer, checked, memory, found)));
+  write_file(
+      a.trainer.folder + "/options.json",
+      options_to_json(recorded_options(a, is_built), derived_options(session, *trainer, checked, memory, found)));
   StopReason reason;
   try {
     reason = train_and_log(a, session.model().metadata(kClasses), trainer);
