@@ -113,7 +113,7 @@ bool stops_gradients(const Graph& graph) {
 
 // The one operator of ours that a forward model, or a loss, may call: declares its function in the model's opset.
 void declare_stop_gradient(Model* model) {
-  model->context->functions.erase_if([](const auto&) { return true; });
+  model->context->functions.erase_if([](const auto& f) { return f->domain() == kDomain && f->name() == "StopGradient"; });
   if (stops_gradients(*model->graph)) declare_function(*model->context, "StopGradient");
 }
 
@@ -359,6 +359,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   fix_dimensions(graph, sizes);
   normalize(&model, notes);
   const Marks<Node> silent = add_statistics_outputs(graph);
+  model.context->functions.erase_if([](const auto&) { return true; });  // their calls are inlined
   declare_stop_gradient(&model);
   expect_known_operators(*graph, /*inside=*/false);
   const int64_t from = raise_opset(&model);

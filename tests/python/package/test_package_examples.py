@@ -38,7 +38,8 @@ def test_digits_are_written_as_pictures_in_a_folder_for_each_class(run, tmp_path
     assert sorted(path.parent.name for path in (tmp_path / "digits").rglob("*.png")) == ["3", "7"]
 
 
-def test_shapes_are_written_with_their_boxes(run, tmp_path):
+def test_shapes_are_written_with_their_boxes(run, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
     run("shapes_to_detect.py")["main"](tmp_path / "shapes", 3, 2)
     assert len(list((tmp_path / "shapes" / "train").rglob("*.png"))) == 3
     assert len(list((tmp_path / "shapes").rglob("annotations.json"))) == 2
