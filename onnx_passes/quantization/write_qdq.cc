@@ -230,6 +230,14 @@ class IntegerStore {
     ++stored_;
   }
 
+  // A bias [channels]; PyTorch's exporter writes one of zeros as an Expand. Empty if it is not a constant.
+  static Tensor constant_bias(const Value* bias, int64_t channels) {
+    const Node* node = bias ? bias->producer() : nullptr;
+    if (!node || !node->is("Expand")) return constant_of(bias);
+    const Tensor number = constant_of(node->input(0));
+    return number.size() == 1 ? Tensor::full(number.dtype(), {channels}, number.at(0)) : Tensor();
+  }
+
   // y = (conv(x) + b - mean) f + beta, f = gamma / √(var + epsilon), is a convolution whose scales are times f.
   void fold_batch_norm(Node* norm) {
     Node* conv = norm->input(0)->producer();
@@ -238,7 +246,7 @@ class IntegerStore {
     const Tensor scale = weight ? constant_of(weight->input(1)) : Tensor();
     const Tensor gamma = constant_of(norm->input(1)), beta = constant_of(norm->input(2));
     const Tensor mean = constant_of(norm->input(3)), variance = constant_of(norm->input(4));
-    const Tensor bias = constant_of(conv->input(2));
+    const Tensor bias = constant_bias(conv->input(2), gamma.size());
     const bool by_channel = weight && weight->output()->uses().size() == 1 && weight->attr("axis", 1) == 0 &&
                             scale.size() == gamma.size() && scale.shape().size() == 1;
     if (!by_channel || gamma.empty() || beta.empty() || mean.empty() || variance.empty()) return;
