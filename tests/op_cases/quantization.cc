@@ -33,11 +33,12 @@ OpCase integers(Shape x, Tensor scale, Tensor zero, float low, float high) {
           .no_derivative = kStraight};
 }
 
-OpCase ours(const char* op, std::vector<OpInput> inputs, Attrs attrs) {
+OpCase ours(const char* op, std::vector<OpInput> inputs, Attrs attrs, double tolerance = 1e-5) {
   return {.op = op,
           .inputs = std::move(inputs),
           .attrs = std::move(attrs),
           .domain = "onnx_train",
+          .tolerance = tolerance,
           .gradient = false,
           .no_derivative = kStraight};
 }
@@ -50,8 +51,16 @@ std::vector<OpCase> quantization_cases() {
   const OpInput stored = {{3, 4}, -128, 127, {}, {}, DType::kInt8};
   std::vector<OpCase> cases = {integers({2, 3, 4}, scales, zeros, -8, 7), integers({2, 3, 4}, scale, zero, 0, 15),
                                integers({0, 3, 4}, scale, zero, -128, 127),
-                               ours("FakeQuantizeActivation", {{{5, 7}, -3, 3}, {.value = range}}, {}),
+                               // A value between two steps may go to the other one in float32: a step of 255 over 4.
+                               ours("FakeQuantizeActivation", {{{5, 7}, -3, 3}, {.value = range}}, {}, 1.001 / 127.5),
                                ours("FakeQuantizeWeight", {{{3, 4}}}, {{"axes", std::vector<int64_t>{1}}})};
+  OpCase quantized{.op = "QuantizeLinear",
+                   .inputs = {{.shape = {3, 4}, .low = -3, .high = 3, .single = true},
+                              {.value = Tensor::scalar(0.25f), .single = true},
+                              {.value = Tensor::scalar<uint8_t>(9)}}};
+  quantized.gradient = false;
+  quantized.no_derivative = "its integers have none; what goes straight through is FakeQuantizeInteger";
+  cases.push_back(quantized);
   cases.push_back(ours("UnpackInt4", {{{3, 4}, 0, 255, {}, {}, DType::kUint8}}, {}));
   for (const Tensor& s : {Tensor::scalar(0.25f), Tensor::of<float>({4}, {1, 0.5f, 0.25f, 2})}) {
     OpCase row{.op = "DequantizeLinear", .inputs = {stored, {.value = s, .single = true}}};
