@@ -113,7 +113,8 @@ bool stops_gradients(const Graph& graph) {
 
 // The one operator of ours that a forward model, or a loss, may call: declares its function in the model's opset.
 void declare_stop_gradient(Model* model) {
-  model->context->functions.erase_if([](const auto& f) { return f->domain() == kDomain && f->name() == "StopGradient"; });
+  model->context->functions.erase_if(
+      [](const auto& f) { return f->domain() == kDomain && f->name() == "StopGradient"; });
   if (stops_gradients(*model->graph)) declare_function(*model->context, "StopGradient");
 }
 

@@ -49,13 +49,14 @@ std::vector<OpCase> quantization_cases() {
   const Tensor scales = Tensor::of<float>({3, 1}, {0.5f, 0.03125f, 1}), zeros = Tensor::of<float>({3, 1}, {0, 3, -2});
   const Tensor scale = Tensor::scalar(0.25f), zero = Tensor::scalar(1.0f), range = Tensor::of<float>({2}, {-2, 2});
   const OpInput stored = {{3, 4}, -128, 127, {}, {}, DType::kInt8};
-  std::vector<OpCase> cases = {integers({2, 3, 4}, scales, zeros, -8, 7), integers({2, 3, 4}, scale, zero, 0, 15),
-                               integers({0, 3, 4}, scale, zero, -128, 127),
-                               // A value between two steps may go to the other one in float32: a step of 255 over 4.
-                               ours("FakeQuantizeActivation", {{{5, 7}, -3, 3}, {.value = range}}, {}, 1.001 / 127.5),
-                               ours("FakeQuantizeWeight", {{{3, 4}}}, {{"axes", std::vector<int64_t>{1}}})};
+  std::vector<OpCase> cases = {
+      integers({2, 3, 4}, scales, zeros, -8, 7), integers({2, 3, 4}, scale, zero, 0, 15),
+      integers({0, 3, 4}, scale, zero, -128, 127),
+      // A value halfway between two steps may go to the other one in float32: by 4/255, of 2 at most.
+      ours("FakeQuantizeActivation", {{{5, 7}, -3, 3}, {.value = range}}, {}, 1.001 / 127.5),
+      ours("FakeQuantizeWeight", {{{3, 4}}}, {{"axes", std::vector<int64_t>{1}}})};
   OpCase quantized{.op = "QuantizeLinear",
-                   .inputs = {{.shape = {3, 4}, .low = -3, .high = 3, .single = true},
+                   .inputs = {{.value = Tensor::of<float>({2, 3}, {-3, -0.9f, 0, 0.3f, 1.1f, 90}), .single = true},
                               {.value = Tensor::scalar(0.25f), .single = true},
                               {.value = Tensor::scalar<uint8_t>(9)}}};
   quantized.gradient = false;
