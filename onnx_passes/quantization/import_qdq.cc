@@ -231,7 +231,8 @@ std::vector<std::string> make_float_masters(Model* model, const std::vector<std:
     replace_output(node, y);
     made.push_back(name);
   }
-  graph->remove_unused_initializers();
+  // Nothing else of the model is touched: what nothing reads may be the original of a folded weight.
+  if (!made.empty()) graph->remove_unused_initializers();
   return made;
 }
 
