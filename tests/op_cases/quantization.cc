@@ -46,13 +46,21 @@ OpCase ours(const char* op, std::vector<OpInput> inputs, Attrs attrs) {
 
 std::vector<OpCase> quantization_cases() {
   const Tensor scales = Tensor::of<float>({3, 1}, {0.5f, 0.03125f, 1}), zeros = Tensor::of<float>({3, 1}, {0, 3, -2});
-  const Tensor scale = Tensor::scalar(0.25f), zero = Tensor::scalar(1.0f), range = Tensor::of<float>({2}, {-2, 2});
+  const Tensor scale = Tensor::scalar(0.25f), zero = Tensor::scalar(1.0f),
+               range = Tensor::of<float>({2}, {-2, 1.984375f});  // 255 / 64
   const OpInput stored = {{3, 4}, -128, 127, {}, {}, DType::kInt8};
   std::vector<OpCase> cases = {integers({2, 3, 4}, scales, zeros, -8, 7), integers({2, 3, 4}, scale, zero, 0, 15),
                                integers({0, 3, 4}, scale, zero, -128, 127),
                                ours("FakeQuantizeActivation", {{{5, 7}, -3, 3}, {.value = range}}, {}),
                                ours("FakeQuantizeWeight", {{{3, 4}}}, {{"axes", std::vector<int64_t>{1}}})};
   cases.push_back(ours("UnpackInt4", {{{3, 4}, 0, 255, {}, {}, DType::kUint8}}, {}));
+  OpCase to_integers{.op = "QuantizeLinear",
+                     .inputs = {{.value = Tensor::of<float>({4}, {-1, 0.3f, 5, 90}), .single = true},
+                                {.value = Tensor::scalar(0.25f), .single = true}}};
+  to_integers.gradient = false;
+  to_integers.no_derivative = kStraight;
+  to_integers.dynamic = false;
+  cases.push_back(to_integers);
   for (const Tensor& s : {Tensor::scalar(0.25f), Tensor::of<float>({4}, {1, 0.5f, 0.25f, 2})}) {
     OpCase row{.op = "DequantizeLinear", .inputs = {stored, {.value = s, .single = true}}};
     row.attrs = {{"axis", 1}};
