@@ -47,7 +47,8 @@ OpCase ours(const char* op, std::vector<OpInput> inputs, Attrs attrs, double tol
 
 std::vector<OpCase> quantization_cases() {
   const Tensor scales = Tensor::of<float>({3, 1}, {0.5f, 0.03125f, 1}), zeros = Tensor::of<float>({3, 1}, {0, 3, -2});
-  const Tensor scale = Tensor::scalar(0.25f), zero = Tensor::scalar(1.0f), range = Tensor::of<float>({2}, {-2, 2});
+  const Tensor scale = Tensor::scalar(0.25f), zero = Tensor::scalar(1.0f),
+               range = Tensor::of<float>({2}, {-2, 1.984375f});  // 255 / 64
   const OpInput stored = {{3, 4}, -128, 127, {}, {}, DType::kInt8};
   std::vector<OpCase> cases = {
       integers({2, 3, 4}, scales, zeros, -8, 7), integers({2, 3, 4}, scale, zero, 0, 15),
@@ -63,6 +64,13 @@ std::vector<OpCase> quantization_cases() {
   quantized.no_derivative = "its integers have none; what goes straight through is FakeQuantizeInteger";
   cases.push_back(quantized);
   cases.push_back(ours("UnpackInt4", {{{3, 4}, 0, 255, {}, {}, DType::kUint8}}, {}));
+  OpCase to_integers{.op = "QuantizeLinear",
+                     .inputs = {{.value = Tensor::of<float>({4}, {-1, 0.3f, 5, 90}), .single = true},
+                                {.value = Tensor::scalar(0.25f), .single = true}}};
+  to_integers.gradient = false;
+  to_integers.no_derivative = kStraight;
+  to_integers.dynamic = false;
+  cases.push_back(to_integers);
   for (const Tensor& s : {Tensor::scalar(0.25f), Tensor::of<float>({4}, {1, 0.5f, 0.25f, 2})}) {
     OpCase row{.op = "DequantizeLinear", .inputs = {stored, {.value = s, .single = true}}};
     row.attrs = {{"axis", 1}};

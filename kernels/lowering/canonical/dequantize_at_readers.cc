@@ -33,12 +33,12 @@ bool is_stored(const Value& integers) {
 
 bool dequantize_at_readers(Model& model) {
   bool changed = false;
-  for (Node* node = model.graph->first(); node; node = node->next()) {
+  for (const Node* node : model.graph->nodes()) {  // not the copies
     if (!node->is("DequantizeLinear") || !is_stored(*node->input(0)) || model.graph->is_output(node->output()))
       continue;
-    const std::vector<Reader> readers = readers_of(*node->output());
-    for (size_t i = 1; i < readers.size(); ++i) {
-      const auto& [use, transpose] = readers[i];
+    // Each has its own directly before it, the first one, too: the file may have all of them at its beginning. The node
+    // itself is dead then.
+    for (const auto& [use, transpose] : readers_of(*node->output())) {
       Builder b(model.graph.get(), use.node);
       b.set_name(node->output()->name() + "/again");
       std::vector<Var> inputs;
