@@ -119,6 +119,7 @@ def test_build_takes_little_longer_than_copying_its_output(large, tmp_path):
     while len(ratios) < 12 and not (ratios and min(ratios) < 2):  # other processes delay one or the other
         _, _, seconds = peak_of("build", large, "-o", tmp_path / "t.onnx")
         ratios.append(seconds / seconds_to_copy(tmp_path / "t.onnx", tmp_path / "copy.onnx"))
+        (tmp_path / "t.onnx").unlink()  # both make a new file: ext4 takes longer to replace one
     assert min(ratios) < 2, ratios
 
 
