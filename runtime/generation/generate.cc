@@ -43,7 +43,7 @@ class Windows {
     return std::min(static_cast<int64_t>(text.size()), context_);
   }
 
-  // The inputs for the texts; what is behind a text is `padding`.
+  // The inputs for the texts. Positions after the end of a text hold `padding`.
   const TensorMap& of(const Texts& texts, int64_t padding) {
     int64_t longest = 1;
     for (const auto& text : texts) longest = std::max(longest, read_of(text));
@@ -107,7 +107,7 @@ std::vector<std::vector<double>> next_logits(Session* session, const Windows& wi
   fail("the model has no output float[batch, tokens, vocabulary], the logits of the next tokens");
 }
 
-// A text ends where its window does not, so what is behind it must not matter.
+// Windows are longer than texts, so logits must not depend on the positions after a text.
 void check_is_causal(const std::vector<std::vector<double>>& one, const std::vector<std::vector<double>>& other) {
   constexpr double kRounding = 1e-3;
   for (size_t i = 0; i < one.size(); ++i) {

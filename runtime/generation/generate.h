@@ -1,6 +1,6 @@
 // Texts that a causal language model writes, a token at a time. The model maps int[batch, tokens] to logits
 // float[batch, tokens, vocabulary]; inputs named as masks, positions and token types are filled as for training
-// (runtime/data/tokens.h), with 0 in masks behind the text. All texts are in one batch, which is as long as the
+// (runtime/data/tokens.h), and masks are 0 after the text. All texts are in one batch, which is as long as the
 // longest, rounded up so that few plans are made; nothing is kept between two tokens. The caller owns the session,
 // which one thread uses at a time.
 #pragma once

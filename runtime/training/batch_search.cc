@@ -73,7 +73,7 @@ class Search {
   }
 
  private:
-  // The size to plan next, above `most` and below `above`: where a line through the last plan meets the limit.
+  // The size to plan next, between `most` and `above`: where a line through the last two plans meets the limit.
   int64_t choose(int64_t most, int64_t above, int64_t last, double last_bytes, double slope) const {
     const int64_t middle = most + (above - most) / 2;
     if (above - most <= 2 || !std::isfinite(slope) || slope <= 0) return std::max(middle, most + 1);

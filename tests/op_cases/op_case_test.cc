@@ -361,7 +361,7 @@ TEST_P(OpCases, Holds) {
       return record_case(row, inputs, concat(folder, "/", name.substr(name.find('/') + 1)));
     }
     check_forward(row, inputs);
-    // Rules are the same whatever instructions a CPU has (kernels/isa_test.sh), and their kernels have rows of their
+    // Rules do not depend on the instructions of a CPU (kernels/isa_test.sh), and their kernels have rows of their
     // own.
     if (HasFatalFailure() || std::getenv("ONNX_TRAIN_ISA")) return;
     row.gradient ? check_gradient(row, inputs) : check_exemption(row, inputs);

@@ -4,10 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
@@ -15,6 +12,7 @@
 #include "onnx_passes/loss/loss_model.h"
 #include "onnx_passes/training/training_mode.h"
 #include "tests/support/error_of.h"
+#include "tests/support/golden.h"
 
 namespace onnx_train {
 namespace {
@@ -63,20 +61,7 @@ TEST(LossTable, NamesAndOptionsAreUnique) {
   }
 }
 
-TEST(LossTable, IsTheReferenceInTheDocumentation) {
-  const std::string path = std::string(ONNX_TRAIN_SOURCE_DIR) + "/docs/losses.md";
-  const std::string marker = "UPDATE_GOLDEN=1 writes it -->\n";
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  const size_t start = text.str().find(marker);
-  ASSERT_NE(start, std::string::npos);
-  const std::string before = text.str().substr(0, start + marker.size());
-  if (std::getenv("UPDATE_GOLDEN")) {
-    std::ofstream(path) << before << '\n' << loss_reference();
-    return;
-  }
-  EXPECT_EQ(text.str().substr(before.size()), '\n' + loss_reference()) << "UPDATE_GOLDEN=1 accepts the change";
-}
+TEST(LossTable, IsTheReferenceInTheDocumentation) { expect_reference("losses.md", loss_reference()); }
 
 TEST(LossTable, MessagesNameWhatALossTakes) {
   EXPECT_THAT(error("huber(logits, gamma=1)"),

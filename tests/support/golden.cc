@@ -7,6 +7,7 @@
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "tests/support/golden.h"
 
@@ -14,6 +15,7 @@ namespace onnx_train {
 namespace {
 
 constexpr const char* kSeparator = "\n---\n";
+constexpr const char* kWritten = "UPDATE_GOLDEN=1 writes it -->\n\n";
 
 // Beside the program, where scripts/gpu_pack puts it, or in the source tree.
 std::filesystem::path golden_folder() {
@@ -30,24 +32,34 @@ std::string read(const std::string& path) {
   return text.str();
 }
 
+// Compares what is after the separator with `made`, or writes it there.
+void expect_after(const std::string& separator, const std::string& path, const std::string& text,
+                  const std::string& made) {
+  const size_t cut = text.find(separator);
+  if (std::getenv("UPDATE_GOLDEN")) {
+    std::ofstream(path) << text.substr(0, cut) << separator << made;
+    return;
+  }
+  ASSERT_NE(cut, std::string::npos) << path << " has no result yet; run with UPDATE_GOLDEN=1";
+  EXPECT_EQ(made, text.substr(cut + separator.size())) << path << "; UPDATE_GOLDEN=1 accepts the change";
+}
+
 }  // namespace
+
+void expect_reference(const std::string& page, const std::string& reference) {
+  const std::string path = concat(ONNX_TRAIN_SOURCE_DIR, "/docs/", page), text = read(path);
+  ASSERT_NE(text.find(kWritten), std::string::npos) << path;
+  expect_after(kWritten, path, text, reference);
+}
 
 void expect_golden(const std::string& name, const std::vector<Pass>& passes) {
   const std::string path = golden_folder() / (name + ".txt");
   const std::string text = read(path);
-  const size_t cut = text.find(kSeparator);
-  const std::string before = text.substr(0, cut);
-  Model model = from_text(before);
+  Model model = from_text(text.substr(0, text.find(kSeparator)));
   infer_types(model.graph.get());
   for (const Pass& pass : passes) pass.run(model);
   model.context->functions.erase_if([](const auto& f) { return f->domain() == kDomain; });
-  const std::string after = to_text(model);
-  if (std::getenv("UPDATE_GOLDEN")) {
-    std::ofstream(path) << before << kSeparator << after;
-    return;
-  }
-  ASSERT_NE(cut, std::string::npos) << path << " has no result yet; run with UPDATE_GOLDEN=1";
-  EXPECT_EQ(after, text.substr(cut + std::string(kSeparator).size())) << path << "; UPDATE_GOLDEN=1 accepts the change";
+  expect_after(kSeparator, path, text, to_text(model));
 }
 
 }  // namespace onnx_train

@@ -10,6 +10,9 @@
 
 namespace onnx_train {
 
+// Compares the end of docs/<page>, from the line that says that UPDATE_GOLDEN=1 writes it, with what tables say.
+void expect_reference(const std::string& page, const std::string& reference);
+
 // Infers the model's types, runs the passes, and compares.
 void expect_golden(const std::string& name, const std::vector<Pass>& passes);
 

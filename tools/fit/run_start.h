@@ -28,7 +28,8 @@ struct Start {
   std::optional<BuiltForRun> built;          // when a new run is given a forward model
 };
 
-// Whether the folder holds a run to go on with. Throws UsageError for one that nobody wants to go on with.
+// Whether the folder holds a run, which is resumed. Throws UsageError if neither --resume nor --overwrite is given for
+// it.
 bool finds_run(const FitArguments& arguments);
 
 Start start_anew(const FitArguments& arguments);
