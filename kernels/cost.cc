@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/subgraph_calls.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/inlining.h"
@@ -65,8 +66,10 @@ Flops flops_of_body(const Node& call, const onnx::FunctionProto& function) {
 // ---- Control flow
 
 double trip_count(const Node& node) {
-  if (node.is("Scan")) {
+  const bool is_call = node.is(kCallScan, kDomain);
+  if (is_call || node.is("Scan")) {
     const Value* last = node.inputs().empty() ? nullptr : node.inputs().back();
+    if (is_call) last = node.input(static_cast<int>(node.attr("states", 0)));
     return last && last->has_rank() && last->rank() > 0 ? size_or_one(last->type().dims->front()) : 1;
   }
   const Tensor count = node.input(0) ? constant_of(node.input(0)) : Tensor();
@@ -98,7 +101,7 @@ Flops flops_of(const Node& node) {
   Flops flops;
   for (const Node::Subgraph& subgraph : node.subgraphs()) {
     const Flops inside = flops_of(*subgraph.graph);
-    if (node.is("If")) {
+    if (node.is("If") || node.is(kCallIf, kDomain)) {
       for (const auto& [dtype, count] : inside) flops[dtype] = std::max(flops[dtype], count);
     } else {
       add(inside, trip_count(node), &flops);

@@ -87,7 +87,14 @@ void run_now(const Prepared& prepared, const Node& node, const void* const* inpu
 
 bool may_reject_data(const Device& device, const Node& node) {
   const auto& rows = device.kernels().rows(node.domain(), node.op());
-  return std::any_of(rows.begin(), rows.end(), [](const Kernel* k) { return k->input_check == InputCheck::kChecks; });
+  if (std::any_of(rows.begin(), rows.end(), [](const Kernel* k) { return k->input_check == InputCheck::kChecks; }))
+    return true;
+  for (const auto& subgraph : node.subgraphs()) {
+    for (const Node* n = subgraph.graph->first(); n; n = n->next()) {
+      if (may_reject_data(device, *n)) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace onnx_train

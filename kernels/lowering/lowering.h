@@ -58,6 +58,8 @@ bool remove_dead_nodes(Model& model);
 
 // Merges nodes that compute the same number from the same numbers.
 bool share_scalars(Model& model);
+// Merges all nodes with one result that compute the same.
+bool share_equal_nodes(Model& model);
 
 // Removes the bias of a convolution or Gemm if it is constant zeros.
 bool drop_zero_biases(Model& model);

@@ -5,6 +5,7 @@
 
 #include "kernels/device.h"
 #include "kernels/lowering/attention/block_attention.h"
+#include "kernels/lowering/canonical/control_flow.h"
 #include "kernels/lowering/canonical/quantization.h"
 #include "kernels/lowering/canonical/sequences_first.h"
 #include "kernels/lowering/memory/recompute.h"
@@ -36,6 +37,8 @@ LoweringRun unfolds(F pass) {
 bool fold_again(Model& model, Lowering& l) { return l.is_unfolded && fold_constants(model); }
 
 bool lay_channels_last(Model& model, Lowering& l) { return channels_last(model, l.traits.takes_channels_last); }
+
+bool expand_for_device(Model& model, Lowering& l) { return expand_control_flow(model, l.device.uses_host_memory()); }
 
 bool attend_by_blocks(Model& model, Lowering& l) {
   return block_attention(model, l.traits.least_keys, l.traits.attends_through_roundings);
@@ -74,8 +77,8 @@ const std::vector<LoweringPass>& lowering_table() {
       // share_recurrent_steps comes first: expanded bodies of a recurrence and of its training form look alike.
       {"expand_functions", "canonical", {"share_recurrent_steps"}, every_plan, unfolds(expand_functions)},
       {"expand_quantization", "canonical", {"expand_functions"}, every_plan, unfolds(expand_quantization)},
-      {"unroll_scans", "canonical", {"expand_functions"}, every_plan, unfolds(unroll_scans)},
-      {"fold_constants", "canonical", {"unroll_scans"}, every_plan, fold_again},
+      {"expand_control_flow", "canonical", {"expand_functions"}, every_plan, unfolds(expand_for_device)},
+      {"fold_constants", "canonical", {"expand_control_flow"}, every_plan, fold_again},
       {"remove_dead_nodes", "canonical", {"fold_constants"}, every_plan, remove_dead_nodes},
       {"share_scalars", "canonical", {"fold_constants"}, by_default, share_scalars},
       {"drop_zero_biases", "canonical", {"fold_constants"}, by_default, drop_zero_biases},

@@ -2,6 +2,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "onnx_passes/gradients/control_flow.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
@@ -44,7 +45,7 @@ const std::vector<const GradientRule*>& gradient_rules() {
     static std::vector<std::vector<GradientRule>> families = {
         elementwise_rules(), activation_rules(), product_rules(),    convolution_rules(),  normalization_rules(),
         reduction_rules(),   shape_rules(),      indexing_rules(),   loss_rules(),         random_rules(),
-        precision_rules(),   recurrent_rules(),  resampling_rules(), quantization_rules(),
+        precision_rules(),   recurrent_rules(),  resampling_rules(), quantization_rules(), control_flow_rules(),
     };
     std::vector<const GradientRule*> rules;
     for (const auto& family : families) {
@@ -83,15 +84,8 @@ struct Path {
   ValueSet values;
 };
 
-Path find_path(const std::vector<Value*>& outputs, const std::vector<Value*>& with_respect_to) {
-  Graph* graph = &outputs.at(0)->graph();
-  for (const Value* output : outputs) {
-    for (Graph* g = &output->graph(); g; g = g->parent()) {
-      if (g->parent() == graph) graph = &output->graph();  // the innermost of the outputs' graphs
-    }
-  }
-  const std::vector<Node*> order = nodes_in_order(graph);
-  ValueSet reached(with_respect_to.begin(), with_respect_to.end());  // depends on with_respect_to
+// What depends on `reached` and carries a gradient to them.
+ValueSet reach(const std::vector<Node*>& order, ValueSet reached) {
   for (const Node* node : order) {
     const GradientRule* rule = find_gradient_rule(*node);
     if (rule && rule->trait == Trait::kZero) continue;
@@ -105,6 +99,18 @@ Path find_path(const std::vector<Value*>& outputs, const std::vector<Value*>& wi
       if (carries) reached.insert(output);
     }
   }
+  return reached;
+}
+
+Path find_path(const std::vector<Value*>& outputs, const std::vector<Value*>& with_respect_to) {
+  Graph* graph = &outputs.at(0)->graph();
+  for (const Value* output : outputs) {
+    for (Graph* g = &output->graph(); g; g = g->parent()) {
+      if (g->parent() == graph) graph = &output->graph();  // the innermost of the outputs' graphs
+    }
+  }
+  const std::vector<Node*> order = nodes_in_order(graph);
+  const ValueSet reached = reach(order, {with_respect_to.begin(), with_respect_to.end()});
   Path path;
   ValueSet wanted(outputs.begin(), outputs.end());  // an output depends on it
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
@@ -145,6 +151,9 @@ std::vector<Obstacle> obstacles_on(const Path& path) {
       const size_t cut = reason.find("; ");
       if (!reason.empty())
         refused.push_back({node, reason.substr(0, cut), cut == std::string::npos ? "" : reason.substr(cut + 2)});
+      if (node->subgraphs().empty()) continue;
+      const std::vector<Obstacle> inside = obstacles_inside(*node, path.values);
+      missing.insert(missing.end(), inside.begin(), inside.end());
     } else if (!has_function_body(*node)) {
       missing.push_back(
           {node, concat("no gradient is defined for ", node->op(), has_kernel(*node) ? "" : ", nor is a kernel"),
@@ -197,7 +206,7 @@ class Backward {
       }
     }
     builder_.set_name(concat("grad/", named_after ? named_after->name() : node.op()));
-    Grad grad(&builder_, &node, std::move(dy), needs);
+    Grad grad(&builder_, &node, std::move(dy), needs, outer_of(node));
     const GradientRule& rule = *find_gradient_rule(node);
     Gradients gradients = rule.rule(grad);
     for (size_t i = 0; i < gradients.size() && i < needs.size(); ++i) {
@@ -207,12 +216,26 @@ class Backward {
       add(input,
           rule.trait == Trait::kBroadcasts ? sum_to_shape_of(gradients[i], grad.x(static_cast<int>(i))) : gradients[i]);
     }
+    for (const auto& [value, gradient] : grad.sent()) add(value, gradient);
   }
 
   Builder& builder() { return builder_; }
   const Path& path() const { return path_; }
 
  private:
+  // What the node's subgraphs read of other graphs and needs a gradient.
+  std::vector<const Value*> outer_of(const Node& node) const {
+    std::vector<const Value*> outer;
+    for (const auto& subgraph : node.subgraphs()) {
+      const auto add = [&](const Value* v) {
+        if (path_.values.count(v) && std::count(outer.begin(), outer.end(), v) == 0) outer.push_back(v);
+      };
+      for (const Node* n = subgraph.graph->first(); n; n = n->next()) for_each_input(*n, add);
+      for (const Value* output : subgraph.graph->outputs()) add(output);
+    }
+    return outer;
+  }
+
   Builder builder_;
   Path path_;
   std::unordered_map<const Value*, std::vector<Var>> pending_;
@@ -245,6 +268,10 @@ std::vector<Obstacle> find_obstacles(const std::vector<Value*>& outputs, const s
 
 std::vector<Obstacle> find_obstacles(const Value* loss, const std::vector<Value*>& with_respect_to) {
   return find_obstacles(std::vector<Value*>{const_cast<Value*>(loss)}, with_respect_to);
+}
+
+std::unordered_set<const Value*> reached_from(const std::vector<const Value*>& values, Graph* graph) {
+  return reach(graph->nodes(), {values.begin(), values.end()});
 }
 
 std::vector<Value*> add_gradients(Graph* graph, Value* loss, const std::vector<Value*>& with_respect_to) {

@@ -13,6 +13,8 @@
 
 #include <functional>
 #include <string>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "onnx_passes/ir/builder.h"
@@ -24,8 +26,9 @@ using Gradients = std::vector<Var>;
 // One node as its rule sees it.
 class Grad {
  public:
-  Grad(Builder* builder, const Node* node, std::vector<Var> dy, std::vector<bool> needs)
-      : builder_(builder), node_(node), dy_(std::move(dy)), needs_(std::move(needs)) {}
+  Grad(Builder* builder, const Node* node, std::vector<Var> dy, std::vector<bool> needs,
+       std::vector<const Value*> outer = {})
+      : builder_(builder), node_(node), dy_(std::move(dy)), needs_(std::move(needs)), outer_(std::move(outer)) {}
 
   const Node& node() const { return *node_; }
   Builder& b() const { return *builder_; }
@@ -43,6 +46,11 @@ class Grad {
   // Whether a gradient of input i is wanted. A rule may save work by asking; the driver drops what nobody wants.
   bool needs(int i) const { return i < num_inputs() && needs_[static_cast<size_t>(i)]; }
 
+  // The values of other graphs that the node's subgraphs read and of which a gradient is wanted, and a gradient of one.
+  const std::vector<const Value*>& outer() const { return outer_; }
+  void send(const Value* outer, Var gradient) { sent_.emplace_back(outer, gradient); }
+  const std::vector<std::pair<const Value*, Var>>& sent() const { return sent_; }
+
   // The rule's answer: gradients of inputs 0, 1, ... ; missing ones at the end are none.
   template <typename... Vars>
   Gradients to(Vars... gradients) const {
@@ -57,6 +65,8 @@ class Grad {
   const Node* node_;
   std::vector<Var> dy_;
   std::vector<bool> needs_;
+  std::vector<const Value*> outer_;
+  std::vector<std::pair<const Value*, Var>> sent_;
 };
 
 enum class Trait {
@@ -95,6 +105,9 @@ std::vector<Obstacle> find_obstacles(const Value* loss, const std::vector<Value*
 // The same for several outputs at once: what lies between the values and any of them.
 std::vector<Obstacle> find_obstacles(const std::vector<Value*>& outputs, const std::vector<Value*>& with_respect_to);
 
+// The values of the graph through which a gradient flows to `values`: they depend on them, and are floats.
+std::unordered_set<const Value*> reached_from(const std::vector<const Value*>& values, Graph* graph);
+
 // Appends the backward pass to `graph`, the loss's graph. Returns for each value of `with_respect_to` its gradient,
 // a value of the same type, named grad/<value> where that is free, or null when the loss does not depend on it. Nodes
 // before the loss may be in `graph` or its parents. Throws one Error that lists every obstacle.
@@ -116,5 +129,6 @@ std::vector<GradientRule> indexing_rules();       // indexing.cc: Gather, Scatte
 std::vector<GradientRule> loss_rules();           // losses.cc: SoftmaxCrossEntropyLoss, our losses
 std::vector<GradientRule> random_rules();         // random.cc: Dropout
 std::vector<GradientRule> precision_rules();      // precision.cc: rounding to 16 bits
+std::vector<GradientRule> control_flow_rules();   // control_flow.cc: If, Scan
 
 }  // namespace onnx_train

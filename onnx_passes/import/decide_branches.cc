@@ -42,13 +42,6 @@ class Trial {
   std::vector<Inferred> before_;
 };
 
-const Graph* branch_of(const Node& node, const char* attribute) {
-  for (const auto& subgraph : node.subgraphs()) {
-    if (subgraph.attribute == attribute) return subgraph.graph.get();
-  }
-  return nullptr;
-}
-
 // The first thing after the If that the branch does not fit: "node 'fc' (Gemm)"; "" if there is none.
 std::string misfit(Node* node, const Graph& branch, const Declarations& declared) {
   Trial trial;
@@ -98,7 +91,7 @@ struct Choice {
 };
 
 std::optional<Choice> choose(Node* node, const Declarations& declared) {
-  const Graph *then = branch_of(*node, "then_branch"), *other = branch_of(*node, "else_branch");
+  const Graph *then = node->subgraph("then_branch"), *other = node->subgraph("else_branch");
   const auto outputs = static_cast<size_t>(node->num_outputs());
   if (!then || !other || then->outputs().size() < outputs || other->outputs().size() < outputs) return std::nullopt;
   if (!differ(*then, *other)) return std::nullopt;

@@ -10,6 +10,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/import/constant_weights.h"
 #include "onnx_passes/import/constants.h"
+#include "onnx_passes/import/counted_loops.h"
 #include "onnx_passes/import/decide_branches.h"
 #include "onnx_passes/import/declared_shapes.h"
 #include "onnx_passes/import/fix_inputs.h"
@@ -20,6 +21,7 @@
 #include "onnx_passes/import/node_order.h"
 #include "onnx_passes/import/rebatch.h"
 #include "onnx_passes/import/sizes.h"
+#include "onnx_passes/import/spectra.h"
 #include "onnx_passes/import/unknown_operators.h"
 #include "onnx_passes/import/unpack_sequence.h"
 #include "onnx_passes/import/upgrade.h"
@@ -215,6 +217,7 @@ void check_nodes(Graph* graph) {
 // Converts the graph's nodes from opset `from` to the opset that is written, and infers their types. Rewrites that need
 // these types happen on the way: parts of sequences are unpacked, and an If is replaced by the branch it takes.
 void settle(Graph* graph, int64_t from, const Notes& notes, Declarations* declared, bool* folded) {
+  Sequences sequences;
   for (Node* node = graph->first(); node;) {
     Node* const before = node->previous();
     const auto again = [&] { return before ? before->next() : graph->first(); };
@@ -235,8 +238,10 @@ void settle(Graph* graph, int64_t from, const Notes& notes, Declarations* declar
     check_types(node);
     infer_types(node);
     declared->refine(*node);
-    node = unpack_sequence(node) || rewrite_for_written_opset(node) ? again() : node->next();
+    Node* const next = node->next();
+    node = sequences.unpack(node) ? next : rewrite_for_written_opset(node) ? again() : next;
   }
+  *folded = *folded || sequences.found();
 }
 
 // Renames values of a subgraph that have the name of a value in an outer graph, which folding branches and lifting
@@ -369,6 +374,13 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   decide_branches(graph, declared, [&](const std::string& node, const std::string& branch, const std::string& misfit) {
     notes.add(node, concat("takes its ", branch, ": the other one does not fit ", misfit), "sizes that need it fail");
     folded = true;
+  });
+  replace_counted_loops(graph, [&](const std::string& node) {
+    notes.add(node, "runs a number of times that its condition does not change", "it is a Scan now");
+  });
+  replace_spectra(&model, [&](const std::string& node) {
+    notes.add(node, "is a product with cosines and sines now",
+              "or a constant, so that it has their gradients and kernels");
   });
   expect_known_operators(*graph, /*inside=*/true);
   if (folded || !options.set.empty()) remove_unread(graph);

@@ -1,13 +1,28 @@
-// Sequences as torch exports them: a tensor is split into a sequence and its parts are extracted again. A function on a
-// graph that one caller owns.
+// Sequences of tensors whose members the graph tells: SequenceConstruct, SequenceEmpty, SequenceInsert, SequenceErase
+// and SplitToSequence with known sizes. What reads such a sequence reads the tensors themselves: SequenceAt at a
+// constant position, ConcatFromSequence (torch.stack, torch.cat), SequenceLength. For one graph, whose nodes are
+// visited in order; one caller owns it.
 #pragma once
+
+#include <unordered_map>
+#include <vector>
 
 #include "onnx_passes/ir/graph.h"
 
 namespace onnx_train {
 
-// Converts a SplitToSequence with inferred types, of which only parts with known indices are read, to a Split. Returns
-// whether the node was replaced.
-bool unpack_sequence(Node* node);
+class Sequences {
+ public:
+  // Notes the members of the sequence that the node makes. If the node makes a tensor of a known sequence, replaces it
+  // and returns true: the node no longer exists. Nodes that make sequences stay, and nothing reads them.
+  bool unpack(Node* node);
+  bool found() const { return !members_.empty(); }
+
+ private:
+  const std::vector<Value*>* members(const Value* sequence) const;
+  bool note(Node* node);
+
+  std::unordered_map<const Value*, std::vector<Value*>> members_;
+};
 
 }  // namespace onnx_train

@@ -167,7 +167,16 @@ Node* Graph::add_node(const std::string& op, const std::vector<Value*>& inputs, 
 
 Graph* Graph::add_subgraph(Node* node, const std::string& attribute) {
   node->subgraphs_.push_back({attribute, std::make_unique<Graph>(context_, this)});
-  return node->subgraphs_.back().graph.get();
+  if (!node->has_attr(attribute)) {  // its place among the attributes, where a file has the graph
+    onnx::AttributeProto place;
+    place.set_name(attribute);
+    place.set_type(onnx::AttributeProto::GRAPH);
+    place.mutable_g();
+    node->set_attr(place);
+  }
+  Graph* graph = node->subgraphs_.back().graph.get();
+  graph->shell().set_name(attribute);
+  return graph;
 }
 
 void Graph::remove(Node* node) {

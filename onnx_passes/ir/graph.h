@@ -153,6 +153,7 @@ class Node {
     std::unique_ptr<Graph> graph;
   };
   const std::vector<Subgraph>& subgraphs() const { return subgraphs_; }
+  Graph* subgraph(std::string_view attribute) const;  // null if there is none
 
   // Neighbours in the graph's list; null at the ends.
   Node* next() const { return next_; }

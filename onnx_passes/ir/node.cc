@@ -144,6 +144,13 @@ std::vector<float> Node::attr(const std::string& name, const std::vector<float>&
   return a ? std::vector<float>(a->floats().begin(), a->floats().end()) : otherwise;
 }
 
+Graph* Node::subgraph(std::string_view attribute) const {
+  for (const Subgraph& subgraph : subgraphs_) {
+    if (subgraph.attribute == attribute) return subgraph.graph.get();
+  }
+  return nullptr;
+}
+
 Tensor Node::attr_tensor(const std::string& name) const {
   const auto* a = typed(*this, name, Kind::TENSOR);
   return a ? from_proto(a->t()) : Tensor();

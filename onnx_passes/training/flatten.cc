@@ -4,6 +4,7 @@
 
 #include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/gradients/control_flow.h"
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
@@ -271,6 +272,37 @@ Model flatten_initialize(const Model& model) {
   return finish(std::move(flat));
 }
 
+// The name of the first output of the node that `node` repeats; "" if it repeats none.
+std::string repeated(const Node& node) {
+  for (const auto& entry : node.shell().metadata_props()) {
+    if (entry.key() == kRepeats) return entry.value();
+  }
+  return "";
+}
+
+// A node that repeats an earlier one and computes more takes its place.
+void merge_repeats(Graph* graph) {
+  for (Node *node = graph->first(), *next = nullptr; node; node = next) {
+    next = node->next();
+    const std::string name = repeated(*node);
+    const Value* value = name.empty() ? nullptr : graph->find(name);
+    Node* first = value ? value->producer() : nullptr;
+    if (!first || first == node || !first->is(node->op(), node->domain()) || first->inputs() != node->inputs())
+      continue;
+    graph->move(node, first);
+    if (node->name().empty()) node->mutable_shell().set_name(first->name());
+    for (int i = 0; i < first->num_outputs(); ++i) {
+      Value* const old = first->output(i);
+      if (!old) continue;
+      const std::string own = old->name();
+      graph->replace(old, node->output(i));
+      if (old->name() == own) graph->rename(old, graph->unique_name(own + "/repeated"));
+      if (node->output(i)->name() != own) graph->rename(node->output(i), own);
+    }
+    graph->remove(first);
+  }
+}
+
 Model flatten_entry(const Model& model, const EntryPoint& entry) {
   const Graph& graph = *model.graph;
   const Graph& algorithm = *entry.algorithm;
@@ -303,6 +335,7 @@ Model flatten_entry(const Model& model, const EntryPoint& entry) {
     if (!output->has_role(roles::kNext)) add_result(flat.graph.get(), join[output], *output);
   }
   for (const Binding& b : entry.update_bindings) add_next(flat.graph.get(), join[b.next], b.state);
+  merge_repeats(flat.graph.get());
   check_inputs(model, flat, states);
   return finish(std::move(flat));
 }

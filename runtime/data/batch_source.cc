@@ -6,7 +6,6 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "runtime/data/data_check.h"
-#include "runtime/data/selection.h"
 
 namespace onnx_train {
 
@@ -36,7 +35,11 @@ DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const st
   }
   samples_ = fixed > 0 || options.drop_last ? n / batch_size * batch_size : n;
   if (options.class_balance && !shuffle) throw UsageError("--class-balance draws samples, and --no-shuffle does not");
-  if (options.class_balance) classes_ = samples_by_class(data_);
+  if (options.class_balance) groups_ = groups_by_class(data_);
+  if (data_.parts().empty()) return;
+  if (options.class_balance) throw UsageError("--class-balance and weights of --data both say what is drawn: give one");
+  if (!shuffle) throw UsageError("weights of --data say what is drawn, and --no-shuffle draws nothing: give one");
+  groups_ = groups_by_part(data_);
 }
 
 DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, int64_t batch_size)
@@ -57,8 +60,8 @@ void DatasetBatches::start(int64_t epoch, int64_t skip) {
          " samples leave a short last batch; build it with --batch dynamic");
   }
   if (order_epoch_ != epoch) {
-    order_ = classes_.empty() ? sample_order(data_.num_samples(), seed_, epoch, shuffle_)
-                              : balanced_order(classes_, seed_, epoch);
+    order_ = groups_.empty() ? sample_order(data_.num_samples(), seed_, epoch, shuffle_)
+                             : grouped_order(groups_, seed_, epoch);
   }
   order_epoch_ = epoch;
   const auto next_rows = [this, at = skip]() mutable {
@@ -91,7 +94,11 @@ std::string DatasetBatches::fault(int64_t first, int64_t count) const {
 }
 
 std::string DatasetBatches::identity() const {
-  return concat(data_.num_samples(), " samples (", data_.fingerprint(), ")");
+  std::string weights;
+  for (const DataPart& part : data_.parts()) {
+    weights += concat(weights.empty() ? ", in parts " : ", ", part.rows, ":", number_text(part.weight));
+  }
+  return concat(data_.num_samples(), " samples (", data_.fingerprint(), ")", weights);
 }
 
 }  // namespace onnx_train

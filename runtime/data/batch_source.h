@@ -9,6 +9,7 @@
 #include "runtime/data/data_options.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/gather_ahead.h"
+#include "runtime/data/selection.h"
 #include "runtime/session.h"
 
 namespace onnx_train {
@@ -41,9 +42,9 @@ class BatchSource {
 // The batches of a dataset.
 class DatasetBatches : public BatchSource {
  public:
-  // For training: in the order of sample_order or, with class_balance, of balanced_order. An incomplete batch is left
-  // out if the model prescribes the batch size, and with drop_last. Throws Error when the batch size does not fit the
-  // data or the model. `data` and `model` must outlive the source.
+  // For training: in the order of sample_order or, with class_balance or parts of the data, of grouped_order. An
+  // incomplete batch is left out if the model prescribes the batch size, and with drop_last. Throws Error when the
+  // batch size does not fit the data or the model. `data` and `model` must outlive the source.
   DatasetBatches(const Dataset* data, const Model& model, const std::string& entry, int64_t batch_size, uint64_t seed,
                  bool shuffle, const SampleOptions& options = {});
   // For evaluation: all samples in their order, `batch_size` at a time unless the model prescribes another one; start()
@@ -68,7 +69,7 @@ class DatasetBatches : public BatchSource {
   int64_t batch_size_, samples_;
   uint64_t seed_ = 0;
   bool shuffle_ = false, augments_ = false;
-  std::vector<std::vector<int64_t>> classes_;  // with class_balance: the samples of each
+  std::vector<SampleGroup> groups_;  // that an epoch has shares of; none: each sample once
   std::vector<int64_t> order_;
   int64_t order_epoch_ = -1;  // the epoch of `order_`
   GatherAhead batches_;

@@ -38,6 +38,13 @@ std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry
 
 inline constexpr int64_t kUsualBatch = 32;
 
+// Rows of the data from one place, and which share of the samples a training takes from them, relative to the others.
+struct DataPart {
+  std::string name;
+  int64_t rows;
+  double weight;
+};
+
 class Dataset {
  public:
   // Takes the arrays named in `inputs` and ignores others. Element types are converted if that is lossless or
@@ -84,6 +91,9 @@ class Dataset {
   // What the model that is trained on the data keeps of them: names of classes, categories of columns, by key.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   void set_metadata(std::map<std::string, std::string> metadata) { metadata_ = std::move(metadata); }
+  // In the order of the rows; none: each sample once an epoch.
+  const std::vector<DataPart>& parts() const { return parts_; }
+  void set_parts(std::vector<DataPart> parts) { parts_ = std::move(parts); }
   // The fingerprint of names, types, shapes and contents (fingerprint.h says how much is read), computed at the first
   // call.
   const std::string& fingerprint() const;
@@ -104,6 +114,7 @@ class Dataset {
   std::string classes_;
   Preprocess preprocess_;
   std::map<std::string, std::string> metadata_;
+  std::vector<DataPart> parts_;
   std::shared_ptr<const std::vector<int64_t>> selected_;  // null: all rows
   mutable std::string fingerprint_;
 };

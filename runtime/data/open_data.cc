@@ -2,7 +2,11 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <filesystem>
+#include <optional>
+#include <sstream>
 
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
@@ -51,8 +55,6 @@ std::vector<std::string> files_starting(const std::string& folder, const std::st
   return files_of(folder, [&](const std::string& name) { return name.starts_with(prefix); });
 }
 
-bool is_for_training(const ReadOptions& options) { return options.role.value_or(DataRole::kTrain) == DataRole::kTrain; }
-
 // The files of tokens in a folder, if there are any, of the first kind that it has: for training those whose names say
 // "train", or all that say neither "val" nor "test"; for tests these.
 std::vector<std::string> token_files(const std::string& folder, bool train) {
@@ -94,7 +96,8 @@ std::unique_ptr<DataSource> open_folder(const std::string& folder, const std::ve
   if (!batches.empty()) return open_cifar10(batches, inputs);
   const auto is_array = [&](const InputSpec& spec) { return fs::exists(fs::path(folder) / (spec.name + ".npy")); };
   if (token_inputs(inputs).tokens && std::none_of(inputs.begin(), inputs.end(), is_array)) {
-    if (const auto files = token_files(folder, train); !files.empty()) return open_tokens(files, inputs, options);
+    if (const auto files = token_files(folder, train); !files.empty())
+      return open_tokens({{folder, files}}, inputs, options);
   }
   const bool has_arrays = !files_of(folder, [](const std::string& name) { return name.ends_with(".npy"); }).empty();
   const auto pictures = has_arrays ? nullptr : find_pictures(folder, train);
@@ -131,15 +134,54 @@ std::unique_ptr<DataSource> open_pattern(const std::string& pattern, const std::
                                          const ReadOptions& options) {
   const std::vector<std::string> files = files_like(pattern);
   if (files.empty()) fail_as(ErrorCode::kFile, "no file is named like ", pattern);
-  if (token_inputs(inputs).tokens && std::all_of(files.begin(), files.end(), is_token_file)) {
-    return open_tokens(files, inputs, options);
-  }
   if (files.size() == 1) return open_data(files[0], inputs, options);
   if (std::all_of(files.begin(), files.end(), [](const std::string& file) { return file.ends_with(".bin"); })) {
     return open_cifar10(files, inputs);
   }
   fail_as(ErrorCode::kFile, pattern, " stands for ", files.size(), " files, ", files[0],
           " the first; several files are read of tokens (.bin, .npy, .txt, .jsonl) and of CIFAR-10");
+}
+
+// "a.bin:0.7" as the files of a.bin and their weight. None where there are no tokens of that name.
+std::optional<TokenFiles> token_source(const std::string& text, bool train) {
+  const auto files_at = [&](const std::string& path) -> std::vector<std::string> {
+    std::error_code error;
+    if (fs::is_directory(path, error)) return token_files(path, train);
+    if (fs::exists(path, error)) return {path};
+    return path.find_first_of("*?[") == std::string::npos ? std::vector<std::string>() : files_like(path);
+  };
+  TokenFiles source{text, files_at(text)};
+  const size_t colon = text.rfind(':');
+  if (source.paths.empty() && colon != std::string::npos) {
+    double weight = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, fault] = std::from_chars(text.data() + colon + 1, end, weight);
+    const std::string name = text.substr(0, colon);
+    if (fault == std::errc() && stop == end) source = {name, files_at(name), weight};
+    if (!source.paths.empty() && !(weight > 0 && std::isfinite(weight))) {
+      throw UsageError(concat("'", text, "': a weight is a number above 0"));
+    }
+  }
+  const bool are_tokens = std::all_of(source.paths.begin(), source.paths.end(), is_token_file);
+  return source.paths.empty() || !are_tokens ? std::nullopt : std::optional(source);
+}
+
+// Several sources of tokens, "a.bin,b/*.bin" or "a.bin:0.7,b.bin:0.3". None if the first is no such source.
+std::vector<TokenFiles> token_sources(const std::string& text, bool train) {
+  std::vector<TokenFiles> sources;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    std::optional<TokenFiles> source = token_source(part, train);
+    if (!source && sources.empty()) return {};
+    if (!source) fail_as(ErrorCode::kFile, "there are no tokens at ", part, ", a part of ", text);
+    sources.push_back(std::move(*source));
+    if (sources[0].weight.has_value() != sources.back().weight.has_value()) {
+      const std::string& without = sources[0].weight ? sources.back().name : sources[0].name;
+      throw UsageError(
+          concat(without, " has no weight, and others have: all have one, 'a.bin:0.7,b.bin:0.3', or none"));
+    }
+  }
+  return sources;
 }
 
 }  // namespace
@@ -149,6 +191,10 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
   std::error_code error;
   if (fs::is_directory(path, error)) return open_folder(path, inputs, options);
   const bool exists = fs::exists(path, error);
+  if (!exists && token_inputs(inputs).tokens) {
+    const auto sources = token_sources(path, is_for_training(options));
+    if (!sources.empty()) return open_tokens(sources, inputs, options);
+  }
   if (!exists && path.find_first_of("*?[") != std::string::npos) return open_pattern(path, inputs, options);
   if (const size_t comma = path.find(','); comma != std::string::npos && !exists) {
     return open_idx(path.substr(0, comma), path.substr(comma + 1), inputs);
@@ -163,7 +209,7 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
     const auto pictures = read_picture_table(path);
     return pictures ? std::make_unique<PictureSource>(pictures) : open_csv(path, inputs, options);
   }
-  if (is_token_file(path) && token_inputs(inputs).tokens) return open_tokens({path}, inputs, options);
+  if (is_token_file(path) && token_inputs(inputs).tokens) return open_tokens({{path, {path}}}, inputs, options);
   if (ends(".bin")) return open_cifar10({path}, inputs);
   if (is_token_file(path)) {
     fail_as(ErrorCode::kData, path, " holds tokens, but the model has no input int64[batch, tokens]");

@@ -93,31 +93,88 @@ SelectedData select_samples(const Dataset& data, const Dataset* evaluation, cons
   return selected;
 }
 
-std::vector<std::vector<int64_t>> samples_by_class(const Dataset& data) {
+std::vector<SampleGroup> groups_by_class(const Dataset& data) {
   const Dataset::Array* array = data.classes();
   if (!array) {
     fail_as(ErrorCode::kUsage, "--class-balance needs a class for each sample: labels that are one integer a sample");
   }
   Tensor buffer, value(array->data.dtype(), {1});
-  std::map<int64_t, std::vector<int64_t>> by_class;
+  std::map<int64_t, SampleGroup> by_class;
   for (int64_t sample = 0; sample < data.num_samples(); ++sample) {
     std::memcpy(value.data(), array->row_data(data.row_of(sample), &buffer), value.bytes());
-    by_class[static_cast<int64_t>(value.at(0))].push_back(sample);
+    by_class[static_cast<int64_t>(value.at(0))].samples.push_back(sample);
   }
-  std::vector<std::vector<int64_t>> classes;
-  for (auto& [label, samples] : by_class) classes.push_back(std::move(samples));
-  return classes;
+  std::vector<SampleGroup> groups;
+  for (auto& [label, group] : by_class) groups.push_back(std::move(group));
+  return groups;
 }
 
-std::vector<int64_t> balanced_order(const std::vector<std::vector<int64_t>>& classes, uint64_t seed, int64_t epoch) {
-  size_t samples = 0;
-  for (const auto& members : classes) samples += members.size();
-  SplitMix64 random({seed, static_cast<uint64_t>(epoch)});
-  std::vector<int64_t> order;
-  while (order.size() < samples) {
-    const auto& members = classes[random.below(classes.size())];
-    order.push_back(members[random.below(members.size())]);
+std::vector<SampleGroup> groups_by_part(const Dataset& data) {
+  std::vector<SampleGroup> groups;
+  std::vector<int64_t> ends;
+  for (const DataPart& part : data.parts()) {
+    groups.push_back({{}, part.weight});
+    ends.push_back((ends.empty() ? 0 : ends.back()) + part.rows);
   }
+  for (int64_t sample = 0; sample < data.num_samples(); ++sample) {
+    const auto part = std::upper_bound(ends.begin(), ends.end(), data.row_of(sample)) - ends.begin();
+    groups[static_cast<size_t>(part)].samples.push_back(sample);
+  }
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (!groups[i].samples.empty()) continue;
+    const DataPart& part = data.parts()[i];
+    fail_as(ErrorCode::kUsage, part.name, " has the weight ", number_text(part.weight), " and ",
+            part.rows == 0 ? "no sample" : "none of the selected samples", ": leave it out");
+  }
+  const std::vector<int64_t> shares = shares_of(groups);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const DataPart& part = data.parts()[i];
+    if (shares[i] > 0) continue;
+    fail_as(ErrorCode::kUsage, part.name, " has the weight ", number_text(part.weight), ", less than one of the ",
+            data.num_samples(), " samples of an epoch: leave it out");
+  }
+  return groups;
+}
+
+std::vector<int64_t> shares_of(const std::vector<SampleGroup>& groups) {
+  double weights = 0;
+  size_t samples = 0;
+  for (const SampleGroup& group : groups) {
+    weights += group.weight;
+    samples += group.samples.size();
+  }
+  std::vector<int64_t> shares;
+  std::vector<std::pair<double, size_t>> remainders;
+  auto left = static_cast<int64_t>(samples);
+  for (const SampleGroup& group : groups) {
+    const double exact = static_cast<double>(samples) * (group.weight / weights);
+    shares.push_back(static_cast<int64_t>(exact));
+    remainders.emplace_back(exact - std::floor(exact), shares.size() - 1);
+    left -= shares.back();
+  }
+  std::stable_sort(remainders.begin(), remainders.end(), [](auto& a, auto& b) { return a.first > b.first; });
+  for (size_t i = 0; left > 0; ++i, --left) ++shares[remainders[i % remainders.size()].second];
+  return shares;
+}
+
+std::vector<int64_t> grouped_order(const std::vector<SampleGroup>& groups, uint64_t seed, int64_t epoch) {
+  const std::vector<int64_t> shares = shares_of(groups);
+  std::vector<int64_t> drawn;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const auto size = static_cast<int64_t>(groups[i].samples.size());
+    const uint64_t group_seed = SplitMix64({seed, i}).next();
+    int64_t at = epoch * shares[i], left = shares[i];  // in all passes of the group, one after the other
+    while (left > 0) {
+      const std::vector<int64_t> order = sample_order(size, group_seed, at / size, /*shuffle=*/true);
+      const int64_t first = at % size, count = std::min(left, size - first);
+      for (int64_t k = first; k < first + count; ++k)
+        drawn.push_back(groups[i].samples[static_cast<size_t>(order[static_cast<size_t>(k)])]);
+      at += count;
+      left -= count;
+    }
+  }
+  std::vector<int64_t> order = sample_order(static_cast<int64_t>(drawn.size()), seed, epoch, /*shuffle=*/true);
+  for (int64_t& sample : order) sample = drawn[static_cast<size_t>(sample)];
   return order;
 }
 

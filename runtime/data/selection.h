@@ -34,10 +34,20 @@ struct SelectedData {
 SelectedData select_samples(const Dataset& data, const Dataset* evaluation, const SampleOptions& options, uint64_t seed,
                             std::optional<int64_t> batch_size);
 
-// The samples by their class: what --class-balance draws from. Throws Error if the data have no classes.
-std::vector<std::vector<int64_t>> samples_by_class(const Dataset& data);
-// As many draws as there are samples: a class, then one of its samples, each as likely as any other (PyTorch's
-// WeightedRandomSampler with weights 1 / number of samples of the class).
-std::vector<int64_t> balanced_order(const std::vector<std::vector<int64_t>>& classes, uint64_t seed, int64_t epoch);
+// Samples that an epoch has a fixed share of.
+struct SampleGroup {
+  std::vector<int64_t> samples;
+  double weight = 1;  // the share, relative to the other groups
+};
+// By their class, each of weight 1: what --class-balance draws from. Throws Error if the data have no classes.
+std::vector<SampleGroup> groups_by_class(const Dataset& data);
+// By the parts of the data. Throws Error if a part has no sample among those of `data`, or a share of none.
+std::vector<SampleGroup> groups_by_part(const Dataset& data);
+// How many samples of each group an epoch has: as many in all as there are samples, in proportion to the weights,
+// rounded so that the largest remainders go up.
+std::vector<int64_t> shares_of(const std::vector<SampleGroup>& groups);
+// The epoch's order: the share of each group, mixed at random. A group goes through its samples in a random order, on
+// from where the epoch before ended, and then through another one, so that all its samples come equally often.
+std::vector<int64_t> grouped_order(const std::vector<SampleGroup>& groups, uint64_t seed, int64_t epoch);
 
 }  // namespace onnx_train

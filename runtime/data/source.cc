@@ -120,6 +120,7 @@ DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& in
   arrays.summary = source->summary();
   arrays.notes = source->notes();
   arrays.metadata = source->metadata();
+  arrays.parts = source->parts();
   return arrays;
 }
 
@@ -184,6 +185,7 @@ Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Prep
   Dataset dataset(rows.tensors, inputs, preprocess, rows.readers);
   if (!rows.classes.empty()) data.metadata[kClasses] = classes_to_json(rows.classes);
   dataset.set_metadata(std::move(data.metadata));
+  dataset.set_parts(std::move(data.parts));
   dataset.augment = augment;
   return dataset;
 }

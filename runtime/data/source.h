@@ -15,7 +15,8 @@
 //   FOLDER         with IDX files: train-images*, train-labels*; for evaluation t10k-images*, t10k-labels*
 //   X.bin          CIFAR-10 binary: images to the model's first input, labels to the loss's
 //   FOLDER         with data_batch_*.bin; for evaluation test_batch.bin
-//   X.bin, X.npy, X.txt, X.jsonl, a pattern such as DIR/train_*.bin, FOLDER with .bin files
+//   X.bin, X.npy, X.txt, X.jsonl, a pattern such as DIR/train_*.bin, FOLDER with .bin files, several: X.bin,DIR/*.txt
+//                  with the share of each: X.bin:0.7,DIR/*.txt:0.3
 //                  tokens, for models that take int[batch, tokens]: tokens.h
 //   FOLDER, X.csv, X.json, X.png  pictures, with a class, a mask or boxes each: images/files.h
 #pragma once
@@ -43,6 +44,7 @@ class DataSource {
   virtual std::string summary() const { return ""; }                          // "" or a line about what the files hold
   virtual std::vector<std::string> notes() const { return {}; }               // what was guessed, or may surprise
   virtual std::map<std::string, std::string> metadata() const { return {}; }  // Dataset::metadata
+  virtual std::vector<DataPart> parts() const { return {}; }                  // Dataset::parts
   // The samples, where they are pictures in files: there are no arrays then.
   virtual std::shared_ptr<const PictureFiles> pictures() const { return nullptr; }
 };
@@ -56,6 +58,10 @@ struct ReadOptions : DataOptions {
   std::map<std::string, std::string> metadata;  // of the model, from earlier data: Dataset::metadata
 };
 
+inline bool is_for_training(const ReadOptions& options) {
+  return options.role.value_or(DataRole::kTrain) == DataRole::kTrain;
+}
+
 // Opens `path` by what it is; `inputs` tells formats without names which array goes where.
 std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector<InputSpec>& inputs,
                                       const ReadOptions& options = {});
@@ -68,6 +74,7 @@ struct DataArrays {
   std::string summary;
   std::vector<std::string> notes;
   std::map<std::string, std::string> metadata;
+  std::vector<DataPart> parts;
 };
 // The arrays of `path` that an entry point of `model` takes; `inputs` are its entry_inputs. Of a folder that holds
 // both, "evaluate" and "predict" read the files for tests. Throws Error when an input without a default has no array.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <mutex>
 
@@ -66,6 +67,11 @@ class TokenBlocks {
     f(shards_[shard].tokens, (row - first_row_[shard]) * block_);
   }
   const std::string& path(int64_t row) const { return shards_[shard_of(row)].path; }
+  // The blocks of the files [first, last).
+  int64_t rows_of(size_t first, size_t last) const {
+    const auto begin_of = [&](size_t shard) { return shard < first_row_.size() ? first_row_[shard] : rows_; };
+    return begin_of(last) - begin_of(first);
+  }
 
   const std::string& identity() const {
     std::call_once(identified_, [&] {
@@ -206,7 +212,9 @@ class TokenSource : public DataSource {
   }
   std::vector<std::string> notes() const override { return notes_; }
   std::string summary() const override { return summary_; }
+  std::vector<DataPart> parts() const override { return parts_; }
 
+  void set_parts(std::vector<DataPart> parts) { parts_ = std::move(parts); }
   void add(const std::string& name, std::shared_ptr<const RowReader> rows) { readers_[name] = std::move(rows); }
   void note(const std::string& text) {
     if (!text.empty()) notes_.push_back(text);
@@ -216,6 +224,7 @@ class TokenSource : public DataSource {
   std::string path_, summary_;
   RowReaders readers_;
   std::vector<std::string> notes_;
+  std::vector<DataPart> parts_;
 };
 
 int64_t block_of(const InputSpec& tokens, const DataOptions& options) {
@@ -248,6 +257,26 @@ void check_types(const std::vector<TokenShard>& shards) {
   }
 }
 
+// The blocks of each source; none for sources without weights.
+std::vector<DataPart> parts_of(const std::vector<TokenFiles>& sources, const TokenBlocks& blocks) {
+  std::vector<DataPart> parts;
+  size_t shard = 0;
+  for (const TokenFiles& source : sources) {
+    const size_t end = shard + source.paths.size();
+    if (source.weight) parts.push_back({source.name, blocks.rows_of(shard, end), *source.weight});
+    shard = end;
+  }
+  return parts;
+}
+
+// "30 of 100 samples of an epoch are from books.bin, which has 10 (3 times each)".
+std::string share_text(const DataPart& part, double weights, int64_t rows) {
+  const double drawn = static_cast<double>(rows) * (part.weight / weights);
+  const auto places = [](double x) { return number_text(std::round(x * 100) / 100); };
+  return concat(part.name, ": ", places(100 * part.weight / weights), "% of an epoch, each of its ", part.rows,
+                part.rows == 1 ? " block " : " blocks ", places(drawn / static_cast<double>(part.rows)), " times");
+}
+
 }  // namespace
 
 TokenInputs token_inputs(const std::vector<InputSpec>& inputs) {
@@ -273,16 +302,19 @@ Tensor filled_input(const InputSpec& spec, const Shape& shape) {
   return filled;
 }
 
-std::unique_ptr<DataSource> open_tokens(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs,
+std::unique_ptr<DataSource> open_tokens(const std::vector<TokenFiles>& sources, const std::vector<InputSpec>& inputs,
                                         const ReadOptions& options) {
   const TokenInputs to = token_inputs(inputs);
+  const std::string& first = sources[0].paths[0];
   if (!to.tokens) {
-    fail_as(ErrorCode::kData, paths[0], " holds tokens, but the model has no input int64[batch, tokens]");
+    fail_as(ErrorCode::kData, first, " holds tokens, but the model has no input int64[batch, tokens]");
   }
   const bool has_labels = to.labels != nullptr;
   const int64_t block = block_of(*to.tokens, options);
   std::vector<TokenShard> shards;
-  for (const std::string& path : paths) shards.push_back(read_token_shard(path, options));
+  for (const TokenFiles& source : sources) {
+    for (const std::string& path : source.paths) shards.push_back(read_token_shard(path, options));
+  }
   check_types(shards);
   const auto blocks = std::make_shared<const TokenBlocks>(shards, block, has_labels);
   if (blocks->rows() == 0) {
@@ -290,8 +322,15 @@ std::unique_ptr<DataSource> open_tokens(const std::vector<std::string>& paths, c
             " tokens; a sample needs ", block + (has_labels ? 1 : 0), " of one file",
             has_labels ? ", the last one as a label" : "");
   }
-  auto source = std::make_unique<TokenSource>(paths[0], summary_of(shards, *blocks));
+  auto source = std::make_unique<TokenSource>(first, summary_of(shards, *blocks));
   source->note(shards[0].guess);
+  const std::vector<DataPart> parts = parts_of(sources, *blocks);
+  double weights = 0;
+  for (const DataPart& part : parts) weights += part.weight;
+  if (is_for_training(options)) {
+    for (const DataPart& part : parts) source->note(share_text(part, weights, blocks->rows()));
+    source->set_parts(parts);
+  }
   source->add(to.tokens->name, std::make_shared<InputRows>(blocks, 0));
   if (has_labels && options.document_end) {
     if (!options.ignored_label) {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,15 @@ bool is_filled(const InputSpec& spec);
 bool is_mask(const InputSpec& spec);
 Tensor filled_input(const InputSpec& spec, const Shape& shape);  // [rows, tokens], each row alike
 
-// `paths` in the order of their blocks, at least one.
-std::unique_ptr<DataSource> open_tokens(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs,
+// Files in the order of their blocks, at least one, and the part of an epoch that is drawn from them, relative to that
+// of other sources.
+struct TokenFiles {
+  std::string name;
+  std::vector<std::string> paths;
+  std::optional<double> weight = {};  // all sources have one, or none has, and each block comes once an epoch
+};
+// At least one source.
+std::unique_ptr<DataSource> open_tokens(const std::vector<TokenFiles>& sources, const std::vector<InputSpec>& inputs,
                                         const ReadOptions& options);
 
 }  // namespace onnx_train

@@ -42,6 +42,11 @@ class Executable {
   // stream has completed the run. A run that begins or ends with a fault changes no state. On a device that uses host
   // memory the run stops at the first fault.
   void run(const std::vector<Tensor>& outputs, Fault* fault);
+  // The same on a device that uses host memory, with addresses in the place of tensors: run_bound reads the inputs and
+  // writes the outputs that were set last, and reports a fault where the constructor says.
+  void bind_input(size_t i, const void* data) { set(input_buffers_[i], const_cast<void*>(data)); }
+  void bind_output(size_t i, void* data) { set(output_buffers_[i], data); }
+  void run_bound() { run({}, fault_); }
   // On a device that uses host memory, makes a loss that is not finite a fault of the node that computes it: the run
   // stops there, before any update. Otherwise, or without a loss, does nothing.
   void refuse_non_finite_loss();

@@ -13,6 +13,7 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/operators/missing.h"
 #include "runtime/plan/placement.h"
+#include "runtime/plan/subplans.h"
 
 namespace onnx_train {
 
@@ -90,7 +91,8 @@ Sizes set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
 void expect_operators(const Graph& graph, const Device& device) {
   std::vector<const Node*> missing;
   for (const Node* node = graph.first(); node; node = node->next()) {
-    const bool known = !device.kernels().rows(node->domain(), node->op()).empty() || has_function_body(*node);
+    const bool known = !device.kernels().rows(node->domain(), node->op()).empty() || has_function_body(*node) ||
+                       find_subplan_kernel(device, *node);
     if (!known) missing.push_back(node);
   }
   if (missing.empty()) return;
@@ -140,7 +142,7 @@ Plan::Plan(Model entry, const std::vector<std::string>& states, const std::map<s
       replays_(options.lowering.takes(kReplay)) {
   const DeviceScope scope(device);
   lower(options, shapes);
-  select_kernels(options.tf32);
+  select_kernels(options);
   place(options);
 }
 
@@ -200,7 +202,7 @@ void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>&
   }
 }
 
-void Plan::select_kernels(bool tf32) {
+void Plan::select_kernels(const PlanOptions& options) {
   ValueTable<Tensor> constants;
   std::string missing;
   int count = 0;
@@ -216,8 +218,9 @@ void Plan::select_kernels(bool tf32) {
       known.back() = constant ? *constant : *constants.try_emplace(input, constant_of(input)).first;
     }
     for (const Value* output : node->outputs()) typed = typed && (!output || output->type().is_static());
-    const NodeSpec spec(*node, std::move(known), num_threads(), tf32);
-    const Kernel* kernel = typed ? find_kernel(device_, spec) : nullptr;
+    const NodeSpec spec(*node, std::move(known), num_threads(), options.tf32);
+    const Kernel* calls = typed ? find_subplan_kernel(device_, *node) : nullptr;
+    const Kernel* kernel = calls ? calls : typed ? find_kernel(device_, spec) : nullptr;
     if (!kernel) {
       ++count;
       missing += concat(count > 1 ? "; " : "", node->label(), typed ? "" : ": a shape is not known", " with");
@@ -226,7 +229,7 @@ void Plan::select_kernels(bool tf32) {
     }
     expect_room(*node, device_);
     steps_.push_back({node, kernel});
-    prepared_.push_back(prepare(*kernel, spec));
+    prepared_.push_back(calls ? prepare_subplans(*node, device_, options) : prepare(*kernel, spec));
   }
   if (count > 0) {
     fail("[Plan] ", device_.name(), " has no kernel for ", count, count == 1 ? " node: " : " nodes: ", missing);

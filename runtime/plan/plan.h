@@ -73,7 +73,7 @@ class Plan {
 
  private:
   void lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes);
-  void select_kernels(bool tf32);
+  void select_kernels(const PlanOptions& options);
   void place(const PlanOptions& options);
 
   Model model_;

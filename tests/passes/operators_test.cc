@@ -157,7 +157,11 @@ TEST(Contracts, AScanFitsItsBody) {
   EXPECT_NE(scan("", "float[2] h", "3").find("body has 1 inputs"), std::string::npos);
   EXPECT_NE(scan(", scan_input_directions = [0, 0]", "float[2] h, float[2] now", "3").find("scan_input_directions"),
             std::string::npos);
-  EXPECT_NE(scan("", "float[2] h, float[2] now", "30000000").find("more than the 200000 nodes"), std::string::npos);
+  if (default_device().uses_host_memory()) {
+    EXPECT_EQ(scan("", "float[2] h, float[2] now", "30000000"), "");
+  } else {
+    EXPECT_NE(scan("", "float[2] h, float[2] now", "30000000").find("more than the 200000 nodes"), std::string::npos);
+  }
 }
 
 TEST(Contracts, AScanWithEmptyListsScansForwards) {

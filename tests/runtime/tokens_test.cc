@@ -3,8 +3,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <numeric>
 
+#include "runtime/data/batch_source.h"
 #include "runtime/data/npy.h"
 #include "runtime/data/selection.h"
 #include "runtime/data/source.h"
@@ -13,6 +15,7 @@
 namespace onnx_train {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -238,10 +241,56 @@ TEST(Selection, ASplitIsOfItsSeedAndOfTheLimitedSamples) {
   EXPECT_THAT(error_of([&] { select_samples(1000, options, 1, 4, 0); }), HasSubstr("leaves none for evaluation"));
 }
 
+std::map<int64_t, int> first_tokens(const Dataset& data, const Model& model, int64_t epoch) {
+  DatasetBatches batches(&data, model, "step", 1, /*seed=*/3, /*shuffle=*/true);
+  std::map<int64_t, int> counts;
+  TensorMap batch;
+  for (batches.start(epoch, 0); batches.next(&batch) > 0;) ++counts[batch.at("tokens").to_ints()[0]];
+  return counts;
+}
+
+TEST(Tokens, SeveralSourcesAreReadWithTheSharesOfTheirWeights) {
+  const std::string books = write("books.bin", bytes_of(std::vector<uint16_t>(41, 1)));  // 10 blocks of 4
+  const std::string web = write("web/a.bin", bytes_of(std::vector<uint16_t>(81, 2)));
+  write("web/b.bin", bytes_of(std::vector<uint16_t>(81, 2)));  // 40 blocks in both
+  const std::string shards = testing::TempDir() + "web/*.bin";
+  const Dataset plain = load(concat(books, ",", shards), kOpen, blocks_of(4));
+  EXPECT_EQ(first_tokens(plain, Model(), 0), (std::map<int64_t, int>{{1, 10}, {2, 40}}));
+  const std::string weighted = concat(books, ":0.6,", shards, ":0.4");
+  const Dataset data = load(weighted, kOpen, blocks_of(4));
+  for (const int64_t epoch : {0, 1}) {
+    EXPECT_EQ(first_tokens(data, Model(), epoch), (std::map<int64_t, int>{{1, 30}, {2, 20}}));
+  }
+  EXPECT_THAT(open_data(weighted, kOpen, blocks_of(4))->notes(),
+              Contains(HasSubstr("books.bin: 60% of an epoch, each of its 10 blocks 3 times")));
+  EXPECT_THAT(DatasetBatches(&data, Model(), "step", 1, 3, true).identity(), HasSubstr("in parts 10:0.6, 40:0.4"));
+  ReadOptions tests = blocks_of(4);
+  tests.role = DataRole::kEvaluate;
+  EXPECT_TRUE(load(weighted, kOpen, tests).parts().empty());  // an evaluation reads each block once
+
+  const auto refused = [&](const std::string& path) {
+    return error_of([&] {
+      const Dataset read = load(path, kOpen, blocks_of(4));
+      DatasetBatches(&read, Model(), "step", 1, 3, true);
+    });
+  };
+  EXPECT_THAT(refused(concat(books, ":0.5,", shards)), HasSubstr("has no weight, and others have"));
+  EXPECT_THAT(refused(books + ":0"), HasSubstr("a weight is a number above 0"));
+  EXPECT_THAT(refused(books + ":nan"), HasSubstr("a weight is a number above 0"));
+  EXPECT_THAT(refused(concat(books, ":1e-9,", shards, ":1")), HasSubstr("less than one of the 50 samples"));
+  EXPECT_THAT(refused(concat(books, ",missing.bin")), HasSubstr("there are no tokens at missing.bin"));
+  EXPECT_THAT(refused("missing.bin"), HasSubstr("there is no data at missing.bin"));
+  EXPECT_THAT(error_of([&] { DatasetBatches(&data, Model(), "step", 1, 3, /*shuffle=*/false); }),
+              HasSubstr("--no-shuffle draws nothing"));
+  const Dataset few = data.select({0, 1, 2});
+  EXPECT_THAT(error_of([&] { DatasetBatches(&few, Model(), "step", 1, 3, true); }),
+              HasSubstr("web/*.bin has the weight 0.4 and none of the selected samples"));
+}
+
 // A split is part of what a run means: it must not change from version to version.
 TEST(Selection, StaysTheSame) {
   EXPECT_THAT(select_samples(10, with_fold(5, 2), 3, 1, 0).evaluation, ElementsAre(6, 8));
-  EXPECT_THAT(balanced_order({{0, 1, 2, 3}, {4}}, 3, 0), ElementsAre(2, 3, 3, 2, 0));
+  EXPECT_THAT(grouped_order({{{0, 1, 2, 3}}, {{4}}}, 3, 0), ElementsAre(3, 4, 4, 0, 1));
 }
 
 TEST(Selection, ASelectionIsADatasetOfItsRows) {
@@ -256,17 +305,34 @@ TEST(Selection, ASelectionIsADatasetOfItsRows) {
   EXPECT_EQ(odd.select({1}).row_of(0), 3);
   EXPECT_NE(odd.fingerprint(), data.fingerprint());
   EXPECT_EQ(odd.fingerprint(), data.select({1, 3}).fingerprint());
-  EXPECT_EQ(samples_by_class(odd), (std::vector<std::vector<int64_t>>{{0}, {1}}));
+  const std::vector<SampleGroup> classes = groups_by_class(odd);
+  ASSERT_EQ(classes.size(), 2u);
+  EXPECT_THAT(classes[0].samples, ElementsAre(0));
+  EXPECT_THAT(classes[1].samples, ElementsAre(1));
 }
 
 TEST(Selection, ClassesAreDrawnEvenly) {
-  std::vector<std::vector<int64_t>> classes = {{}, {1000, 1001}};
-  classes[0] = counting<int64_t>(0, 998);
-  const auto order = balanced_order(classes, 0, 0);
+  const std::vector<SampleGroup> classes = {{counting<int64_t>(0, 998)}, {{1000, 1001}}};
+  const auto order = grouped_order(classes, 0, 0);
   EXPECT_EQ(order.size(), 1000u);
-  EXPECT_NEAR(static_cast<double>(std::count_if(order.begin(), order.end(), [](int64_t i) { return i >= 1000; })), 500,
-              60);
-  EXPECT_NE(order, balanced_order(classes, 0, 1));
+  EXPECT_EQ(std::count(order.begin(), order.end(), 1000), 250);
+  EXPECT_EQ(std::count(order.begin(), order.end(), 1001), 250);
+  EXPECT_NE(order, grouped_order(classes, 0, 1));
+  EXPECT_NE(order, grouped_order(classes, 1, 0));
+}
+
+// Epochs go on where the one before ended: after three of them each of the 12 has come as often as any other.
+TEST(Selection, AGroupGoesThroughAllItsSamples) {
+  const std::vector<SampleGroup> groups = {{counting<int64_t>(0, 12), 1}, {counting<int64_t>(100, 4), 3}};
+  EXPECT_THAT(shares_of(groups), ElementsAre(4, 12));
+  std::map<int64_t, int> times;
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    for (const int64_t sample : grouped_order(groups, 7, epoch)) ++times[sample];
+  }
+  for (const auto& [sample, count] : times) EXPECT_EQ(count, sample < 100 ? 1 : 9) << sample;
+  EXPECT_EQ(times.size(), 16u);
+  EXPECT_THAT(shares_of({{{0, 1, 2}, 1}, {{3, 4}, 2}}), ElementsAre(2, 3));  // 1.67 and 3.33
+  EXPECT_THAT(shares_of({{{0}, 1}, {{1}, 1e-9}}), ElementsAre(2, 0));
 }
 
 TEST(Selection, OptionsThatDoNotGoTogetherAreRefused) {

@@ -74,7 +74,7 @@ std::vector<CommandOption> options_of(FitArguments* a) {
           {"--data", &a->data,
            "X.npz, X.safetensors, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), CIFAR-10 (a "
            "folder, or X.bin), or pictures in a folder for each class, or with boxes in X.json (COCO); for models of "
-           "tokens X.bin, X.npy, X.txt, X.jsonl, or several: 'DIR/train_*.bin'",
+           "tokens X.bin, X.npy, X.txt, X.jsonl, or several: 'DIR/train_*.bin', 'X.bin:0.7,Y.bin:0.3'",
            "PATH", true},
           {"--eval-data", &a->eval_data, "data to evaluate on after each epoch, and at the end", "PATH"},
           {"--eval-every", {&t.eval_every, kCount}, "evaluate every N steps instead of after each epoch", "N"},

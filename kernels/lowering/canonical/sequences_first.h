@@ -1,4 +1,4 @@
-// Rewrites of recurrent operators and Scans, for every device. The passes run on the thread that builds the plan.
+// Rewrites of recurrent operators, for every device. The passes run on the thread that builds the plan.
 #pragma once
 
 #include "onnx_passes/ir/model.h"
@@ -11,8 +11,5 @@ bool put_sequences_first(Model& model);
 // Replaces an LSTM or GRU by its training form (functions/recurrent.cc) if one with the same inputs exists, so that the
 // steps run once.
 bool share_recurrent_steps(Model& model);
-
-// Unrolls Scans with a known number of steps.
-bool unroll_scans(Model& model);
 
 }  // namespace onnx_train

@@ -1,0 +1,232 @@
+#include "runtime/plan/subplans.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+
+#include "kernels/lowering/memory/lifetimes.h"
+#include "kernels/subgraph_calls.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/copy_graph.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
+#include "runtime/plan/executable.h"
+
+namespace onnx_train {
+namespace {
+
+// A subgraph as an entry point. Its first `states` inputs are states, and its first outputs their next values.
+Model entry_of(const Graph& subgraph, int states) {
+  Model model;
+  model.context->opsets = subgraph.context().opsets;
+  model.context->functions = subgraph.context().functions;
+  GraphCopy copy(model.graph.get());
+  for (size_t i = 0; i < subgraph.inputs().size(); ++i) {
+    const Value* v = subgraph.inputs()[i];
+    copy.map(v, model.graph->add_input(concat("input/", i), v->type()));
+  }
+  copy.contents(subgraph);
+  for (size_t i = 0; i < subgraph.outputs().size(); ++i) {
+    Value* result = copy.of(subgraph.outputs()[i]);
+    if (i < static_cast<size_t>(states)) {
+      result->set_type(subgraph.inputs()[i]->type());
+      result->set_role({roles::kNext, concat("input/", i)});
+    }
+    model.graph->add_output(result);
+  }
+  return model;
+}
+
+class Subplan {
+ public:
+  Subplan(const Graph& subgraph, int states, Device& device, const PlanOptions& options)
+      : stream_(device.make_stream()) {
+    std::vector<std::string> names;
+    std::map<std::string, Shape> shapes;
+    for (size_t i = 0; i < subgraph.inputs().size(); ++i) {
+      const std::string name = concat("input/", i);
+      if (i < static_cast<size_t>(states)) {
+        names.push_back(name);
+      } else {
+        shapes[name] = subgraph.inputs()[i]->type().shape();
+      }
+    }
+    PlanOptions inner = options;
+    inner.memory = inner.lowering.memory = 0;
+    inner.lowering.recomputation = nullptr;
+    inner.pipeline = {};
+    executable_.emplace(std::make_unique<Plan>(entry_of(subgraph, states), names, shapes, device, inner), device,
+                        *stream_, &fault_);
+    // The plan has the ports that it needs, by name.
+    const auto number = [](const std::string& name) {
+      return static_cast<size_t>(std::stoll(name.substr(name.find('/') + 1)));
+    };
+    for (const Port& port : plan().inputs()) inputs_.push_back(number(port.name));
+    for (const StatePort& port : plan().states()) states_.push_back(number(port.name));
+  }
+
+  const Plan& plan() const { return executable_->plan(); }
+  size_t nodes() const { return plan().steps().size(); }
+
+  void bind_arena(void* arena) {
+    if (arena == arena_) return;
+    executable_->bind_arena(arena);
+    arena_ = arena;
+  }
+  // The addresses of all inputs of the subgraph, by their numbers; states are updated where they are.
+  template <typename F>
+  void bind(const F& address_of) {
+    for (size_t i = 0; i < inputs_.size(); ++i) executable_->bind_input(i, address_of(inputs_[i]));
+    for (size_t i = 0; i < states_.size(); ++i) executable_->bind_state(i, const_cast<void*>(address_of(states_[i])));
+  }
+  // Runs it; `outputs` are those that are no states. Returns whether there was no fault.
+  bool run(const std::vector<void*>& outputs) {
+    fault_ = {};
+    for (size_t i = 0; i < outputs.size(); ++i) executable_->bind_output(i, outputs[i]);
+    executable_->run_bound();
+    return fault_.node == 0;
+  }
+  // What was wrong with the last run.
+  std::string fault() const {
+    try {
+      executable_->refuse(fault_);
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+
+ private:
+  const std::unique_ptr<Stream> stream_;
+  Fault fault_;
+  std::optional<Executable> executable_;
+  std::vector<size_t> inputs_, states_;  // numbers of the subgraph's inputs, by port
+  void* arena_ = nullptr;
+};
+
+using SharedSubplan = std::shared_ptr<Subplan>;
+
+SharedSubplan make_subplan(const Node& node, const char* attribute, int states, Device& device,
+                           const PlanOptions& options) {
+  try {
+    return std::make_shared<Subplan>(*node.subgraph(attribute), states, device, options);
+  } catch (const Error& error) {
+    fail_as(error.code(), node.label(), ", ", attribute, ": ", error.what());
+  }
+}
+
+Prepared prepare_if(const Node& node, Device& device, const PlanOptions& options) {
+  const SharedSubplan yes = make_subplan(node, "then_branch", 0, device, options);
+  const SharedSubplan no = make_subplan(node, "else_branch", 0, device, options);
+  const auto failed = std::make_shared<SharedSubplan>();
+  const int outputs = node.num_outputs();
+  // An output that nobody reads goes to scratch memory behind the branch's.
+  std::vector<size_t> unread;
+  size_t scratch = std::max(yes->plan().arena_bytes(), no->plan().arena_bytes());
+  for (int i = 0; i < outputs; ++i) {
+    scratch = align_up(scratch, device.alignment());
+    unread.push_back(scratch);
+    if (!node.output(i)) scratch += yes->plan().outputs()[static_cast<size_t>(i)].bytes;
+  }
+  Prepared prepared;
+  prepared.workspace = scratch;
+  prepared.run = [=](const Launch& launch) {
+    const SharedSubplan& taken = *launch.in<bool>(0) ? yes : no;
+    taken->bind_arena(launch.workspace);
+    taken->bind([&](size_t i) { return launch.inputs[i + 1]; });
+    std::vector<void*> results;
+    for (int i = 0; i < outputs; ++i)
+      results.push_back(launch.outputs[i] ? launch.outputs[i]
+                                          : launch.scratch<char>() + unread[static_cast<size_t>(i)]);
+    if (taken->run(results)) return;
+    *failed = taken;
+    launch.report(0, 0, 0);
+  };
+  prepared.explain = [failed](const Fault&) { return (*failed)->fault(); };
+  prepared.form = concat(yes->nodes(), " or ", no->nodes(), " nodes");
+  return prepared;
+}
+
+// What one step of a Scan reads or writes of a value with all steps.
+struct Slices {
+  int place;  // among the node's inputs or outputs
+  size_t bytes;
+  bool backwards;
+};
+
+Prepared prepare_scan(const Node& node, Device& device, const PlanOptions& options) {
+  const auto states = static_cast<int>(node.attr("states", 0)), scanned = static_cast<int>(node.attr("scanned", 0));
+  const SharedSubplan body = make_subplan(node, "body", states, device, options);
+  const int64_t steps = node.input(states)->type().shape()[0];
+  const Graph& graph = *node.subgraph("body");
+  std::vector<Slices> inputs, outputs;
+  const Shape in_back = node.attr("scan_input_directions", Shape{}),
+              out_back = node.attr("scan_output_directions", Shape{});
+  for (size_t i = 0; i < static_cast<size_t>(scanned); ++i) {
+    const size_t at = static_cast<size_t>(states) + i;
+    inputs.push_back({static_cast<int>(at), bytes_of(*graph.inputs()[at]), i < in_back.size() && in_back[i] != 0});
+  }
+  for (size_t at = static_cast<size_t>(states); at < graph.outputs().size(); ++at) {
+    const size_t i = at - static_cast<size_t>(states);
+    outputs.push_back({static_cast<int>(at), body->plan().outputs()[i].bytes, i < out_back.size() && out_back[i] != 0});
+  }
+  // States and slices that nobody reads live in scratch memory behind the body's.
+  size_t scratch = body->plan().arena_bytes();
+  std::vector<size_t> state_bytes, unread;
+  for (int i = 0; i < static_cast<int>(graph.outputs().size()); ++i) {
+    const auto at = static_cast<size_t>(i);
+    const size_t bytes = i < states ? bytes_of(*graph.inputs()[at]) : outputs[at - static_cast<size_t>(states)].bytes;
+    if (i < states) state_bytes.push_back(bytes);
+    scratch = align_up(scratch, device.alignment());
+    unread.push_back(scratch);
+    if (!node.output(i)) scratch += bytes;
+  }
+  Prepared prepared;
+  prepared.workspace = scratch;
+  prepared.run = [=](const Launch& launch) {
+    body->bind_arena(launch.workspace);
+    const auto state = [&](int i) {
+      return launch.outputs[i] ? launch.outputs[i] : launch.scratch<char>() + unread[static_cast<size_t>(i)];
+    };
+    for (int i = 0; i < states; ++i) {
+      const size_t bytes = state_bytes[static_cast<size_t>(i)];
+      if (bytes > 0 && state(i) != launch.inputs[i]) std::memcpy(state(i), launch.inputs[i], bytes);
+    }
+    std::vector<void*> results(outputs.size());
+    for (int64_t step = 0; step < steps; ++step) {
+      const auto at = [&](const Slices& s) {
+        return static_cast<size_t>(s.backwards ? steps - 1 - step : step) * s.bytes;
+      };
+      body->bind([&](size_t i) -> const void* {
+        const int number = static_cast<int>(i);
+        if (number < states) return state(number);
+        if (number >= states + scanned) return launch.inputs[number];
+        return launch.in<char>(number) + at(inputs[i - static_cast<size_t>(states)]);
+      });
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        void* const all = launch.outputs[outputs[i].place];
+        results[i] = all ? static_cast<char*>(all) + at(outputs[i])
+                         : launch.scratch<char>() + unread[static_cast<size_t>(outputs[i].place)];
+      }
+      if (!body->run(results)) return launch.report(0, step, 0);
+    }
+  };
+  prepared.explain = [body](const Fault& fault) { return concat("in step ", fault.position, ": ", body->fault()); };
+  prepared.form = concat(steps, steps == 1 ? " step of " : " steps of ", body->nodes(), " nodes");
+  return prepared;
+}
+
+}  // namespace
+
+const Kernel* find_subplan_kernel(const Device& device, const Node& node) {
+  static const Kernel kScan = {kCallScan, {}, {}, kDomain, "Scan", InputCheck::kChecks};
+  static const Kernel kIf = {kCallIf, {}, {}, kDomain, "If", InputCheck::kChecks};
+  if (!device.uses_host_memory()) return nullptr;
+  return node.is(kCallScan, kDomain) ? &kScan : node.is(kCallIf, kDomain) ? &kIf : nullptr;
+}
+
+Prepared prepare_subplans(const Node& node, Device& device, const PlanOptions& options) {
+  return node.is(kCallIf, kDomain) ? prepare_if(node, device, options) : prepare_scan(node, device, options);
+}
+
+}  // namespace onnx_train
