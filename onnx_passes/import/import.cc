@@ -120,11 +120,13 @@ void declare_stop_gradient(Model* model) {
   if (stops_gradients(*model->graph)) declare_function(*model->context, "StopGradient");
 }
 
-// Uses one name for ONNX's own domain, and removes attributes of later opsets that have no effect (torch's downgraded
-// exports).
+// Uses one name for ONNX's own domain, writes a default that inference mistakes, and removes attributes of later opsets
+// that have no effect (torch's downgraded exports).
 void normalize_nodes(Graph* graph) {
   for (Node* node = graph->first(); node; node = node->next()) {
     if (node->domain() == "ai.onnx") node->set_op(node->op());
+    // ONNX's inference takes the default for 0.
+    if (node->is("STFT") && !node->has_attr("onesided")) node->set_attr("onesided", 1);
     const char* const noop = "noop_with_empty_axes";
     if (node->op().starts_with("Reduce") && graph->context().opset() < 18 && node->attr(noop, 0) == 0) {
       if (!node->is("ReduceSum") || graph->context().opset() < 13) node->remove_attr(noop);

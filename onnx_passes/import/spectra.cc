@@ -24,7 +24,7 @@ std::optional<int64_t> whole_number(const Value* value) {
 struct Waves {
   Var cosines, sines;
 };
-Waves waves(Builder* b, DType dtype, int64_t length, int64_t bins) {
+Waves waves(Builder* b, const std::string& name, DType dtype, int64_t length, int64_t bins) {
   Tensor cosines(dtype, {length, bins}), sines(dtype, {length, bins});
   for (int64_t j = 0; j < length; ++j) {
     for (int64_t k = 0; k < bins; ++k) {
@@ -33,13 +33,17 @@ Waves waves(Builder* b, DType dtype, int64_t length, int64_t bins) {
       sines.set(j * bins + k, std::sin(angle));
     }
   }
-  return {b->constant(cosines), b->constant(sines)};
+  Graph& graph = b->graph();
+  const auto add = [&](const char* what, const Tensor& tensor) {
+    return b->var(graph.add_initializer(graph.unique_name(name + what), tensor));
+  };
+  return {add("/cosines", cosines), add("/sines", sines)};
 }
 
 // Σ_j x_j exp(∓2πi jk / length) along the last axis of the real and imaginary parts, as [..., bins, 2]. The imaginary
 // part is none for real numbers. The inverse has the other sign, and is divided by the length.
-Var transform(Builder* b, Var real, Var imaginary, int64_t length, int64_t bins, bool inverse) {
-  const auto [cosines, sines] = waves(b, real.dtype(), length, bins);
+Var transform(Builder* b, const Node& node, Var real, Var imaginary, int64_t length, int64_t bins, bool inverse) {
+  const auto [cosines, sines] = waves(b, node.output()->name(), real.dtype(), length, bins);
   Var re = matmul(real, cosines), im = matmul(real, inverse ? sines : -sines);
   if (imaginary) {
     const Var cross = matmul(imaginary, sines);
@@ -101,7 +105,7 @@ Value* dft(Builder* b, const Node& node) {
     return with_length(one, along.value(), length);
   };
   const int64_t bins = onesided ? length / 2 + 1 : length;
-  const Var y = transform(b, last(0), is_complex(*x) ? last(1) : Var(), length, bins, inverse);
+  const Var y = transform(b, node, last(0), is_complex(*x) ? last(1) : Var(), length, bins, inverse);
   Shape order = moved_last(axis, rank - 1, /*back=*/true);
   order.push_back(rank - 1);
   return transpose(y, order).value();
@@ -131,7 +135,7 @@ Value* stft(Builder* b, const Node& node) {
     const Var one = gather(part(b->var(x), i), indices, 1);
     return window ? one * b->var(const_cast<Value*>(window)) : one;
   };
-  return transform(b, framed(0), is_complex(*x) ? framed(1) : Var(), length, bins, /*inverse=*/false).value();
+  return transform(b, node, framed(0), is_complex(*x) ? framed(1) : Var(), length, bins, /*inverse=*/false).value();
 }
 
 // Triangles over the bins of a spectrum, one for each mel; https://onnx.ai/onnx/operators/onnx__MelWeightMatrix.html
