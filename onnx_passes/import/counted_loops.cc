@@ -8,6 +8,8 @@
 namespace onnx_train {
 namespace {
 
+constexpr int64_t kMostBounded = 100'000;  // steps, each of which reads its condition
+
 bool is_true(const Value* value) {
   const Tensor known = constant_of(value);
   return known.size() == 1 && known.at(0) != 0;
@@ -28,54 +30,107 @@ bool keeps_type(const TensorType& before, const TensorType& after) {
   return true;
 }
 
-bool is_counted(const Node& node) {
+// How a Loop becomes a Scan.
+enum class Form {
+  kNone,
+  kCounted,  // its condition is always true
+  kBounded,  // its condition may end it before the largest number of steps, which is known
+};
+
+Form form_of(const Node& node) {
   const Graph* body = node.is("Loop") ? node.subgraph("body") : nullptr;
-  if (!body || !node.input(0) || body->inputs().size() < 2 || body->outputs().empty()) return false;
-  return (!node.input(1) || is_true(node.input(1))) && goes_on(*body);
+  if (!body || !node.input(0) || body->inputs().size() < 2 || body->outputs().empty()) return Form::kNone;
+  if ((!node.input(1) || is_true(node.input(1))) && goes_on(*body)) return Form::kCounted;
+  const Tensor most = constant_of(node.input(0));
+  const bool has_bound = most.size() == 1 && most.at(0) <= static_cast<double>(kMostBounded);
+  const bool stacks =
+      body->outputs().size() + 1 > body->inputs().size();  // as many as there were steps, which is not known
+  return has_bound && !stacks ? Form::kBounded : Form::kNone;
 }
 
-// The Scan in the place of a Loop; null if the values change their types from step to step.
-Node* scan_of(Node* loop) {
-  Graph& graph = loop->graph();
-  const Graph& body = *loop->subgraph("body");
-  Builder b(&graph, loop);
-  b.set_name(loop->output() ? loop->output()->name() + "/steps" : "steps");
-  const Var count = reshape(b.var(loop->input(0)), b.constant(Tensor(DType::kInt64, {0})));
-  const Var steps = b.op("Range", {b.scalar(DType::kInt64, 0), cast(count, DType::kInt64), b.scalar(DType::kInt64, 1)});
-  std::vector<Value*> inputs(loop->inputs().begin() + 2, loop->inputs().end());
-  inputs.push_back(steps.value());
-  std::vector<std::string> names;
-  for (const Value* v : loop->outputs()) names.push_back(graph.unique_name((v ? v->name() : "unread") + "/scan"));
-  Node* scan = graph.add_node("Scan", inputs, names, "", loop);
-  scan->set_attr("num_scan_inputs", 1);
-  Graph* made = graph.add_subgraph(scan, "body");
-  GraphCopy copy(made);
-  for (size_t i = 2; i < body.inputs().size(); ++i) {
-    const Value* v = body.inputs()[i];
-    copy.map(v, made->add_input(made->unique_name(v->name()), inputs[i - 2]->type()));
-  }
-  const Value* number = body.inputs()[0];
-  copy.map(number, made->add_input(made->unique_name(number->name()), {DType::kInt64, Dims{}}));
-  Value* always = made->add_initializer(made->unique_name(body.inputs()[1]->name()), Tensor::full(DType::kBool, {}, 1));
-  copy.map(body.inputs()[1], always);
-  copy.contents(body);
-  bool keeps = true;
-  for (Node* node = made->first(); node; node = node->next()) {
+void forget_and_infer(Graph* graph) {
+  for (Node* node = graph->first(); node; node = node->next()) {
+    for (const auto& subgraph : node->subgraphs()) forget_and_infer(subgraph.graph.get());
     for (Value* output : node->outputs()) {
       if (output) output->set_type({output->dtype(), std::nullopt});
     }
     infer_types(node);
   }
-  Builder inner(made);
-  for (size_t i = 1; i < body.outputs().size(); ++i) {
-    Value* output = copy.of(body.outputs()[i]);
-    if (i < inputs.size()) keeps = keeps && keeps_type(inputs[i - 1]->type(), output->type());
-    // An input, or what is an output already, needs a node of its own.
-    if (!output->producer() || &output->graph() != made || made->is_output(output))
-      output = inner.op("Identity", {inner.var(output)}).value();
-    made->add_output(output);
+}
+
+// Makes `value` an output of the graph; through an Identity unless it is the result of a node there, and of no other
+// output.
+void add_output(Graph* graph, Value* value) {
+  Builder b(graph);
+  const bool is_result = value->producer() && &value->graph() == graph && !graph->is_output(value);
+  graph->add_output(is_result ? value : b.op("Identity", {b.var(value)}).value());
+}
+
+// A step of a Loop that its condition may end: If(go, the body, what was there). Adds the next states and the next
+// condition to the outputs of `made`, a Scan's body. `states` and `number` are what the body gets there.
+void add_guarded_step(const Graph& body, const std::vector<Value*>& states, Value* number, Value* go, Graph* made) {
+  std::vector<std::string> names = {made->unique_name(go->name() + "/next")};
+  for (const Value* state : states) names.push_back(made->unique_name(state->name() + "/next"));
+  Node* branch = made->add_node("If", {go}, names);
+  Graph* runs = made->add_subgraph(branch, "then_branch");
+  GraphCopy copy(runs);
+  copy.map(body.inputs()[0], number);
+  copy.map(body.inputs()[1], go);
+  for (size_t i = 0; i < states.size(); ++i) copy.map(body.inputs()[i + 2], states[i]);
+  copy.contents(body);
+  for (const Value* output : body.outputs()) add_output(runs, copy.of(output));
+  Graph* stays = made->add_subgraph(branch, "else_branch");
+  add_output(stays, go);
+  for (Value* state : states) add_output(stays, state);
+  for (size_t i = 0; i < states.size(); ++i) made->add_output(branch->output(static_cast<int>(i + 1)));
+  made->add_output(branch->output(0));
+}
+
+// The Scan in the place of a Loop; null if the values change their types from step to step.
+Node* scan_of(Node* loop, Form form) {
+  Graph& graph = loop->graph();
+  const Graph& body = *loop->subgraph("body");
+  const bool is_bounded = form == Form::kBounded;
+  Builder b(&graph, loop);
+  b.set_name(loop->output() ? loop->output()->name() + "/steps" : "steps");
+  const Var count = reshape(b.var(loop->input(0)), b.constant(Tensor(DType::kInt64, {0})));
+  const Var steps = b.op("Range", {b.scalar(DType::kInt64, 0), cast(count, DType::kInt64), b.scalar(DType::kInt64, 1)});
+  std::vector<Value*> inputs(loop->inputs().begin() + 2, loop->inputs().end());
+  const size_t states = inputs.size();
+  std::vector<std::string> names;
+  for (const Value* v : loop->outputs()) names.push_back(graph.unique_name((v ? v->name() : "unread") + "/scan"));
+  if (is_bounded) {
+    const Var always = b.scalar(DType::kBool, 1);
+    inputs.push_back(loop->input(1) ? reshape(b.var(loop->input(1)), b.constant(Tensor(DType::kInt64, {0}))).value()
+                                    : b.op("Identity", {always}).value());
+    names.push_back(graph.unique_name(b.graph().unique_name("go") + "/scan"));
   }
-  made->remove_unused_initializers();
+  inputs.push_back(steps.value());
+  Node* scan = graph.add_node("Scan", inputs, names, "", loop);
+  scan->set_attr("num_scan_inputs", 1);
+  Graph* made = graph.add_subgraph(scan, "body");
+  const auto add_input = [&](const Value* like, const TensorType& type) {
+    return made->add_input(made->unique_name(like->name()), type);
+  };
+  std::vector<Value*> own;
+  for (size_t i = 0; i < states; ++i) own.push_back(add_input(body.inputs()[i + 2], inputs[i]->type()));
+  if (is_bounded) {
+    Value* go = add_input(body.inputs()[1], {DType::kBool, Dims{}});
+    Value* number = add_input(body.inputs()[0], {DType::kInt64, Dims{}});
+    add_guarded_step(body, own, number, go, made);
+  } else {
+    GraphCopy copy(made);
+    for (size_t i = 0; i < states; ++i) copy.map(body.inputs()[i + 2], own[i]);
+    copy.map(body.inputs()[0], add_input(body.inputs()[0], {DType::kInt64, Dims{}}));
+    copy.map(body.inputs()[1],
+             made->add_initializer(made->unique_name(body.inputs()[1]->name()), Tensor::full(DType::kBool, {}, 1)));
+    copy.contents(body);
+    for (size_t i = 1; i < body.outputs().size(); ++i) add_output(made, copy.of(body.outputs()[i]));
+    made->remove_unused_initializers();
+  }
+  forget_and_infer(made);
+  bool keeps = true;
+  for (size_t i = 0; i < states; ++i) keeps = keeps && keeps_type(inputs[i]->type(), made->outputs()[i]->type());
   if (keeps) return scan;
   graph.remove(scan);
   return nullptr;
@@ -92,8 +147,8 @@ void replace_counted_loops(Graph* graph, const std::function<void(const std::str
       check_shapes(*node);
       infer_types(node);
     }
-    if (!is_counted(*node)) continue;
-    Node* scan = scan_of(node);
+    const Form form = form_of(*node);
+    Node* scan = form == Form::kNone ? nullptr : scan_of(node, form);
     if (!scan) continue;
     infer_types(scan);
     const std::string label = node->label();

@@ -378,7 +378,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
     folded = true;
   });
   replace_counted_loops(graph, [&](const std::string& node) {
-    notes.add(node, "runs a number of times that its condition does not change", "it is a Scan now");
+    notes.add(node, "runs a number of times that is known, or at most so", "it is a Scan now");
   });
   replace_spectra(&model, [&](const std::string& node) {
     notes.add(node, "is a product with cosines and sines now",

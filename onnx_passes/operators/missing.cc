@@ -104,7 +104,12 @@ std::string replacement_advice(const Node& node) {
     return "export the model without sequences of tensors: a fixed number of tensors is stacked by Unsqueeze and "
            "Concat, and taken apart by Split or Gather";
   }
-  if (op == "Loop" || op == "Scan") return "export the model with the loop unrolled";
+  if (op == "Loop") {
+    return "a Loop is trained if its values keep their shapes and its number of steps follows from sizes, or is at "
+           "most a "
+           "constant (its first input) and it stacks no results; export the model with the loop unrolled";
+  }
+  if (op == "Scan") return "export the model with the loop unrolled";
   if (op == "If") return way_to_decide(node);
   if (is_spectral(op)) return "compute the spectrum before the model, and export the layers after it";
   return "compute it outside of the model, or write it in other standard operators";

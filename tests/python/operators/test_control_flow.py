@@ -152,6 +152,44 @@ def test_a_long_loop_is_planned_at_once_and_has_the_memory_of_its_states(tmp_pat
     assert nodes[10_000] == nodes[2_000] < 100
 
 
+# Newton's method for the square root: it ends when it is near enough, after 8 steps at the latest.
+UNTIL = """
+until (float[N, 3] x) => (float[N, 3] y) {
+    a = Mul(x, x)
+    m = Add(a, b)
+    y = Loop<body = body (int64 i, bool go, float[N, 3] s) => (bool on, float[N, 3] sn) {
+        q = Div(m, s)
+        p = Add(s, q)
+        sn = Mul(p, half)
+        d = Sub(sn, s)
+        far = Abs(d)
+        farthest = ReduceMax<keepdims = 0>(far)
+        on = Greater(farthest, near)
+    }>(most, always, m)
+}"""
+
+
+@pytest.mark.parametrize("near, steps", [(1e-2, {4, 5}), (-1.0, {8})])
+def test_a_loop_that_its_condition_ends(near, steps, tmp_path):
+    weights = {"b": np.float32([0.5, 1.5, 9])}
+    rng = np.random.default_rng(1)
+    data = {"x": rng.normal(size=(2, 3)).astype("f"), "y_target": rng.normal(size=(2, 3)).astype("f")}
+    taken = []
+
+    def program(w, d):
+        m = d["x"] * d["x"] + w["b"]
+        s, count, far = m, 0, np.inf
+        while count < 8 and far > near:
+            before, s, count = s, 0.5 * (s + m / s), count + 1
+            far = (s - before).abs().max()
+        taken.append(count)
+        return ((s - d["y_target"]) ** 2).mean()
+
+    constants = {"half": np.float32(0.5), "near": np.float32(near), "most": np.int64(8)}
+    compare(model_of(UNTIL, weights, constants), data, weights, program, tmp_path)
+    assert taken[0] in steps
+
+
 BRANCH = """
 branch (float[N, 4] x) => (float[N, 3] y) {
     h = MatMul(x, wx)
