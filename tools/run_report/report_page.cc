@@ -177,10 +177,12 @@ class ChartData {
   std::string text_;
 };
 
+// The names of the runs; their number where that is too long for a title.
 std::string title_of(const std::vector<RunFiles>& runs) {
+  constexpr size_t kLongest = 60;
   std::string title;
   for (const RunFiles& run : runs) title += concat(title.empty() ? "" : ", ", run.name);
-  return title;
+  return runs.size() == 1 || title.size() <= kLongest ? title : concat(runs.size(), " runs");
 }
 
 std::string legend(const std::vector<RunFiles>& runs) {
