@@ -177,13 +177,8 @@ class Dashboard {
     }
     const auto* memory = run_.find_derived("memory");
     const bool planned = memory && memory->is_object() && memory->contains("total") && (*memory)["total"].is_number();
-    const std::string plan = planned ? format_bytes((*memory)["total"].get<double>()) : "";
-    if (settings_.peak_memory > 0) {
-      figures.push_back(concat("memory ", format_bytes(settings_.peak_memory), planned ? concat(" of ", plan) : "",
-                               planned ? " planned" : ""));
-    } else if (planned) {
-      figures.push_back(concat("memory ", plan, " planned"));
-    }
+    if (settings_.peak_memory > 0) figures.push_back("memory " + format_bytes(settings_.peak_memory));
+    if (planned) figures.push_back("planned memory " + format_bytes((*memory)["total"].get<double>()));
     std::string line;
     for (const std::string& figure : figures) {
       if (line.empty()) {

@@ -60,6 +60,7 @@ Screen::Screen() {
   if (tcgetattr(STDIN_FILENO, &before) != 0) fail("the terminal does not say how it is set up");
   termios keys = before;
   keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+  keys.c_lflag |= NOFLSH;  // Ctrl-C would drop what is on its way to the screen, and leave a write waiting
   keys.c_cc[VMIN] = 0;
   keys.c_cc[VTIME] = 0;
   keys.c_cc[VSUSP] = _POSIX_VDISABLE;  // Ctrl-Z would leave the shell with this screen

@@ -275,6 +275,13 @@ std::string options_tables(const std::vector<RunFiles>& runs) {
 
 }  // namespace
 
+std::string page_title(const std::vector<RunFiles>& runs) {
+  constexpr size_t kLongest = 60;
+  std::string title;
+  for (const RunFiles& run : runs) title += concat(title.empty() ? "" : ", ", run.name);
+  return runs.size() == 1 || title.size() <= kLongest ? title : concat(runs.size(), " runs");
+}
+
 std::string summary(const std::vector<RunFiles>& runs) {
   std::string text;
   const auto add_notes = [&](const RunFiles& run) {
@@ -295,7 +302,8 @@ std::string summary(const std::vector<RunFiles>& runs) {
     }
     return text + "</div>\n";
   }
-  text += concat("<p class=\"lead\">", runs.size(), " runs</p>\n");
+  const std::string number = concat(runs.size(), " runs");
+  if (page_title(runs) != number) text += concat("<p class=\"lead\">", number, "</p>\n");
   for (const RunFiles& run : runs) add_notes(run);
   std::vector<std::string> labels = {"run"};
   for (const RunFiles& run : runs) {

@@ -57,6 +57,8 @@ std::string right_aligned(const std::string& text, size_t width) {
   return std::string(width - std::min(width, text.size()), ' ') + text;
 }
 
+std::string edge_text(double value) { return value >= 1e3 ? format_count(value) : format_number(value); }
+
 // What the edges of a chart stand for.
 struct Frame {
   double first = INFINITY, last = -INFINITY, low = INFINITY, high = -INFINITY;
@@ -90,10 +92,15 @@ void draw(const TextCurve& curve, size_t index, const Frame& frame, Dots* dots) 
       continue;
     }
     const size_t x = frame.x(series.x[i]), y = frame.y(series.y[i]);
-    for (size_t at = before_x + 1; pen && at < x; ++at) {
+    // Each column begins beside the dot where the one before it ends.
+    size_t last = before_y;
+    for (size_t at = before_x + 1; pen && at <= x; ++at) {
       const double share = static_cast<double>(at - before_x) / static_cast<double>(x - before_x);
       const double height = static_cast<double>(before_y) * (1 - share) + static_cast<double>(y) * share;
-      extend(at, static_cast<size_t>(std::lround(height)));
+      const auto now = static_cast<size_t>(std::lround(height));
+      extend(at, now > last ? last + 1 : now < last ? last - 1 : now);
+      extend(at, now);
+      last = now;
     }
     extend(x, y);
     pen = true;
@@ -141,7 +148,7 @@ std::vector<std::string> chart_lines(const std::string& title, const std::vector
     }
   }
   if (frame.low > frame.high || rows == 0) return {};
-  const std::string top = format_number(frame.high), bottom = format_number(frame.low);
+  const std::string top = edge_text(frame.high), bottom = edge_text(frame.low);
   const size_t margin = std::max(top.size(), bottom.size()) + 1;
   if (width < margin + 8) return {};
   const size_t columns = width - margin;
