@@ -228,7 +228,8 @@ bool train(const SweepArguments& a, const std::string& title, SweepRun* run) {
     shown = now;
     std::string line = title;
     try {
-      line += "  " + last_step_line(read_run(run->folder), 0);
+      const size_t room = text_width() - 1, used = text_columns(line) + 2;
+      if (room > used) line += "  " + last_step_line(read_run(run->folder), room - used);
     } catch (const Error&) {  // it has no files yet
     }
     show_status(shorten(line, text_width() - 1));
@@ -271,7 +272,7 @@ void print_table(const SweepArguments& a, const std::vector<SweepRun>& runs) {
   TextTable table(std::string(columns, 'l') + "rrrw");
   std::vector<std::string> head;
   for (const auto& [key, value] : runs[0].varied) head.push_back(key);
-  head.insert(head.end(), {ended == runs.end() ? "" : spaced(ended->metric), "step", "time", ""});
+  head.insert(head.end(), {ended == runs.end() ? "" : spaced(ended->metric), "step", "time in steps", ""});
   table.add(head);
   for (const SweepRun& run : runs) {
     std::vector<std::string> row;
@@ -284,10 +285,10 @@ void print_table(const SweepArguments& a, const std::vector<SweepRun>& runs) {
     table.add(row);
   }
   print("\n" + table.text(0, text_width()));
-  const bool known = !std::isnan(runs[0].best);
-  print(concat("\n", known ? concat("best: ", runs[0].folder, "/best.onnx\n") : "",
-               "all in one page: onnx-train report ", shell_quoted(a.folder), "/* -o ",
-               shell_quoted(a.folder + ".html"), "\n"));
+  const std::string report =
+      concat("onnx-train report ", shell_quoted(a.folder), "/* -o ", shell_quoted(a.folder + ".html"));
+  print(concat(std::isnan(runs[0].best) ? "" : concat("\nbest: ", runs[0].folder, "/best.onnx"),
+               "\nall of them in one page:\n", wrap_command(report, table_width(), 2), "\n"));
 }
 
 int sweep(SweepArguments* a) {
