@@ -13,6 +13,7 @@
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/report/output.h"
+#include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -32,8 +33,10 @@ int print_help(const std::string& text) {
 
 int run(Subcommand subcommand, const std::vector<std::string>& arguments) {
   std::string links;  // every subcommand loads a model
-  subcommand.options.push_back(
-      {"--allow-links", &links, "the model's data files may be links that lead into this folder", "DIR"});
+  const CommandOption option = links_option(&links);
+  const auto is_links = [&](const CommandOption& own) { return own.names == option.names; };
+  if (std::none_of(subcommand.options.begin(), subcommand.options.end(), is_links))
+    subcommand.options.push_back(option);
   try {
     if (!read_arguments(subcommand, arguments)) return print_help(help_text(subcommand, text_width()));
   } catch (const UsageError& e) {
@@ -63,10 +66,10 @@ int unknown_command(const std::string& name, const std::vector<Subcommand>& subc
 }  // namespace
 
 std::vector<Subcommand> all_subcommands() {
-  return {check_command(),   build_command(),  fit_command(),    eval_command(),
-          predict_command(), sample_command(), export_command(), flatten_command(),
-          show_command(),    grad_command(),   verify_command(), bench_command(),
-          devices_command(), report_command(), watch_command(),  completion_command()};
+  return {check_command(),   build_command(),     fit_command(),    sweep_command(),   eval_command(),
+          predict_command(), sample_command(),    export_command(), flatten_command(), show_command(),
+          grad_command(),    verify_command(),    bench_command(),  devices_command(), report_command(),
+          watch_command(),   completion_command()};
 }
 
 int command(int argc, char** argv) {

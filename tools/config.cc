@@ -89,15 +89,6 @@ std::string read_text(const std::string& path) {
   return text.str();
 }
 
-// "batch_size" and "model" name --batch-size and MODEL.
-bool names_option(const CommandOption& option, std::string name) {
-  std::replace(name.begin(), name.end(), '_', '-');
-  if (is_positional(option)) {
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
-  }
-  return key_of(option) == name;
-}
-
 void set_from_file(const std::string& path, const ConfigEntry& entry, const CommandOption& option) {
   const auto& [name, values] = entry;
   const bool is_flag = std::holds_alternative<bool*>(option.target.to);
@@ -114,6 +105,14 @@ void set_from_file(const std::string& path, const ConfigEntry& entry, const Comm
 }
 
 }  // namespace
+
+bool names_option(const CommandOption& option, std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  if (is_positional(option)) {
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+  }
+  return key_of(option) == name;
+}
 
 CommandOption config_option(std::string* path) {
   const auto check = [](const std::string& text) {

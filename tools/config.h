@@ -14,6 +14,9 @@ namespace onnx_train {
 // --config.
 CommandOption config_option(std::string* path);
 
+// Whether `name`, as a file writes it, is this option's: "batch_size" and "model" are --batch-size and MODEL.
+bool names_option(const CommandOption& option, std::string name);
+
 // Sets those of `options` that the file has and `given` has not, and adds their keys to `given`. Throws UsageError that
 // names the file and the option, and Error for a file that cannot be read.
 void read_config(const std::string& path, const std::vector<CommandOption>& options, std::set<std::string>* given);

@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include "tools/dashboard/screen.h"
+
 namespace onnx_train {
 namespace {
 
@@ -11,17 +13,22 @@ std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);  // so that a signal handler may set it
 
 void on_signal(int) {
-  if (interrupted.exchange(true)) _exit(kInterruptedStatus);
+  if (!interrupted.exchange(true)) return;
+  restore_terminal();
+  _exit(kInterruptedStatus);
 }
 
 void on_lost_page(int) {
   constexpr char kMessage[] =
       "onnx-train: a model or data file was shortened while it was read; start again when nothing writes it\n";
+  restore_terminal();
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
   _exit(1);
 }
 
 }  // namespace
+
+void request_interrupt() { interrupted = true; }
 
 void report_lost_pages() {
   struct sigaction action {};

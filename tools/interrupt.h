@@ -10,6 +10,9 @@ constexpr int kInterruptedStatus = 130;
 // Installs the handlers; the flag becomes true with the first signal.
 const std::atomic<bool>& catch_interrupts();
 
+// Does what the first signal does.
+void request_interrupt();
+
 // From now on a mapped file that is shortened while it is read ends the program with a message and exit status 1, not
 // with SIGBUS.
 void report_lost_pages();

@@ -42,6 +42,10 @@ CommandOption preprocess_option(std::string* steps) {
       "STEPS"};
 }
 
+CommandOption links_option(std::string* folder) {
+  return {"--allow-links", folder, "the model's data files may be links that lead into this folder", "DIR"};
+}
+
 CommandOption device_option(std::string* device) {
   return {"--device", device, "what runs the model, as `onnx-train devices` lists it: cpu, cuda, cuda:1 [cpu]", "NAME"};
 }

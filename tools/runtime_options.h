@@ -32,6 +32,9 @@ CommandOption dtype_option(std::string* dtype);
 CommandOption scale_option(std::vector<std::string>* scales);
 CommandOption preprocess_option(std::string* steps);
 
+// --allow-links, which the command adds to every subcommand that does not pass it on itself.
+CommandOption links_option(std::string* folder);
+
 // --device.
 CommandOption device_option(std::string* device);
 

@@ -25,6 +25,7 @@ struct Subcommand {
 Subcommand check_command();
 Subcommand build_command();
 Subcommand fit_command();
+Subcommand sweep_command();
 Subcommand eval_command();
 Subcommand predict_command();
 Subcommand sample_command();

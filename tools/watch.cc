@@ -5,8 +5,12 @@
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/report_text.h"
+#include "tools/dashboard/run_view.h"
+#include "tools/dashboard/screen.h"
+#include "tools/interrupt.h"
 #include "tools/report/output.h"
-#include "tools/run_report/report_tables.h"
+#include "tools/run_report/last_step.h"
+#include "tools/run_report/run_files.h"
 #include "tools/run_report/text_chart.h"
 #include "tools/subcommand.h"
 
@@ -17,37 +21,6 @@ struct WatchArguments {
   std::string run, metric = "loss";
   double every = 1;
 };
-
-// "step 12/540  epoch 2  loss 0.31 ...": the last step, as far as it fits.
-std::string last_step(const RunFiles& run, size_t width) {
-  const auto value = [&](const char* name) {
-    const auto* column = run.steps.column(name);
-    return column && !column->empty() ? column->back() : std::nan("");
-  };
-  if (run.steps.rows() == 0) return "no step yet";
-  const std::string total = run.derived("steps");
-  std::vector<std::string> parts = {
-      concat("step ", static_cast<int64_t>(value("step")), total.empty() ? "" : "/" + total),
-      concat("epoch ", static_cast<int64_t>(value("epoch"))), concat("loss ", format_number(value("loss")))};
-  if (const double accuracy = value("accuracy"); !std::isnan(accuracy)) {
-    parts.push_back("accuracy " + format_percent(accuracy));
-  }
-  for (const auto& [key, series] : run.evaluations) {
-    if (key.starts_with("eval_") && series.size() > 0) {
-      parts.push_back(concat("eval ", key.substr(5), " ", format_number(series.y.back())));
-    }
-  }
-  parts.push_back("|grad| " + format_number(value("grad_norm")));
-  parts.push_back("lr " + format_number(value("lr")));
-  parts.push_back(format_number(value("ms")) + " ms");
-  std::string line;
-  for (const std::string& part : parts) {
-    const std::string longer = line.empty() ? part : concat(line, "  ", part);
-    if (width > 0 && text_columns(longer) > width) break;
-    line = longer;
-  }
-  return line;
-}
 
 std::string chart_of(const RunFiles& run, const std::string& metric, size_t width) {
   constexpr size_t kRows = 8;
@@ -65,47 +38,64 @@ void check_metric(const RunFiles& run, const std::string& metric) {
   throw UsageError(concat("the run has no metric '", metric, "'; it has ", known));
 }
 
-// On a terminal the chart is drawn anew in its place; elsewhere there is a line from time to time, and the chart at the
-// end.
-int watch(const WatchArguments& a) {
-  size_t drawn = 0;  // lines
-  std::chrono::steady_clock::time_point shown{};
-  for (bool first = true;; first = false) {
-    const bool running = is_running(a.run);  // before the files are read, so that nothing that it wrote is missed
-    const RunFiles run = read_run(a.run);
+// The dashboard, until the run ends. Returns whether the user left before.
+bool show(const WatchArguments& a) {
+  const std::atomic<bool>& stop = catch_interrupts();
+  bool left = false;
+  ViewSettings view;
+  view.folder = a.run;
+  view.metric = a.metric;
+  view.keys = "q leaves; the run goes on";
+  view.every = a.every;
+  view.state = [](const RunFiles& run) { return run.running ? "running" : "ended"; };
+  view.on_quit = [&] { left = true; };
+  show_run(view, [&](const RunFiles& run) {
     check_metric(run, a.metric);
-    const size_t width = is_terminal() ? text_width() - 1 : text_width();
-    const std::string line = last_step(run, width) + "\n";
-    const std::string chart = chart_of(run, a.metric, std::min<size_t>(width, 100));
-    const std::string end = running ? "" : concat(first ? "not running: " : "ended: ", a.run, "\n");
-    if (is_terminal()) {
-      const std::string up = drawn > 0 ? concat("\x1b[", drawn, "A\x1b[J") : "";
-      print(up + chart + line + end);
-      drawn = static_cast<size_t>(std::count(chart.begin(), chart.end(), '\n')) + 1;
-    } else if (!running) {
-      print(chart + line + end);
-    } else if (std::chrono::steady_clock::now() - shown >= std::chrono::seconds(2)) {
-      print(line);
-      shown = std::chrono::steady_clock::now();
-    }
-    if (!running) return 0;
-    std::this_thread::sleep_for(std::chrono::duration<double>(a.every));
+    return run.running && !left && !stop;
+  });
+  return left || stop;
+}
+
+// On a terminal the run is shown on the whole of it; elsewhere there is a line from time to time. The chart and the
+// last step remain at the end.
+int watch(const WatchArguments& a) {
+  RunFiles run = read_run(a.run);
+  check_metric(run, a.metric);
+  const bool running = run.running;
+  if (running && Screen::is_possible()) {
+    if (show(a)) return catch_interrupts() ? kInterruptedStatus : 0;
+    refresh(a.run, &run);
   }
+  std::chrono::steady_clock::time_point shown{};
+  while (run.running) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - shown >= std::chrono::seconds(2)) {
+      print(last_step_line(run, table_width()) + "\n");
+      shown = now;
+    }
+    std::this_thread::sleep_for(std::chrono::duration<double>(a.every));
+    refresh(a.run, &run);
+    check_metric(run, a.metric);
+  }
+  const size_t width = text_width();
+  print(concat(chart_of(run, a.metric, std::min<size_t>(width, 100)), last_step_line(run, width), "\n",
+               running ? "ended: " : "not running: ", a.run, "\n"));
+  return 0;
 }
 
 }  // namespace
 
 Subcommand watch_command() {
   auto a = std::make_shared<WatchArguments>();
-  return {
-      "watch",
-      "Follow a run that another process trains: its last step and a chart; ends when the run does",
-      "  onnx-train watch run\n"
-      "  onnx-train watch run --metric eval_loss",
-      {{"RUN", &a->run, "the run's folder, the --out of fit", "DIR", true},
-       {"--metric", &a->metric, "what the chart shows: a column of metrics.csv, or of an evaluation [loss]", "NAME"},
-       {"--every", {&a->every, Range{0.01, false, 3600}}, "seconds between two looks [1]", "S"}},
-      [a] { return watch(*a); }};
+  return {"watch",
+          "Follow a run that another process trains: curves, rates and memory; ends when the run does",
+          "  onnx-train watch run\n"
+          "  onnx-train watch run --metric eval_loss",
+          {{"RUN", &a->run, "the run's folder, the --out of fit", "DIR", true},
+           {"--metric", &a->metric, "what the large chart shows: a column of metrics.csv, or of an evaluation [loss]",
+            "NAME"},
+           {"--every", {&a->every, Range{0.01, false, 3600}}, "seconds between two looks [1]", "S"}},
+          [a] { return watch(*a); }};
 }
 
 }  // namespace onnx_train

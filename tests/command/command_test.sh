@@ -103,9 +103,11 @@ verify train.onnx --inputs train.csv --tolerance 1e-6
 fit train.onnx --data train.csv --eval-data test.csv --epochs 2 --out narrow$width
 fit train.onnx --data train.csv --eval-data test.csv --epochs 3 --out narrow$width --resume
 eval train.onnx --data test.csv
+sweep train.onnx --data train.csv --eval-data test.csv --epochs 1 --vary lr=0.01,0.02 --out sweep$width
 devices --operators
 --help
 fit --help
+sweep --help
 predict --help
 grad --help
 COMMANDS

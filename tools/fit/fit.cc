@@ -8,9 +8,12 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/table_metadata.h"
 #include "runtime/data/images/files.h"
+#include "runtime/process_memory.h"
 #include "runtime/report_text.h"
 #include "runtime/training/controls.h"
 #include "runtime/training/trainer.h"
+#include "tools/dashboard/run_view.h"
+#include "tools/dashboard/screen.h"
 #include "tools/fit/dry_run.h"
 #include "tools/fit/fit_arguments.h"
 #include "tools/fit/outcome.h"
@@ -99,6 +102,16 @@ void print_resumed(const FitArguments& a, const TrainingPosition& position, cons
   print(text);
 }
 
+ViewSettings view_of(const FitArguments& a, const std::atomic<bool>& interrupted) {
+  ViewSettings view;
+  view.folder = a.trainer.folder;
+  view.keys = "q or Ctrl-C stops after this step; --resume goes on from there";
+  view.state = [&interrupted](const RunFiles&) { return interrupted ? "stops after this step" : "running"; };
+  view.peak_memory = peak_memory;
+  view.on_quit = request_interrupt;
+  return view;
+}
+
 // Trains, and writes metrics as they come.
 StopReason train_and_log(const FitArguments& a, const std::string& classes, Trainer* trainer) {
   const int64_t step = trainer->position().step;
@@ -106,8 +119,20 @@ StopReason train_and_log(const FitArguments& a, const std::string& classes, Trai
   std::vector<MetricsSink*> sinks = {&log};
   std::optional<TensorBoardLog> tensorboard;
   if (a.tensorboard) sinks.push_back(&tensorboard.emplace(a.trainer.folder, step));
-  Progress progress(*trainer, sinks, a.json);
-  const StopReason reason = trainer->run(&progress, catch_interrupts());
+  const bool view = a.tui && Screen::is_possible();
+  if (a.tui && !view) {
+    print_notes(
+        {"--tui needs a terminal for input and output, with this process in its foreground; plain lines follow"});
+  }
+  Progress progress(*trainer, sinks,
+                    a.json ? ProgressForm::kJson
+                    : view ? ProgressForm::kEvaluations
+                           : ProgressForm::kText);
+  const std::atomic<bool>& interrupted = catch_interrupts();
+  std::optional<RunView> shown;
+  if (view) shown.emplace(view_of(a, interrupted));
+  const StopReason reason = trainer->run(&progress, interrupted);
+  shown.reset();
   keep_status();
   return reason;
 }

@@ -47,6 +47,7 @@ void check_usage(FitArguments* a) {
   if (o.epochs == 0 && o.steps == 0 && o.time_limit == 0) {
     throw UsageError("fit needs an end: give --epochs, --steps or --time-limit");
   }
+  if (a->tui && a->json) throw UsageError("--tui is for people, --json for programs; leave out one of them");
   if (a->given->count("lr") > 0 && !o.schedule.curve.file.empty()) {
     throw UsageError("a table of rates holds the rates themselves; leave out --lr");
   }
@@ -118,6 +119,8 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            false,
            {"float32", "float64"}},
           {"--json", &a->json, "one JSON object a step instead of text"},
+          {"--tui", &a->tui,
+           "show curves, rates and memory on the whole terminal while it trains; q stops as Ctrl-C does"},
           {"--tensorboard", &a->tensorboard, "write the metrics to RUN/tensorboard, too, for TensorBoard"},
           {"--dry-run", &a->dry_run,
            "check options, model, data and memory, time a step, say how long the training takes, and write nothing"},

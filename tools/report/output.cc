@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <sstream>
+#include <utility>
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -20,7 +22,9 @@ constexpr const char* kClearLine = "\r\x1b[K";
 
 struct Writer {
   std::mutex mutex;
-  bool status = false;  // a status line is shown, and the cursor is at its end
+  bool status = false;                            // a status line is shown, and the cursor is at its end
+  bool holds = false;                             // all that is printed waits
+  std::vector<std::pair<int, std::string>> held;  // descriptor and text
 };
 
 Writer& writer() {
@@ -50,6 +54,10 @@ void write_out(const std::string& text) {
 
 void print(const std::string& text) {
   const std::lock_guard lock(writer().mutex);
+  if (writer().holds) {
+    writer().held.emplace_back(STDOUT_FILENO, text);
+    return;
+  }
   write_out((writer().status ? kClearLine : "") + text);
   writer().status = false;
 }
@@ -59,6 +67,10 @@ void print_error(const std::string& line) {
   std::string text = line;
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+  }
+  if (writer().holds) {
+    writer().held.emplace_back(STDERR_FILENO, text + "\n");
+    return;
   }
   std::fflush(stdout);
   if (writer().status) write_all(STDOUT_FILENO, "\n");
@@ -72,8 +84,36 @@ void print_notes(const std::vector<std::string>& notes) {
 
 void show_status(const std::string& text) {
   const std::lock_guard lock(writer().mutex);
+  if (writer().holds) return;
   write_out(kClearLine + text);
   writer().status = true;
+}
+
+void hold_output() {
+  const std::lock_guard lock(writer().mutex);
+  if (writer().status) write_out("\n");
+  writer().status = false;
+  writer().holds = true;
+}
+
+std::vector<std::string> held_output(size_t lines) {
+  const std::lock_guard lock(writer().mutex);
+  std::vector<std::string> last;
+  const auto& held = writer().held;
+  for (size_t i = held.size() - std::min(held.size(), lines); i < held.size(); ++i) {
+    std::istringstream text(held[i].second);
+    for (std::string line; std::getline(text, line);) last.push_back(line);
+  }
+  if (last.size() > lines) last.erase(last.begin(), last.end() - static_cast<std::ptrdiff_t>(lines));
+  return last;
+}
+
+void release_output() {
+  const std::lock_guard lock(writer().mutex);
+  writer().holds = false;
+  const auto held = std::exchange(writer().held, {});
+  std::fflush(stdout);
+  for (const auto& [descriptor, text] : held) write_all(descriptor, text);  // a later print says if that fails
 }
 
 void keep_status() {

@@ -19,6 +19,12 @@ void print_notes(const std::vector<std::string>& notes);
 void show_status(const std::string& text);
 // Leaves the status line where it stands; what follows comes below it.
 void keep_status();
+// From here on what is printed waits, and the status line is not shown: a whole-screen view has the terminal.
+void hold_output();
+// The last lines that wait, at most `lines` of them.
+std::vector<std::string> held_output(size_t lines);
+// Prints what waits, in its order.
+void release_output();
 // Writes out what std::printf still holds. Throws Error when stdout cannot be written: a full disk.
 void flush_output();
 

@@ -27,8 +27,12 @@ std::string bar(double fraction) {
 
 }  // namespace
 
-Progress::Progress(const Trainer& trainer, std::vector<MetricsSink*> sinks, bool json)
-    : trainer_(trainer), sinks_(std::move(sinks)), json_(json), terminal_(!json && is_terminal()) {
+Progress::Progress(const Trainer& trainer, std::vector<MetricsSink*> sinks, ProgressForm form)
+    : trainer_(trainer),
+      sinks_(std::move(sinks)),
+      form_(form),
+      json_(form == ProgressForm::kJson),
+      terminal_(form == ProgressForm::kText && is_terminal()) {
   const char* no_colour = std::getenv("NO_COLOR");
   colour_ = terminal_ && !(no_colour && *no_colour);
 }
@@ -67,6 +71,7 @@ void Progress::on_step(const StepReport& r) {
   if (json_) {
     return print(to_json(r) + "\n");
   }
+  if (form_ == ProgressForm::kEvaluations) return;
   const auto now = Clock::now();
   const bool last = r.step == trainer_.total_steps();
   if (!last && now - last_shown_ < (terminal_ ? Clock::duration(kRedraw) : Clock::duration(kPlainLine))) return;

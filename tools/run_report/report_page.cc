@@ -177,12 +177,6 @@ class ChartData {
   std::string text_;
 };
 
-std::string title_of(const std::vector<RunFiles>& runs) {
-  std::string title;
-  for (const RunFiles& run : runs) title += concat(title.empty() ? "" : ", ", run.name);
-  return title;
-}
-
 std::string legend(const std::vector<RunFiles>& runs) {
   std::string text = "<div class=\"legend\">";
   for (size_t i = 0; i < runs.size() && runs.size() > 1; ++i) {
@@ -194,7 +188,7 @@ std::string legend(const std::vector<RunFiles>& runs) {
 }  // namespace
 
 std::string report_page(const std::vector<RunFiles>& runs) {
-  const std::string title = title_of(runs);
+  const std::string title = page_title(runs);
   std::string page = concat(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\" />\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\" />\n"

@@ -111,7 +111,7 @@ std::vector<Figure> figures_of(const RunFiles& run) {
   };
   if (const Series* loss = evaluation(run, "eval_loss")) {
     const auto [value, step] = lowest(*loss);
-    figures.push_back({"Lowest evaluation loss", number_or_none(value), std::isnan(value) ? "" : at_step(step)});
+    figures.push_back({"Lowest eval loss", number_or_none(value), std::isnan(value) ? "" : at_step(step)});
   } else if (const Series* training = evaluation(run, "train_loss")) {
     const auto [value, step] = lowest(*training);
     figures.push_back({"Lowest training loss", number_or_none(value), "mean between evaluations"});
@@ -120,7 +120,7 @@ std::vector<Figure> figures_of(const RunFiles& run) {
     figures.push_back({"Last training loss", number_or_none(losses->back()), "of one step"});
   }
   if (const Series* accuracy = evaluation(run, "eval_accuracy"); accuracy && !std::isnan(accuracy->y.back())) {
-    figures.push_back({"Evaluation accuracy", format_percent(accuracy->y.back()), at_step(accuracy->x.back())});
+    figures.push_back({"Eval accuracy", format_percent(accuracy->y.back()), at_step(accuracy->x.back())});
   }
   if (const auto* samples = column("samples"), *times = column("ms"); samples && times) {
     std::vector<double> rates;
@@ -241,6 +241,8 @@ std::string options_rows(const std::vector<RunFiles>& runs, bool derived, bool d
   for (const std::string& key : keys_of(runs, derived)) {
     std::vector<std::string> values;
     for (const RunFiles& run : runs) values.push_back(derived ? run.derived(key) : run.option(key));
+    if (std::all_of(values.begin(), values.end(), [](const auto& value) { return value.empty(); })) continue;
+    if (runs.size() > 1 && key == "out") continue;  // the names of the runs
     const bool differs =
         std::any_of(values.begin(), values.end(), [&](const auto& value) { return value != values[0]; });
     if (differs != differing) continue;
@@ -273,6 +275,13 @@ std::string options_tables(const std::vector<RunFiles>& runs) {
 
 }  // namespace
 
+std::string page_title(const std::vector<RunFiles>& runs) {
+  constexpr size_t kLongest = 60;
+  std::string title;
+  for (const RunFiles& run : runs) title += concat(title.empty() ? "" : ", ", run.name);
+  return runs.size() == 1 || title.size() <= kLongest ? title : concat(runs.size(), " runs");
+}
+
 std::string summary(const std::vector<RunFiles>& runs) {
   std::string text;
   const auto add_notes = [&](const RunFiles& run) {
@@ -293,7 +302,8 @@ std::string summary(const std::vector<RunFiles>& runs) {
     }
     return text + "</div>\n";
   }
-  text += concat("<p class=\"lead\">", runs.size(), " runs</p>\n");
+  const std::string number = concat(runs.size(), " runs");
+  if (page_title(runs) != number) text += concat("<p class=\"lead\">", number, "</p>\n");
   for (const RunFiles& run : runs) add_notes(run);
   std::vector<std::string> labels = {"run"};
   for (const RunFiles& run : runs) {

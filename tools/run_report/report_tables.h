@@ -14,6 +14,8 @@ std::string escaped(const std::string& text);
 // Seconds by step, from the times of the steps.
 Series elapsed(const RunFiles& run);
 
+// The names of the runs; their number where that is too long.
+std::string page_title(const std::vector<RunFiles>& runs);
 // What comes before the charts: the state, notes and figures of one run, or a table of several.
 std::string summary(const std::vector<RunFiles>& runs);
 // What comes after them: classes, evaluations, memory, slowest nodes, options.

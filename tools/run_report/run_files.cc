@@ -41,6 +41,7 @@ void read_evaluations(const std::string& path, RunFiles* run) {
       continue;
     }
     const double step = object["step"].get<double>();
+    if (object.contains("best") && object["best"] == true) run->best_step = step;
     for (const auto& [key, value] : object.items()) {
       if (key == "step" || !(value.is_number() || value.is_null())) continue;
       Series& series = run->evaluations[key];
@@ -94,18 +95,27 @@ RunFiles read_run(const std::string& folder) {
   }
   fs::path path = fs::absolute(folder, error).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
-  RunFiles run{path.filename().string(), MetricsTable(folder + "/metrics.csv"), {}, {}, {}, {}, is_running(folder), {}};
-  run.steps.update();
-  if (run.steps.damaged() > 0) {
-    run.notes.push_back(count_of(run.steps.damaged(), "line") + " of metrics.csv cannot be read and are left out.");
-  }
-  if (run.steps.rows() == 0) run.notes.push_back("No step has been recorded yet.");
-  run.options = read_object(folder + "/options.json", &run.notes);
-  read_evaluations(folder + "/epochs.jsonl", &run);
-  run.best = read_object(concat(folder, "/", kBestEvaluation), &run.notes);
-  ordered_json profile = read_object(folder + "/profile.json", &run.notes);
-  if (profile.is_object() && profile.contains("nodes") && profile["nodes"].is_array()) run.nodes = profile["nodes"];
+  RunFiles run{path.filename().string(), MetricsTable(folder + "/metrics.csv"), {}, 0, {}, {}, {}, false, {}};
+  refresh(folder, &run);
   return run;
+}
+
+void refresh(const std::string& folder, RunFiles* run) {
+  run->notes.clear();
+  run->running = is_running(folder);  // before the files are read, so that nothing that it wrote is missed
+  run->steps.update();
+  if (run->steps.damaged() > 0) {
+    run->notes.push_back(count_of(run->steps.damaged(), "line") + " of metrics.csv cannot be read and are left out.");
+  }
+  if (run->steps.rows() == 0) run->notes.push_back("No step has been recorded yet.");
+  run->options = read_object(folder + "/options.json", &run->notes);
+  run->evaluations.clear();
+  run->best_step = 0;
+  read_evaluations(folder + "/epochs.jsonl", run);
+  run->best = read_object(concat(folder, "/", kBestEvaluation), &run->notes);
+  const ordered_json profile = read_object(folder + "/profile.json", &run->notes);
+  const bool has_nodes = profile.is_object() && profile.contains("nodes") && profile["nodes"].is_array();
+  run->nodes = has_nodes ? profile["nodes"] : ordered_json();
 }
 
 }  // namespace onnx_train

@@ -17,6 +17,7 @@ struct RunFiles {
   std::string name;                           // of the folder
   MetricsTable steps;                         // metrics.csv
   std::map<std::string, Series> evaluations;  // epochs.jsonl: each number by step, "eval_loss"
+  double best_step = 0;                       // of the best evaluation in them; 0: none
   nlohmann::ordered_json best;                // evaluation.json, an object: the best evaluation, by class
   nlohmann::ordered_json options;             // options.json, an object
   nlohmann::ordered_json nodes;               // of profile.json, which `bench --profile --json` prints; an array
@@ -31,6 +32,9 @@ struct RunFiles {
 
 // Throws Error if the folder holds no run.
 RunFiles read_run(const std::string& folder);
+
+// What the folder holds by now: new rows of metrics.csv are added to those that `run` has, all else is read anew.
+void refresh(const std::string& folder, RunFiles* run);
 
 // A number, text, truth value, or list of these as text; "" for all else.
 std::string text_of(const nlohmann::ordered_json& value);

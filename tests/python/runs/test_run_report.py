@@ -8,6 +8,7 @@ import struct
 import subprocess
 import time
 
+import browser
 import numpy as np
 import pytest
 import tool
@@ -84,20 +85,54 @@ def test_runs_are_compared_and_what_differs_is_named(run):
     assert "give the folder of a run" in tool.run("report", run / "none", status=1)
 
 
-def test_a_browser_draws_every_chart(run):
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if not browser:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A browser, for as long as this module's tests need one."""
+    if not browser.PROGRAM:
         pytest.skip("no chromium here: apt-get install chromium")
-    done = subprocess.run(
-        [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--dump-dom",
-         f"--user-data-dir={run}/browser", (run / "run/report.html").as_uri()],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    drawn = re.findall(r'<section class="chart">.*?</section>', done.stdout, re.DOTALL)
-    assert len(drawn) == 5, done.stderr
-    for chart in drawn:
-        assert '<path d="M' in chart and chart.count('class="grid"') >= 2
-        assert "NaN" not in chart and "Infinity" not in chart
+    page = browser.Browser(tmp_path_factory.mktemp("browser"))
+    yield page
+    page.close()
+
+
+# How far what is shown reaches beyond the right edge, but for tables, which can be scrolled.
+BEYOND = """Math.max(...[...document.querySelectorAll("body *")].filter((e) => !e.closest(".wide table"))
+    .map((e) => e.getBoundingClientRect().right)) - document.documentElement.clientWidth"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("size", [(390, 844), (1440, 900)])
+def test_a_browser_draws_every_chart_within_the_page(run, page, size, dark):
+    for out, options in ("alone", ()), ("a run whose name is as long as those that a sweep gives, lr=0.5", ("--lr", 0.5)):
+        if not (run / out).exists():
+            fit(run, out, *options)
+    tool.run("report", run / "run", run / "alone", run / out, "-o", run / "three.html")
+    for path, charts in (run / "run/report.html", 5), (run / "three.html", 5):
+        page.open(path, *size, dark)
+        page.value("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
+        assert page.errors == []
+        assert page.value("document.documentElement.scrollWidth") == size[0]
+        assert page.value(BEYOND) <= 0
+        drawn = page.value("[...document.querySelectorAll('.chart')].map((e) => e.outerHTML)")
+        assert len(drawn) == charts
+        for chart in drawn:
+            assert '<path d="M' in chart and chart.count('class="grid"') >= 2
+            assert "NaN" not in chart and "Infinity" not in chart
+        # Nothing but the distance between parts lies between the charts and what follows.
+        gap = page.value("""document.querySelector('.charts ~ h2, .charts ~ details').getBoundingClientRect().top
+            - document.getElementById('charts').getBoundingClientRect().bottom""")
+        assert 0 < gap < 80
+        light = page.value("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).every((v) => v > 128)")
+        assert light is not dark
+
+
+def test_a_line_that_is_too_long_for_a_phone_is_found(run, page):
+    (run / "wide.html").write_text(
+        "<meta name=viewport content='width=device-width'><p style='width: 500px'>wide</p><script>missing()</script>"
+    )
+    page.open(run / "wide.html", 390, 844)
+    assert page.value("document.documentElement.scrollWidth") > 390 and page.value(BEYOND) > 0
+    assert "missing" in page.errors[0]
 
 
 def crc32c(data):
