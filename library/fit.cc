@@ -41,6 +41,7 @@ std::vector<CommandOption> fit_options(FitSettings* s) {
       {"--eval-every", {&t.eval_every, kCount}, ""},
       {"--best", &t.best, ""},
       {"--early-stop", {&t.early_stop, kCount}, ""},
+      {"--stop-at", {&t.stop_at, check_stop_target}, ""},
       {"--checkpoint-every", {&t.checkpoint_every, kCount}, ""},
       {"--out", &t.folder, ""},
       {"--resume", &s->resume, ""},
@@ -122,6 +123,7 @@ onnx_train_stop_reason public_reason(StopReason reason) {
     case StopReason::kInterrupted: return ONNX_TRAIN_INTERRUPTED;
     case StopReason::kEarlyStop: return ONNX_TRAIN_EARLY_STOP;
     case StopReason::kTimeLimit: return ONNX_TRAIN_TIME_LIMIT;
+    case StopReason::kTarget: return ONNX_TRAIN_TARGET;
     case StopReason::kStopped: break;
   }
   return ONNX_TRAIN_STOPPED;

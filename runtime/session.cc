@@ -133,13 +133,23 @@ void read_from_state(Model* model, const StateStore& states) {
 
 }  // namespace
 
+// The entry point as a plain model, of the mean over views where the session has some.
+Model Session::plain(const std::string& entry) const {
+  const bool averages = !options_.views.empty() && (entry == "predict" || entry == "evaluate") && has_entry(entry);
+  if (!averages) return flatten(model_, entry);
+  Model with_views = clone(model_);
+  average_over_views(&with_views, options_.views, entry);
+  return flatten(with_views, entry);
+}
+
 std::unique_ptr<Plan> Session::compile(const std::string& entry, Model flat,
                                        const std::map<std::string, Shape>& shapes) {
   PlanOptions plan_options = options_.plan;
+  if (plan_options.detect_anomaly) plan_options.lowering.on = false;
   if (std::string& folder = plan_options.pipeline.dump_dir; !folder.empty()) folder += "/" + entry;
   std::optional<Model> first = std::move(flat);
   return plan_within(plan_options.memory, [&](size_t values) {
-    Model model = first ? *std::exchange(first, std::nullopt) : flatten(model_, entry);
+    Model model = first ? *std::exchange(first, std::nullopt) : plain(entry);
     read_from_state(&model, state_);
     plan_options.lowering.memory = values;
     return std::make_unique<Plan>(std::move(model), state_.names(), shapes, device_, plan_options);
@@ -231,12 +241,12 @@ Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>
     });
     if (same && ports.size() == shapes.size()) return cached->plan();
   }
-  return make_plan(entry, flatten(model_, entry), shapes).plan();
+  return make_plan(entry, plain(entry), shapes).plan();
 }
 
 PlannedMemory Session::planned_memory(const std::string& entry, const std::map<std::string, Shape>& shapes) {
   const Threads threads(options_.threads);
-  const std::unique_ptr<Plan> plan = compile(entry, flatten(model_, entry), shapes);
+  const std::unique_ptr<Plan> plan = compile(entry, plain(entry), shapes);
   PlannedMemory memory{plan->arena_bytes(), copied_constants(*plan, device_), slot_bytes(*plan, device_), 0};
   for (const Port& port : plan->outputs()) memory.outputs += port.bytes;
   return memory;
@@ -246,9 +256,9 @@ Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMa
   for (auto& candidate : plans_) {
     if (candidate->entry == entry && matches(candidate->plan(), inputs, &candidate->inputs)) return *candidate;
   }
-  Model flat = flatten(model_, entry);
-  check_inputs(flat.graph->inputs(), entry, inputs);
-  CachedPlan& made = make_plan(entry, std::move(flat), shapes_of(inputs));
+  Model model = plain(entry);
+  check_inputs(model.graph->inputs(), entry, inputs);
+  CachedPlan& made = make_plan(entry, std::move(model), shapes_of(inputs));
   if (!matches(made.plan(), inputs, &made.inputs)) {
     fail_as(ErrorCode::kData, "entry point '", entry, "': an input has no value");
   }

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "onnx_passes/adapt/test_time_augmentation.h"
 #include "runtime/plan/executable.h"
 #include "runtime/state_store.h"
 
@@ -26,6 +27,7 @@ struct SessionOptions {
   // A run that updates the state fails if its loss is not finite, and then has changed no state where the device uses
   // host memory. Models with loss scaling skip such updates themselves.
   bool refuse_non_finite_loss = false;
+  Views views = {};       // over which "evaluate" and "predict" average
   size_t max_plans = 16;  // the least recently used plan beyond that is dropped
 };
 
@@ -101,6 +103,7 @@ class Session {
   CachedPlan& find_plan(const std::string& entry, const TensorMap& inputs);
   void abandon_runs() noexcept;
   bool refuses_non_finite_loss(const std::string& entry) const;
+  Model plain(const std::string& entry) const;  // as Plan takes it
 
   Model model_;
   Device& device_;

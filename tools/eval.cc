@@ -58,12 +58,14 @@ Subcommand eval_command() {
   return {"eval", "Loss and metrics of a training model or checkpoint on data, as inference computes them",
           "  onnx-train eval run/best.onnx --data test.npz\n"
           "  onnx-train eval run/best.onnx --data mnist/ --json\n"
+          "  onnx-train eval run/best.onnx --data cifar-10/ --tta flip\n"
           "Metrics besides the loss are those of build --metric: onnx-train build --help",
           with_runtime_options({{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
                                 {"--data", &a->data, "the data: see fit --help", "PATH", true},
                                 {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
                                 scale_option(&a->reading.scales),
                                 preprocess_option(&a->reading.preprocess),
+                                tta_option(&a->runtime),
                                 dtype_option(&a->dtype),
                                 {"--json", &a->json, "one JSON object instead of a table"}},
                                &a->runtime, &a->reading),

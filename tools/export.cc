@@ -5,6 +5,7 @@
 
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/adapter_records.h"
+#include "onnx_passes/adapt/test_time_augmentation.h"
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/import/rebatch.h"
 #include "onnx_passes/import/weight_origin.h"
@@ -23,13 +24,14 @@
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/trainer.h"
 #include "tools/report/output.h"
+#include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
 namespace {
 
 struct ExportArguments {
-  std::string model, output, eval_data;
+  std::string model, output, eval_data, tta;
   std::vector<std::string> dtype;
   int64_t batch_size = 128;
   bool original_types = false, merge = false;
@@ -137,6 +139,7 @@ int run(const ExportArguments& arguments) {
     rounded = store_weights(&inference, storage);
     if (!arguments.eval_data.empty()) compare(arguments, rounded);
   }
+  average_over_views(&inference, parse_views(arguments.tta), "predict");
   const int integers = store_quantized(&inference);
   pack_four_bits(&inference);
   save_model(inference, arguments.output);
@@ -192,6 +195,10 @@ Subcommand export_command() {
        {"--eval-data", &arguments->eval_data,
         "with --dtype: print loss and metrics beside those of the model as trained", "PATH"},
        {"--batch-size", {&arguments->batch_size, kCount}, "samples of --eval-data at a time [128]", "N"},
+       {"--tta",
+        {&arguments->tta, check_views},
+        "average the outputs over views of the pictures, as nodes of the graph: flip, vflip, shift(1), or several",
+        "VIEWS"},
        {"--original-types", &arguments->original_types,
         "weights, inputs and outputs that were float16 or bfloat16 before training are so again"}},
       [arguments] { return run(*arguments); }};

@@ -185,6 +185,7 @@ Subcommand predict_command() {
            {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
            scale_option(&a->reading.scales),
            preprocess_option(&a->reading.preprocess),
+           tta_option(&a->runtime),
            dtype_option(&a->dtype)},
           &a->runtime, &a->reading),
       [a] { return run(*a); }};

@@ -46,6 +46,23 @@ CommandOption links_option(std::string* folder) {
   return {"--allow-links", folder, "the model's data files may be links that lead into this folder", "DIR"};
 }
 
+void check_views(const std::string& text) {
+  try {
+    parse_views(text);
+  } catch (const Error& error) {
+    throw UsageError(error.what());
+  }
+}
+
+CommandOption tta_option(RuntimeOptions* runtime) {
+  return {
+      "--tta",
+      {&runtime->tta, check_views},
+      "average the network's output over views of its pictures: flip, vflip, shift(1), or several, 'flip, shift(1)' "
+      "[the pictures as they are]",
+      "VIEWS"};
+}
+
 CommandOption device_option(std::string* device) {
   return {"--device", device, "what runs the model, as `onnx-train devices` lists it: cpu, cuda, cuda:1 [cpu]", "NAME"};
 }
@@ -70,7 +87,9 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
        {"--tf32", &runtime->tf32, "let products of float32 round their operands to 10 bits after the point, on GPUs"},
        {"--dump-lowering", &runtime->dump_folder, "write the graph after each lowering pass, as .onnx and .txt", "DIR"},
        {"--check-memory", &runtime->check_memory,
-        "stop at a node that writes what is not its own, and let none read what nobody wrote (slow)"}});
+        "stop at a node that writes what is not its own, and let none read what nobody wrote (slow)"},
+       {"--detect-anomaly", &runtime->detect_anomaly,
+        "where the loss or the gradients are not finite, name the first node that it comes from (slow)"}});
   return options;
 }
 
@@ -83,6 +102,8 @@ SessionOptions session_options(const RuntimeOptions& runtime) {
   options.plan.memory = parse_bytes(runtime.memory);
   options.plan.tf32 = runtime.tf32;
   options.plan.check_memory = runtime.check_memory;
+  options.plan.detect_anomaly = runtime.detect_anomaly;
+  options.views = parse_views(runtime.tta);
   std::istringstream names(runtime.lowering);
   for (std::string name; std::getline(names, name, ',');) options.plan.lowering.without.push_back(name.substr(1));
   return options;

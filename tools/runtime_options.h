@@ -18,7 +18,8 @@ struct RuntimeOptions {
   std::string dump_folder;
   std::string memory;  // "500MB"
   bool tf32 = false;
-  bool check_memory = false;
+  bool check_memory = false, detect_anomaly = false;
+  std::string tta;  // "flip, shift(1)"
 };
 
 // Returns `options` followed by the options that set `runtime` and, if given, by those of data.
@@ -34,6 +35,10 @@ CommandOption preprocess_option(std::string* steps);
 
 // --allow-links, which the command adds to every subcommand that does not pass it on itself.
 CommandOption links_option(std::string* folder);
+
+// --tta of the subcommands that evaluate or predict, and its check.
+void check_views(const std::string& text);
+CommandOption tta_option(RuntimeOptions* runtime);
 
 // --device.
 CommandOption device_option(std::string* device);

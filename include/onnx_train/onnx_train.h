@@ -193,14 +193,15 @@ onnx_train_status onnx_train_learning_rate(const onnx_train_option* options, siz
 typedef struct onnx_train_session onnx_train_session;
 
 /* Options: "device" ["cpu"; others are NAME or NAME:N, number N of the devices of the module libonnx_train_NAME.so
- * beside the library: "cuda", "cuda:1"], "threads" [all cores that the process may use], "memory" (bytes that gradients
- * and activations may take) [what the machine has], "tf32" ("true": products and convolutions of float32 may round
- * their operands to 10 bits after the point, which NVIDIA's tensor cores multiply many times as fast; no other device
- * does)
- * ["false"], "allow-non-finite" ("true": a step whose loss is NaN or infinite updates the state with it; otherwise the
- * run fails with ONNX_TRAIN_DATA, on the CPU before any update; models with loss scaling skip such updates) ["false"].
- * The session copies the model; it may be freed. A model without training entry points has the entry point "predict"
- * and no state. */
+ * beside the library: "cuda", "cuda:1"], "threads" [all cores that the process may use], "memory" (bytes that
+ * gradients and activations may take) [what the machine has], "tf32" ("true": products and convolutions of float32 may
+ * round their operands to 10 bits after the point, which NVIDIA's tensor cores multiply many times as fast; no other
+ * device does) ["false"], "tta" ("flip, shift(1)": the views of pictures over which "evaluate" and "predict" average,
+ * see docs/data.md), "detect-anomaly" ("true": a run whose loss or gradients are not finite fails with
+ * ONNX_TRAIN_DATA, which names the first node that this comes from; slow, on the CPU) ["false"], "allow-non-finite"
+ * ("true": a step whose loss is NaN or infinite updates the state with it; otherwise the run fails with
+ * ONNX_TRAIN_DATA, on the CPU before any update; models with loss scaling skip such updates) ["false"]. The session
+ * copies the model; it may be freed. A model without training entry points has the entry point "predict" and no state. */
 onnx_train_status onnx_train_session_create(const onnx_train_model* training, const onnx_train_option* options,
                                             size_t count, onnx_train_session** session);
 void onnx_train_session_free(onnx_train_session* session);
@@ -399,7 +400,8 @@ typedef enum onnx_train_stop_reason {
   ONNX_TRAIN_INTERRUPTED = 1,
   ONNX_TRAIN_EARLY_STOP = 2,
   ONNX_TRAIN_TIME_LIMIT = 3,
-  ONNX_TRAIN_STOPPED = 4
+  ONNX_TRAIN_STOPPED = 4,
+  ONNX_TRAIN_TARGET = 5 /* "stop-at" */
 } onnx_train_stop_reason;
 
 /* Trains the session from its present state until a limit is reached or a callback ends it. `evaluation`, `observer`
@@ -413,11 +415,12 @@ typedef enum onnx_train_stop_reason {
  * (the metric of best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md), "scale" ("INPUT=1/255"; data
  * and batches are multiplied by it, and the session's model keeps it: see docs/training.md), "no-data-check" (arrays
  * and files are read once before the first step, and refused if they hold what the model cannot use: labels out of
- * range, numbers that are not finite), "eval-every", "early-stop", "checkpoint-every", "out" (the folder of last.onnx
- * and best.onnx; none is written without it), "resume" (go on from last.onnx of that folder, if there is one) and
- * "overwrite". "wait-for-steps": on a device that works asynchronously, complete each step before the next one starts.
- * Callbacks may use the session on the CPU, in on_evaluation, and everywhere with "wait-for-steps". After a failure the
- * session has the state of its last successful step. */
+ * range, numbers that are not finite), "eval-every", "early-stop", "stop-at" ("accuracy>=0.94": the evaluation after
+ * which the training ends), "checkpoint-every", "out" (the folder of last.onnx and best.onnx; none is written without
+ * it), "resume" (go on from last.onnx of that folder, if there is one) and "overwrite". "wait-for-steps": on a device
+ * that works asynchronously, complete each step before the next one starts. Callbacks may use the session on the CPU,
+ * in on_evaluation, and everywhere with "wait-for-steps". After a failure the session has the state of its last
+ * successful step. */
 onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_data* training,
                                  const onnx_train_data* evaluation, const onnx_train_option* options, size_t count,
                                  const onnx_train_observer* observer, onnx_train_stop_reason* reason);

@@ -143,7 +143,8 @@ class History:
         session: holds the trained state.
         steps: all steps, each a `Step`.
         evaluations: all evaluations, each an `Evaluation`.
-        reason: ``"finished"``, ``"interrupted"`` (Ctrl-C), ``"early_stop"``, ``"time_limit"`` or ``"callback"``.
+        reason: ``"finished"``, ``"interrupted"`` (Ctrl-C), ``"early_stop"``, ``"time_limit"``,
+            ``"callback"`` or ``"target"``.
 
     >>> import numpy as np
     >>> import onnx_train
@@ -194,6 +195,7 @@ def fit(
     eval_every: int | None = None,
     best: str | None = None,
     early_stop: int | None = None,
+    stop_at: str | None = None,
     block_size: int | None = None,
     document_end: int | None = None,
     token_type: str | None = None,
@@ -220,6 +222,8 @@ def fit(
     device: str = "cpu",
     threads: int | None = None,
     tf32: bool = False,
+    tta: str | None = None,
+    detect_anomaly: bool = False,
 ) -> History:
     """Trains a model.
 
@@ -264,6 +268,7 @@ def fit(
         best: the metric of `eval_data` that ``best.onnx`` and `early_stop` follow, such as ``"accuracy"``; by default the
             loss.
         early_stop: evaluations without a better one before the training stops.
+        stop_at: the evaluation after which it stops, such as ``"accuracy>=0.94"`` or ``"loss<=0.1"``.
         block_size, document_end, token_type: of files of tokens: tokens of a sample, by default the model's, if its length
             is fixed; the token that ends a document, after which the label is ignored; ``"uint16"`` or ``"uint32"`` for
             files without a header.
@@ -284,7 +289,7 @@ def fit(
         loss, optimizer, precision: of a forward model, as `build` takes them.
         callbacks: `Callback` objects, or functions of the session and the `Step` that are called after each step.
         progress: whether to show it, with tqdm if that is installed; by default in terminals and notebooks.
-        device, threads, tf32: of the session that is made.
+        device, threads, tf32, tta, detect_anomaly: of the session that is made.
 
     Returns:
         What happened. Ctrl-C ends the training after the current step, with the reason ``"interrupted"``; a second one
@@ -331,11 +336,14 @@ def fit(
         map=map,
     )
     build = options_of(loss=loss, optimizer=optimizer, precision=precision)
-    session = model if isinstance(model, Session) else Session(model, device, threads=threads, tf32=tf32)
+    def open_session(of: Any) -> Session:
+        return Session(of, device, threads=threads, tf32=tf32, tta=tta, detect_anomaly=detect_anomaly)
+
+    session = model if isinstance(model, Session) else open_session(model)
     if "step" not in session.entries and "accumulate" not in session.entries and not isinstance(model, Session):
         on_device = options_of(device=device) if precision == "auto" else []
         built = _build_for(model, session, data, build + on_device, reading)
-        session = Session(built, device, threads=threads, tf32=tf32)
+        session = open_session(built)
     elif build:
         raise UsageError(f"the model is built already; leave out {build[0][0]}, or give the forward model")
     if epochs is None and steps is None and time_limit is None:
@@ -402,6 +410,7 @@ def fit(
         eval_every=eval_every,
         best=best,
         early_stop=early_stop,
+        stop_at=stop_at,
         checkpoint_every=checkpoint_every,
         out=None if folder is None else os.fspath(folder),
         resume=resume,
@@ -422,7 +431,7 @@ def fit(
             reports.on_evaluation,
             reports.on_note,
         )
-    history.reason = ("finished", "interrupted", "early_stop", "time_limit", "callback")[reason]
+    history.reason = ("finished", "interrupted", "early_stop", "time_limit", "callback", "target")[reason]
     if checkpoint is not None:
         session.save(checkpoint)
     return history

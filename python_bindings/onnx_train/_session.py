@@ -58,6 +58,8 @@ class Session:
         threads: int | None = None,
         memory: int | None = None,
         tf32: bool = False,
+        tta: str | None = None,
+        detect_anomaly: bool = False,
         allow_non_finite: bool = False,
     ) -> None:
         """Args:
@@ -67,13 +69,23 @@ class Session:
         memory: bytes that gradients and activations may take; what the machine has by default.
         tf32: whether products and convolutions of float32 may round their operands to 10 bits after the point, as
             NVIDIA's tensor cores want them; other devices do not.
+        tta: views of pictures over which evaluations and predictions average: ``"flip"``, ``"vflip"``, ``"shift(1)"``,
+            or several, ``"flip, shift(1)"`` (docs/data.md).
+        detect_anomaly: whether a step whose loss or gradients are not finite names the first node that this comes from
+            (docs/training.md); slow, on the CPU.
         allow_non_finite: whether a step whose loss is NaN or infinite updates the weights with it. By default it is a
             `DataError`, and on the CPU no state has changed. Models with loss scaling skip such updates.
         """
         self._core = _core.Session(
             _as_model(model)._core,
             options_of(
-                device=device, threads=threads, memory=memory, tf32=tf32, allow_non_finite=allow_non_finite
+                device=device,
+                threads=threads,
+                memory=memory,
+                tf32=tf32,
+                tta=tta,
+                detect_anomaly=detect_anomaly,
+                allow_non_finite=allow_non_finite,
             ),
         )
         self._entries: dict[str, _Entry] = {}

@@ -7,6 +7,7 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/load_element.h"
 #include "onnx_passes/ir/roles.h"
+#include "runtime/plan/anomaly.h"
 #include "runtime/plan/memory_guard.h"
 #include "runtime/plan/upload.h"
 
@@ -47,6 +48,10 @@ Executable::Executable(std::unique_ptr<Plan> plan, Device& device, Stream& strea
     : plan_(std::move(plan)), device_(device), stream_(stream), fault_(fault) {
   if (plan_->guarded() && !device_.uses_host_memory()) {
     fail_as(ErrorCode::kUsage, "--check-memory looks into the arena, which ", device_.name(), " keeps; run on the CPU");
+  }
+  if (plan_->detects_anomaly() && !device_.uses_host_memory()) {
+    fail_as(ErrorCode::kUsage, "--detect-anomaly reads what each node writes, which ", device_.name(),
+            " keeps; run on the CPU");
   }
   try {
     make_table();
@@ -233,7 +238,9 @@ void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
     commits_.push_back({addresses_[copy.to], addresses_[copy.from], copy.bytes});
   }
   if (!in_place && !is_rehearsed_) rehearse();
-  if (plan_->guarded()) {
+  if (plan_->detects_anomaly()) {
+    run_watched();
+  } else if (plan_->guarded()) {
     run_guarded();
   } else if (plan_->profiling()) {
     run_profiled();
@@ -281,6 +288,23 @@ void Executable::run_guarded() {
     guard.after(node);
     if (fault_->node != 0) return;
   }
+  stream_.commit(commits_, fault_);
+}
+
+void Executable::run_watched() {
+  AnomalyDetector detector(plan_->scales_loss());
+  for (size_t s = 0; s < plan_->steps().size(); ++s) {
+    const Launch call = launch(s, fault_);
+    const Node& node = *plan_->steps()[s].node;
+    try {
+      plan_->prepared()[s].run(call);
+    } catch (const Error& error) {
+      fail_as(error.code(), node.label(), ": ", error.what());
+    }
+    if (fault_->node != 0) return;
+    detector.after(node, call);
+  }
+  detector.finish();
   stream_.commit(commits_, fault_);
 }
 

@@ -74,6 +74,7 @@ class Executable {
   void enqueue(Fault* fault);
   void run_profiled();
   void run_guarded();
+  void run_watched();
 
   std::unique_ptr<Plan> plan_;
   Device& device_;

@@ -139,11 +139,17 @@ Plan::Plan(Model entry, const std::vector<std::string>& states, const std::map<s
       device_(device),
       state_names_(states),
       guarded_(options.check_memory),
+      detects_anomaly_(options.detect_anomaly),
       replays_(options.lowering.takes(kReplay)) {
   const DeviceScope scope(device);
   lower(options, shapes);
   select_kernels(options);
   place(options);
+}
+
+bool Plan::scales_loss() const {
+  const auto& outputs = model_.graph->outputs();
+  return std::any_of(outputs.begin(), outputs.end(), [](const Value* v) { return v->has_role(roles::kLossScale); });
 }
 
 void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes) {

@@ -26,6 +26,9 @@ struct PlanOptions {
   PipelineOptions pipeline;
   bool tf32 = false;          // NodeSpec::tf32
   bool check_memory = false;  // whether each node runs under a guard, see memory_guard.h
+  // Whether a run looks for the node at which a loss or gradients that are not finite begin (anomaly.h). Without
+  // lowering nodes and values have the names that they have in the model.
+  bool detect_anomaly = false;
 };
 
 // Thrown if there is no plan for any input sizes: an operator has no kernel, or a size depends on data.
@@ -61,6 +64,8 @@ class Plan {
   const std::vector<Prepared>& prepared() const { return prepared_; }  // by step
   const Placement& placement() const { return placement_; }            // its tables by step match `steps()`
   bool guarded() const { return guarded_; }
+  bool detects_anomaly() const { return detects_anomaly_; }
+  bool scales_loss() const;                  // whether updates with gradients that are not finite are skipped
   bool replays() const { return replays_; }  // whether a device that supports it replays a recorded run
   int threads() const { return threads_; }   // number of threads that the kernels were prepared for
 
@@ -88,7 +93,7 @@ class Plan {
   MemoryPlan memory_;
   Recomputation recomputation_;
   size_t workspace_bytes_ = 0, constant_bytes_ = 0;
-  bool profiling_ = false, guarded_ = false, replays_ = true;
+  bool profiling_ = false, guarded_ = false, detects_anomaly_ = false, replays_ = true;
   int profiled_runs_ = 0;
   const int threads_ = num_threads();
 };

@@ -42,6 +42,7 @@ std::vector<Setting> settings_of(const TrainerOptions& o, const BatchSource& tra
       {"clip", o.clip_norm ? number_text(*o.clip_norm) : "none", kMayChange},
       {"eval-every", o.eval_every > 0 ? std::to_string(o.eval_every) : "none", kMayChange},
       {"early-stop", o.early_stop > 0 ? std::to_string(o.early_stop) : "none", kMayChange},
+      {"stop-at", o.stop_at.empty() ? "none" : o.stop_at, kMayChange},
       {"best", o.best == roles::kLoss ? "none" : o.best, kFixed}};
   settings.insert(settings.end(), o.recorded.begin(), o.recorded.end());
   return settings;
@@ -93,7 +94,8 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
   }
   steps_per_epoch_ = ceil_div(batches, options_.accumulate);
   check_schedule();
-  check_best();
+  check_metric(options_.best, "the best ");
+  if (!options_.stop_at.empty()) check_metric(parse_stop_target(options_.stop_at).metric, "--stop-at: the ");
   for (const InputSpec& spec : entry_inputs(session_.model(), entry == "step" ? "step" : "apply")) {
     if (spec.role == roles::kLearningRate) {
       learning_rate_ = spec.name;
@@ -107,10 +109,10 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
 }
 
 // Whether the evaluation gives the metric is known before the first step.
-void Trainer::check_best() const {
-  if (options_.best == roles::kLoss) return;
+void Trainer::check_metric(const std::string& metric, const char* wanted) const {
+  if (metric == roles::kLoss) return;
   if (!evaluation_) {
-    fail_as(ErrorCode::kUsage, "the best ", options_.best, " needs data to evaluate on: --eval-data or --val-split");
+    fail_as(ErrorCode::kUsage, wanted, metric, " needs data to evaluate on: --eval-data or --val-split");
   }
   std::vector<std::string> names;
   const LossReader reader(session_, "evaluate");
@@ -123,10 +125,10 @@ void Trainer::check_best() const {
     const bool is_read = reader.reads(output->name()) || metrics.reads(output->name());
     if (!is_read) names.push_back(session_.metric_name("evaluate", output->name()));
   }
-  if (std::count(names.begin(), names.end(), options_.best) > 0) return;
+  if (std::count(names.begin(), names.end(), metric) > 0) return;
   std::string list;
   for (const std::string& name : names) list += concat(list.empty() ? "" : ", ", name);
-  fail_as(ErrorCode::kUsage, "the evaluation gives no '", options_.best, "'; it gives ", list);
+  fail_as(ErrorCode::kUsage, "the evaluation gives no '", metric, "'; it gives ", list);
 }
 
 Trainer::~Trainer() {
@@ -333,6 +335,10 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
   const double sign = more_of_best_is_better() ? -1 : 1;
   report.best = std::isfinite(value) && (!position_.best || sign * value < sign * *position_.best);
   if (report.best) position_.best = value;
+  if (!options_.stop_at.empty()) {
+    const StopTarget target = parse_stop_target(options_.stop_at);
+    reached_ = target.reached(metric(target.metric));
+  }
   if (!at_end) {
     position_.stale = report.best ? 0 : position_.stale + 1;
     options_.schedule.observe(metric(roles::kLoss), &position_.schedule);
@@ -366,6 +372,7 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
     if (options_.time_limit > 0 && seconds_since(start) >= options_.time_limit) stop = StopReason::kTimeLimit;
     if (due && options_.early_stop > 0 && position_.stale >= options_.early_stop) stop = StopReason::kEarlyStop;
     if (finished()) stop = StopReason::kFinished;
+    if (due && reached_) stop = StopReason::kTarget;
     if (events->stop()) stop = StopReason::kStopped;
     if (interrupt) stop = StopReason::kInterrupted;
     const bool keep = options_.checkpoint_every > 0 && stepped && position_.step % options_.checkpoint_every == 0;
@@ -374,6 +381,7 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
       best = evaluate_now(epoch, /*at_end=*/true, events);
     }
     save(best || (stop && never_evaluated()), epoch_ended || keep || stop, stop.has_value(), events);
+    seconds_ = seconds_since(start);
     if (stop) return *stop;
   }
   checkpoints_.wait();

@@ -27,6 +27,7 @@
 #include "runtime/training/evaluation.h"
 #include "runtime/training/means.h"
 #include "runtime/training/schedule.h"
+#include "runtime/training/stop_target.h"
 
 namespace onnx_train {
 
@@ -44,6 +45,7 @@ struct TrainerOptions {
   int64_t eval_every = 0;         // steps; 0: after epochs
   int64_t early_stop = 0;         // evaluations without a better `best` before the training stops; 0: never
   std::string best = "loss";      // what the best evaluation is best in, and early_stop follows
+  std::string stop_at;            // "accuracy>=0.94": the evaluation that ends the training (stop_target.h); "": none
   SampleOptions samples;          // of a dataset that is selected already: how batches are cut
   std::vector<Setting> recorded;  // further settings that the run records
   std::string folder;             // of the checkpoints; empty: no checkpoints
@@ -84,7 +86,7 @@ class TrainerEvents {
   virtual bool stop() const { return false; }                 // asked after each step; true ends the training
 };
 
-enum class StopReason { kFinished, kInterrupted, kEarlyStop, kTimeLimit, kStopped };
+enum class StopReason { kFinished, kInterrupted, kEarlyStop, kTimeLimit, kStopped, kTarget };
 
 class Trainer {
  public:
@@ -109,6 +111,7 @@ class Trainer {
   // end; `last.onnx` then contains the last saved state.
   StopReason run(TrainerEvents* events, const std::atomic<bool>& interrupt);
 
+  double seconds() const { return seconds_; }               // that `run` took, evaluations included
   int64_t skipped_steps() const { return skipped_steps_; }  // of this run, StepReport::skipped
   const TrainingPosition& position() const { return position_; }
   size_t checkpoint_bytes() const { return options_.folder.empty() ? 0 : checkpoints_.copy_bytes(); }  // of memory
@@ -136,7 +139,7 @@ class Trainer {
   bool evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events);  // returns true for the best so far
   void note_once(const char* what, const std::string& text, TrainerEvents* events);
   void check_schedule();
-  void check_best() const;
+  void check_metric(const std::string& metric, const char* wanted) const;
   void add_batch(const BatchRun& run, const TensorMap& outputs, TrainerEvents* events);
   void report_step(const BatchRun& run, TrainerEvents* events);
   [[noreturn]] void refuse(const BatchRun& run, const Error& error) const;
@@ -165,6 +168,8 @@ class Trainer {
   std::optional<LossReader> reader_;  // of the entry point that reads the training data
   std::set<std::string> noted_;       // what on_note has been told
   bool evaluated_ = false;            // in this run
+  bool reached_ = false;              // stop_at, by the last evaluation
+  double seconds_ = 0;
   int64_t skipped_steps_ = 0, skipped_in_a_row_ = 0, skipped_with_scale_ = 0;  // in a row with one scale
   double scale_of_skipped_ = 0;                                                // of the last one
   std::chrono::steady_clock::time_point last_report_;

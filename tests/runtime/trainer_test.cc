@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -10,7 +11,9 @@
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/loss/expression.h"
 #include "tests/support/empty_model.h"
+#include "tests/support/error_of.h"
 
 namespace onnx_train {
 namespace {
@@ -245,6 +248,34 @@ TEST(Trainer, StopsEarly) {
   const Record record = train(options, false, -1, &reason);
   EXPECT_EQ(reason, StopReason::kEarlyStop);
   EXPECT_EQ(record.epochs.size(), 3u);
+}
+
+TEST(Trainer, StopsAtTheFirstEvaluationThatReachesItsTarget) {
+  TrainerOptions options = options_for("target");
+  options.epochs = 100;
+  const Record whole = train(options, false);
+  const double third = whole.epochs[2].evaluation.at("loss");
+  ASSERT_LT(third, whole.epochs[1].evaluation.at("loss"));
+  options.folder = new_folder("target");
+  options.stop_at = "loss<=" + number_text(third);
+  StopReason reason;
+  const Record record = train(options, false, -1, &reason);
+  EXPECT_EQ(reason, StopReason::kTarget);
+  EXPECT_EQ(record.epochs.size(), 3u);
+  options.folder = new_folder("target");
+  options.stop_at = "accuracy>=0.5";
+  const std::string error = error_of([&] { train(options, false); });
+  EXPECT_THAT(error, HasSubstr("the evaluation gives no 'accuracy'; it gives loss"));
+}
+
+TEST(StopTarget, IsAMetricAComparisonAndANumber) {
+  const StopTarget target = parse_stop_target("accuracy >= 0.94");
+  EXPECT_EQ(target.metric, "accuracy");
+  EXPECT_TRUE(target.reached(0.94) && !target.reached(0.939) && !target.reached(std::nan("")));
+  EXPECT_TRUE(parse_stop_target("loss<=1e-2").reached(0.01));
+  EXPECT_THAT(error_of([] { parse_stop_target("accuracy>0.94"); }), HasSubstr("expected '='"));
+  EXPECT_THAT(error_of([] { parse_stop_target("accuracy=0.94"); }), HasSubstr("expected >= or <="));
+  EXPECT_THAT(error_of([] { parse_stop_target("accuracy>=high"); }), HasSubstr("expected a number"));
 }
 
 TEST(Trainer, EvaluatesAfterEveryNStepsAndAtTheEnd) {

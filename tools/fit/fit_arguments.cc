@@ -60,6 +60,7 @@ void check_usage(FitArguments* a) {
   check_samples(o.samples, !a->eval_data.empty());
   o.recorded = fixed_settings(data_options(&a->reading));
   for (const Setting& setting : fixed_settings(sample_options(&o.samples))) o.recorded.push_back(setting);
+  for (const Setting& setting : fixed_settings({tta_option(&a->runtime)})) o.recorded.push_back(setting);
 }
 
 namespace {
@@ -101,10 +102,15 @@ std::vector<CommandOption> options_of(FitArguments* a) {
           preprocess_option(&a->reading.preprocess),
           {"--augment", &a->reading.augment,
            "random changes of pictures, such as 'random_resized_crop, flip, jitter(0.4)' (docs/data.md)", "STEPS"},
+          tta_option(&a->runtime),
           {"--no-data-check", &a->no_data_check,
            "no pass over the data, before the first step, for labels and indices out of range, NaN and infinity"},
           {"--best", &t.best, "the metric that best.onnx and --early-stop follow, such as accuracy [loss]", "METRIC"},
           {"--early-stop", {&t.early_stop, kCount}, "stop after N evaluations without a better one", "N"},
+          {"--stop-at",
+           {&t.stop_at, check_stop_target},
+           "stop after the first evaluation with METRIC>=X or METRIC<=X, such as 'accuracy>=0.94'",
+           "TARGET"},
           {"--checkpoint-every",
            {&t.checkpoint_every, kCount},
            "write last.onnx every N steps, not only after epochs",

@@ -23,6 +23,8 @@ std::string outcome(StopReason reason, const Trainer& trainer) {
     case StopReason::kEarlyStop:
       return concat("stopped early", at, ": no ", better_than(trainer), " for ", trainer.position().stale,
                     " evaluations");
+    case StopReason::kTarget:
+      return concat("reached ", trainer.options().stop_at, at, " after ", format_duration(trainer.seconds()));
     case StopReason::kTimeLimit: return concat("stopped by the time limit", at);
     case StopReason::kStopped: break;
   }

@@ -1,0 +1,157 @@
+"""CIFAR-10 to 94%: what docs/recipes/speedrun.md does, on the real data or on pictures that are made here.
+
+    python examples/recipes/speedrun.py cifar-10-batches-bin            trains until 94% are right, and says how long
+    python examples/recipes/speedrun.py --help                          options
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import same
+import speed_networks
+import torch
+
+SIZE, CLASSES = 32, 10
+
+
+def shape(label, u, v):
+    """Where a shape of class `label` is, of the coordinates from its middle, in relation to its size. A mirror image
+    of a shape is of its class."""
+    distance, reach = np.hypot(u, v), np.maximum(abs(u), abs(v))
+    thin = 0.36
+    return [
+        distance < 0.9,
+        (distance < 1) & (distance > 0.6),
+        reach < 0.8,
+        (reach < 0.9) & (reach > 0.5),
+        (np.minimum(abs(u), abs(v)) < thin / 1.5) & (reach < 1),
+        (np.minimum(abs(u + v), abs(u - v)) < thin) & (reach < 0.9),
+        (abs(u) < (v + 0.9) / 1.8) & (abs(v) < 0.9),
+        (np.floor(v * 2.5) % 2 == 0) & (reach < 1),
+        (np.floor(u * 2.5) % 2 == 0) & (reach < 1),
+        ((np.floor(u * 2) + np.floor(v * 2)) % 2 == 0) & (reach < 1),
+    ][label]
+
+
+def made(count, seed):
+    """(pixels uint8[count,3,32,32], labels): a shape somewhere on a shaded ground, lighter or darker than it in each
+    colour, with noise. No colour and no pixel alone says which shape, so that no linear model can."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[:SIZE, :SIZE]
+    labels = np.arange(count) % CLASSES
+    pixels = np.empty((count, 3, SIZE, SIZE), np.uint8)
+    for i, label in enumerate(labels):
+        (row, column), size = random.uniform(11, 21, 2), random.uniform(6, 10)
+        slope = random.uniform(-2, 2, (3, 2, 1, 1))
+        ground = random.uniform(90, 166, (3, 1, 1)) + slope[:, 0] * (y - 16) + slope[:, 1] * (x - 16)
+        contrast = random.uniform(25, 70, (3, 1, 1)) * random.choice([-1, 1], (3, 1, 1))
+        inside = shape(label, (x - column) / size, (y - row) / size)
+        noise = random.normal(0, 20, (3, SIZE, SIZE))
+        pixels[i] = np.clip(ground + contrast * inside + noise, 0, 255)
+    return pixels, labels.astype(np.uint8)
+
+
+def write_made(folder, training=2000, test=1000):
+    """A folder as CIFAR-10's binary version is one."""
+    Path(folder).mkdir(exist_ok=True)
+    for name, count, seed in ("data_batch_1.bin", training, 0), ("test_batch.bin", test, 1):
+        pixels, labels = made(count, seed)
+        records = np.concatenate([labels[:, None], pixels.reshape(count, -1)], 1)
+        Path(folder, name).write_bytes(records.tobytes())
+
+
+def make(folder="pictures", widths=(16, 32, 32)):
+    """What the page starts from: the pictures, and speed.onnx."""
+    write_made(folder)
+    return speed_networks.make(folder, "speed.onnx", widths=widths)
+
+
+class Muon(torch.optim.Optimizer):
+    """torch.optim.Muon for filters as matrices, in their own type: PyTorch's takes no filters, and rounds to bfloat16."""
+
+    def __init__(self, params, lr, momentum, weight_decay):
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for weight in group["params"]:
+                gradient, mu = weight.grad.flatten(1), group["momentum"]
+                buffer = self.state[weight].setdefault("momentum_buffer", torch.zeros_like(gradient))
+                buffer.lerp_(gradient, 1 - mu)
+                x = gradient.lerp(buffer, mu)
+                rows, columns = x.shape
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                update = self.orthogonal(x.T).T if rows > columns else self.orthogonal(x)
+                weight.sub_(update.reshape(weight.shape), alpha=group["lr"] * max(1, rows / columns) ** 0.5)
+
+    @staticmethod
+    def orthogonal(x, steps=5, epsilon=1e-7):
+        x = x / x.norm().clamp(min=epsilon)
+        for _ in range(steps):
+            gram = x @ x.T
+            x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+        return x
+
+
+# ---- The run
+
+BUILD = ["--loss", "cross_entropy(label_smoothing=0.2)", "--freeze", "whiten.weight,*.norm?.weight", "--ema", "0.8"]
+OPTIMIZER = "muon(lr=0.1, momentum=0.6, weight_decay=0.2, adamw_lr=0.01)"
+HEAD = "head.weight: use_muon=false, lr=2x"
+FIT = ["--preprocess", "normalize(cifar10)", "--augment", "flip, pad_crop(2)", "--schedule", "linear", "--best",
+       "accuracy", "--tta", "flip"]  # fmt: skip
+
+
+def command():
+    """The command: on the path, or built in this checkout."""
+    here = os.environ["PATH"] + os.pathsep + str(Path(__file__).resolve().parents[2] / "build")
+    found = shutil.which("onnx-train", path=here)
+    return found or sys.exit("there is no onnx-train, on the path or in build/")
+
+
+def run(*arguments):
+    print("$", shlex.join(["onnx-train", *map(str, arguments)]), flush=True)
+    subprocess.run([command(), *map(str, arguments)], check=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", help="with CIFAR-10's binary files; made pictures go there if it does not exist")
+    parser.add_argument("--network", choices=speed_networks.NETWORKS, default="airbench94")
+    parser.add_argument("--widths", default="64,256,256", help="of the three groups [64,256,256]")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=1000)
+    parser.add_argument("--target", type=float, default=0.94, help="the accuracy to stop at [0.94]")
+    parser.add_argument("--precision", default="auto", help="as build takes it [auto]")
+    parser.add_argument("--out", default="speedrun", help="the folder of the model and its run [speedrun]")
+    a = parser.parse_args()
+
+    if not Path(a.folder).exists():
+        write_made(a.folder)
+        print(f"{a.folder}: made pictures, as there is no such folder")
+    out = Path(a.out)
+    out.mkdir(exist_ok=True)
+    forward, training = out / "speed.onnx", out / "train.onnx"
+    speed_networks.make(a.folder, forward, a.network, widths=tuple(map(int, a.widths.split(","))))
+    run("build", forward, "-o", training, "--optimizer", OPTIMIZER, "--group", HEAD, "--precision", a.precision, *BUILD)
+    files = Path(a.folder).glob("data_batch_*.bin")
+    samples = sum(file.stat().st_size for file in files) // (1 + 3 * SIZE * SIZE)
+    warmup = max(1, a.epochs * samples // a.batch_size // 5)  # a fifth of all steps
+    start = time.monotonic()
+    run("fit", training, "--data", a.folder, "--eval-data", a.folder, "--epochs", a.epochs, "--batch-size",
+        a.batch_size, "--warmup", warmup, "--stop-at", f"accuracy>={a.target}", "--out", out / "run", "--overwrite",
+        *FIT)  # fmt: skip
+    print(f"fit took {time.monotonic() - start:.1f} s", flush=True)
+    run("eval", out / "run" / "best.onnx", "--data", a.folder, "--tta", "flip, shift(1)")
+
+
+if __name__ == "__main__":
+    main()
