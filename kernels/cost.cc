@@ -122,7 +122,10 @@ double bytes_of(const Value* value) {
 double bytes_of(const Node& node) {
   const Traffic traffic = operator_of(node).traffic;
   if (is_view(node) || traffic == Traffic::kNone) return 0;
-  if (traffic == Traffic::kGiven) return 3 * bytes_of(node.input(1)) + bytes_of(node.input(2));
+  if (traffic == Traffic::kGiven) {
+    const int tensors = 1 + 2 * node.num_outputs();  // what is given, and what each update reads and writes
+    return tensors * bytes_of(node.input(1)) + bytes_of(node.input(2));
+  }
   double written = 0, read = 0;
   for (const Value* output : node.outputs()) written += bytes_of(output);
   for (const Value* input : node.inputs()) read += bytes_of(input);

@@ -36,8 +36,8 @@ std::vector<CommandOption> adapt_options(AdaptOptions* o) {
        "OUTPUT=N"},
       {"--weights", &o->weights, "initial values by name, from .safetensors or .npz [the model's]", "FILE"},
       {"--lora", &o->lora,
-       "train adapters of low rank beside frozen layers: rank=8, alpha=8, dropout=0, rslora=false, targets=PATTERNS of "
-       "layers [all linear layers but the last]",
+       "train adapters of low rank beside frozen layers: rank=8, alpha=8, dropout=0, rslora=false, dora=false, "
+       "targets=PATTERNS of layers [all linear layers but the last]",
        "KEY=VALUE"},
       {"--ia3", &o->ia3, "train scales of layers' outputs, or of inputs: targets=PATTERNS, feedforward=PATTERNS",
        "KEY=VALUE"},
@@ -63,12 +63,13 @@ void adapt(Model* model, const AdaptOptions& options, const std::string& dtype) 
     passes.push_back(assign_weights(std::make_shared<TensorMap>(read_arrays(options.weights)), options.weights));
   }
   if (!spec.method.empty()) passes.push_back(add_adapters(spec, options.seed));
-  if (!options.quantize_base.empty() && options.adapter.empty()) passes.push_back(quantize_base(base_spec(options)));
+  if (!options.quantize_base.empty() && options.adapter.empty())
+    passes.push_back(quantize_base(base_spec(options), /*new_adapters=*/true));
   if (!options.qat.empty()) passes.push_back(quantization_aware(parse_qat(options.qat)));
   run_pipeline(passes, model);
   if (options.adapter.empty()) return;
   load_adapters(model, options.adapter);
-  if (!options.quantize_base.empty()) run_pipeline({quantize_base(base_spec(options))}, model);
+  if (!options.quantize_base.empty()) run_pipeline({quantize_base(base_spec(options), /*new_adapters=*/false)}, model);
 }
 
 std::vector<std::string> adapted_notes(const Model& model) {

@@ -26,7 +26,8 @@ namespace fs = std::filesystem;
 constexpr const char* kConfig = "adapter_config.json";
 constexpr const char* kTensors = "adapter_model.safetensors";
 constexpr std::string_view kPrefix = "base_model.model.";
-constexpr std::string_view kASuffix = ".lora_A.weight", kScaleSuffix = ".ia3_l", kInputScaleSuffix = ".ia3_ff";
+constexpr std::string_view kASuffix = ".lora_A.weight", kScaleSuffix = ".ia3_l", kInputScaleSuffix = ".ia3_ff",
+                           kMagnitudeSuffix = ".lora_magnitude_vector";
 
 std::string without_suffix(const std::string& text, std::string_view suffix) {
   return text.substr(0, text.size() - suffix.size());
@@ -52,7 +53,7 @@ AdapterJson config_of(const AdapterSpec& spec, const std::set<std::string>& targ
                                                                      : AdapterJson(spec.alpha)},
                  {"lora_dropout", spec.dropout},
                  {"use_rslora", spec.rslora},
-                 {"use_dora", false},
+                 {"use_dora", spec.dora},
                  {"bias", "none"},
                  {"init_lora_weights", true},
                  {"rank_pattern", AdapterJson::object()},
@@ -60,15 +61,22 @@ AdapterJson config_of(const AdapterSpec& spec, const std::set<std::string>& targ
   return config;
 }
 
-// PEFT has a column of an IA3 layer's outputs, a row of its inputs, and (1, n, 1, 1) for convolutions.
+// Whether the tensor is its module's name and the part's, without ".weight".
+bool is_bare(const AdapterPart& part) {
+  return part.part == parts::kScale || part.part == parts::kInputScale || part.part == parts::kMagnitude;
+}
+
+// PEFT has a column of an IA3 layer's outputs, a row of its inputs, DoRA's magnitudes, and (1, n, 1, 1) for
+// convolutions.
 Tensor in_peft_form(const AdapterPart& part, const Tensor& tensor) {
-  if (part.part != parts::kScale && part.part != parts::kInputScale) return tensor;
+  if (!is_bare(part)) return tensor;
   const int64_t size = tensor.size();
   if (tensor.shape().size() > 1) {
     Shape shape = {1};
     shape.insert(shape.end(), tensor.shape().begin(), tensor.shape().end());
     return tensor.reshaped(shape);
   }
+  if (part.part == parts::kMagnitude) return tensor;
   return tensor.reshaped(part.part == parts::kScale ? Shape{size, 1} : Shape{1, size});
 }
 
@@ -97,7 +105,7 @@ T field(const AdapterJson& config, const std::string& path, const char* key, T o
 
 // Of what PEFT has, what a number or a switch would change that is not supported here.
 void refuse_unsupported(const AdapterJson& config, const std::string& path) {
-  for (const char* key : {"use_dora", "rank_pattern", "alpha_pattern", "layer_replication", "use_qalora"}) {
+  for (const char* key : {"rank_pattern", "alpha_pattern", "layer_replication", "use_qalora"}) {
     const auto found = config.find(key);
     const bool off =
         found == config.end() || found->is_null() || *found == false || (found->is_structured() && found->empty());
@@ -126,6 +134,7 @@ AdapterSpec read_spec(const std::string& path) {
   spec = parse_adapter("lora", {"rank=" + config.value("r", AdapterJson(8)).dump(), "alpha=" + alpha.dump(),
                                 "dropout=" + dropout.dump()});
   spec.rslora = field<bool>(config, path, "use_rslora", false);
+  spec.dora = field<bool>(config, path, "use_dora", false);
   spec.exact = true;
   return spec;
 }
@@ -155,6 +164,9 @@ TensorMap read_tensors(const std::string& path, AdapterSpec* spec) {
       const Shape own = shape.size() > 2 ? Shape(shape.begin() + 1, shape.end()) : Shape{tensor.size()};
       arrays[of_input ? module + std::string(kInputScaleSuffix) : name] = tensor.reshaped(own);
       continue;
+    } else if (name.ends_with(kMagnitudeSuffix) && tensor.shape().size() > 2) {
+      arrays[name] = tensor.reshaped(Shape(tensor.shape().begin() + 1, tensor.shape().end()));
+      continue;
     }
     arrays[name] = tensor;
   }
@@ -178,7 +190,7 @@ std::vector<std::string> save_adapters(const Model& training, const std::string&
     if (!value || !value->is_initializer()) continue;
     known.insert(part.tensor);
     const bool scale = part.part == parts::kScale || part.part == parts::kInputScale;
-    const size_t suffix = scale ? part.part.size() + 1 : kASuffix.size();
+    const size_t suffix = is_bare(part) ? part.part.size() + 1 : kASuffix.size();
     const std::string module = part.tensor.substr(0, part.tensor.size() - std::min(part.tensor.size(), suffix));
     targets.insert(module);
     if (part.part == parts::kInputScale) inputs.insert(module);
@@ -218,6 +230,9 @@ void load_adapters(Model* model, const std::string& folder) {
       fail_as(ErrorCode::kData, path, ": '", name, "' has the shape ", to_string(tensor.shape()), "; the model's has ",
               to_string(value->type().shape()), ": a head that was replaced needs --head here, too");
     }
+  }
+  for (const AdapterPart& part : adapter_parts(*model)) {
+    if (!arrays->count(part.tensor)) fail_as(ErrorCode::kData, path, ": there is no '", kPrefix, part.tensor, "'");
   }
   run_pipeline({assign_weights(arrays, path, /*whole=*/false)}, model);
   for (const auto& [name, tensor] : *arrays) {  // what is saved beside the adapters was trained, and goes on to be

@@ -100,4 +100,24 @@ struct Adam {
   }
 };
 
+// Adam for rows that have a gradient; the correction of the second moment is in the step size.
+template <typename T>
+struct SparseAdam {
+  T scale, rest1, rest2, epsilon, step_size;
+  ONNX_TRAIN_HD explicit SparseAdam(const Coefficients& k)
+      : scale(static_cast<T>(k.scale)),
+        rest1(static_cast<T>(k.rest1)),
+        rest2(static_cast<T>(k.rest2)),
+        epsilon(static_cast<T>(k.epsilon)),
+        step_size(static_cast<T>(k.step_size * k.v_scale)) {}
+  ONNX_TRAIN_HD T operator()(T w, T g, T m, T v, T* next_m, T* next_v) const {
+    const T gradient = g * scale;
+    const T first = m + (gradient - m) * rest1;
+    const T second = v + (gradient * gradient - v) * rest2;
+    *next_m = first;
+    *next_v = second;
+    return w - step_size * (first / (std::sqrt(second) + epsilon));
+  }
+};
+
 }  // namespace onnx_train::math

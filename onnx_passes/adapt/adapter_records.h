@@ -21,6 +21,7 @@ inline constexpr std::string_view kHeadRecord = "onnx_train.head.";
 namespace parts {
 inline constexpr const char* kA = "lora_A";
 inline constexpr const char* kB = "lora_B";
+inline constexpr const char* kMagnitude = "lora_magnitude_vector";
 inline constexpr const char* kScale = "ia3_l";        // of a layer's output
 inline constexpr const char* kInputScale = "ia3_ff";  // of its input; PEFT names it ia3_l, too
 inline constexpr const char* kBias = "bias";          // of BitFit

@@ -55,13 +55,15 @@ class AdapterParser {
       if (spec_.dropout == 1) fail(option(), ": dropout=1 drops everything; take a number below 1");
     } else if (lora && key_ == "rslora") {
       spec_.rslora = truth(value);
+    } else if (lora && key_ == "dora") {
+      spec_.dora = truth(value);
     } else if (key_ == "targets") {
       start(&spec_.targets, value);
     } else if (ia3 && key_ == "feedforward") {
       start(&spec_.feedforward, value);
     } else {
       const std::vector<std::string> known =
-          lora ? std::vector<std::string>{"rank", "alpha", "dropout", "rslora", "targets"}
+          lora ? std::vector<std::string>{"rank", "alpha", "dropout", "rslora", "dora", "targets"}
                : std::vector<std::string>{"targets", "feedforward"};
       std::string all;
       for (const std::string& key : known) all += concat(all.empty() ? "" : ", ", key);
@@ -115,7 +117,7 @@ AdapterSpec parse_adapter(const std::string& method, const std::vector<std::stri
 std::string to_string(const AdapterSpec& spec) {
   if (spec.method != "lora") return spec.method;
   return concat("lora rank=", spec.rank, ",alpha=", number_text(spec.alpha), ",dropout=", number_text(spec.dropout),
-                ",rslora=", spec.rslora ? "true" : "false");
+                ",rslora=", spec.rslora ? "true" : "false", spec.dora ? ",dora=true" : "");
 }
 
 AdapterSpec parse_adapter_text(const std::string& text) {

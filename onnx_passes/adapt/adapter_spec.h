@@ -3,6 +3,8 @@
 //
 //   lora     y + s B A dropout(x), s = alpha / rank, or alpha / √rank (rslora); A uniform in ±1/√fan_in, B zeros
 //            (Hu et al. 2021; Kalajdzievski 2023). A convolution has an A of its own form with `rank` channels, B 1x1
+//            With dora the layer of m (W + s B A) / |W + s B A|, |..| the norm of each output's weights, in which no
+//            gradient is computed, and m that of W (Liu et al. 2024)
 //   ia3      l y, or the layer of l x for feedforward ones, l ones (Liu et al. 2022)
 //   bitfit   trains the biases and nothing else (Ben Zaken et al. 2021)
 #pragma once
@@ -17,7 +19,7 @@ struct AdapterSpec {
   std::string method;  // "lora", "ia3", "bitfit"; "" for none
   int64_t rank = 8;
   double alpha = 8, dropout = 0;
-  bool rslora = false;
+  bool rslora = false, dora = false;
   std::vector<std::string>
       targets;  // modules: names, globs, last parts of names; empty: all linear layers but the last
   std::vector<std::string> feedforward;  // those of ia3 whose input is scaled
@@ -30,7 +32,8 @@ struct AdapterSpec {
 // Parses "rank=8", "alpha=16", "targets=*.query", "*.value": a piece without `=` continues the list before it. Throws
 // Error that names the piece.
 AdapterSpec parse_adapter(const std::string& method, const std::vector<std::string>& pieces);
-// One line that parse_adapter_text reads: "lora rank=8,alpha=16,dropout=0,rslora=false". Without the targets.
+// One line that parse_adapter_text reads: "lora rank=8,alpha=16,dropout=0,rslora=false", with ",dora=true". Without the
+// targets.
 std::string to_string(const AdapterSpec& spec);
 AdapterSpec parse_adapter_text(const std::string& text);
 

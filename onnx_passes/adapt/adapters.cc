@@ -5,11 +5,13 @@
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/adapt/linear_layers.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/import/weight_origin.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/tables.h"
 #include "onnx_passes/loss/expression.h"
@@ -138,7 +140,7 @@ class AdapterInsertion {
     if (std::find(changed_.begin(), changed_.end(), layer.module) == changed_.end()) changed_.push_back(layer.module);
   }
 
-  // ---- LoRA: result + s B A dropout(x)
+  // ---- LoRA: result + s B A dropout(x), and DoRA
 
   void add_lora(const LinearLayer& layer) {
     Value* result = layer.result();
@@ -161,8 +163,66 @@ class AdapterInsertion {
     const Var low = (convolution ? b.like(*layer.node, {x, down})[0] : matmul(x, transpose(down, {1, 0}))) *
                     spec_.scale(spec_.rank);
     const Var change = convolution ? b.op("Conv", {low, up}) : matmul(low, transpose(up, {1, 0}));
-    put_after(result, b.var(result) + change);
+    if (spec_.dora) {
+      add_dora(&b, layer, x, down, up, change);
+    } else {
+      put_after(result, b.var(result) + change);
+    }
     note(layer);
+  }
+
+  // result + (c - 1) W dropout(x) + c s B A dropout(x), c = m / |W + s B A|, as PEFT computes it.
+  void add_dora(Builder* builder, const LinearLayer& layer, Var x, Var down, Var up, Var change) {
+    Builder& b = *builder;
+    b.set_name(layer.module + "/dora");
+    Value* result = layer.result();
+    const Tensor initial = magnitude_of(layer, contents_of(*layer.weight));
+    const Var magnitude = b.var(parameter(layer, parts::kMagnitude, "", initial));
+    const Var ratio = magnitude / call(b, "StopGradient", {norm_with(&b, layer, down, up, magnitude)});
+    Var product = b.var(result);
+    if (spec_.dropout > 0) {
+      // Its weight is none of a layer, which would have an adapter of its own.
+      product = b.like(*layer.node, {x, call(b, "StopGradient", {b.var(layer.node->input(1))})})[0];
+    } else if (const Var bias = added_to(&b, layer)) {
+      product = product - bias;
+    }
+    const Var own = product * (ratio - 1.0), low = change * ratio;
+    Node* reads_result = spec_.dropout > 0           ? nullptr
+                         : product.value() == result ? own.value()->producer()
+                                                     : product.value()->producer();
+    put_after(result, b.var(result) + (own + low));
+    if (reads_result) reads_result->set_input(0, result);
+  }
+
+  // |W + s B A| of each output, in the form of the magnitude.
+  Var norm_with(Builder* b, const LinearLayer& layer, Var down, Var up, Var magnitude) const {
+    Var weight = b->var(layer.weight);
+    if (layer.factor != 1) weight = weight * layer.factor;
+    Var low;
+    std::vector<int64_t> axes = {layer.out_first ? 1 : 0};
+    if (layer.is_convolution()) {
+      low = reshape(matmul(flatten_to_2d(up, 1), flatten_to_2d(down, 1)), b->ints(layer.weight->type().shape()));
+      for (int64_t i = 2; i < layer.weight->rank(); ++i) axes.push_back(i);
+    } else {
+      low = layer.out_first ? matmul(up, down) : matmul(transpose(down, {1, 0}), transpose(up, {1, 0}));
+    }
+    const Var norm = b->op("ReduceL2", {weight + low * spec_.scale(spec_.rank), b->ints(axes)}, {{"keepdims", 0}});
+    return layer.is_convolution() ? reshape(norm, b->ints(magnitude.type().shape())) : norm;
+  }
+
+  // What the layer adds to its product; Var() for nothing.
+  static Var added_to(Builder* b, const LinearLayer& layer) {
+    if (layer.adds_bias) return b->var(layer.bias);
+    Value* input = layer.node->input(2);
+    if (!input) return {};
+    Var bias = b->var(input);
+    if (layer.is_convolution()) {
+      Shape shape = {layer.out()};
+      for (int64_t i = 2; i < layer.weight->rank(); ++i) shape.push_back(1);
+      return reshape(bias, b->ints(shape));
+    }
+    const float beta = layer.node->attr("beta", 1.0f);
+    return beta == 1 ? bias : bias * static_cast<double>(beta);
   }
 
   // All that read `value` read `changed`, which is computed from it and takes over its name.

@@ -142,6 +142,31 @@ LinearLayer find_head(const Model& model, Value* output) {
   return {};
 }
 
+std::vector<double> norms_of_outputs(const LinearLayer& layer, const Tensor& w) {
+  std::vector<double> norms(static_cast<size_t>(layer.out()));
+  for_each_element(layer, [&](int64_t at, int64_t out, int64_t) {
+    const double x = layer.factor * w.at(at);
+    norms[static_cast<size_t>(out)] += x * x;
+  });
+  for (double& norm : norms) norm = std::sqrt(norm);
+  return norms;
+}
+
+Tensor magnitude_of(const LinearLayer& layer, const Tensor& w) {
+  const std::vector<double> norms = norms_of_outputs(layer, w);
+  Shape shape = {layer.out()};
+  for (int64_t i = 2; i < layer.weight->rank(); ++i) shape.push_back(1);
+  Tensor magnitude(w.dtype(), shape);
+  for (int64_t i = 0; i < magnitude.size(); ++i) {
+    magnitude.set(i, norms[static_cast<size_t>(i)]);
+    if (magnitude.at(i) == 0) {
+      fail("[Adapter] output ", i, " of ", layer.node->label(),
+           " has weights of zero, by whose norm DoRA divides: leave the layer out of the targets");
+    }
+  }
+  return magnitude;
+}
+
 Tensor draw_uniform(DType dtype, const Shape& shape, double bound, uint64_t seed, const std::string& name) {
   uint64_t hash = 14695981039346656037u;  // FNV-1a
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;

@@ -49,6 +49,23 @@ class LinearLayers {
 // node which is in the way.
 LinearLayer find_head(const Model& model, Value* output);
 
+// Calls f(index, output, input) for each element of the layer's weight.
+template <typename F>
+void for_each_element(const LinearLayer& layer, const F& f) {
+  const int64_t outs = layer.out(), ins = layer.in();
+  const int64_t size = num_elements(layer.weight->type().shape()), places = size / (outs * ins);
+  for (int64_t at = 0; at < size; ++at) {
+    const int64_t row = at / places / (layer.out_first ? ins : outs),
+                  column = at / places % (layer.out_first ? ins : outs);
+    f(at, layer.out_first ? row : column, layer.out_first ? column : row);
+  }
+}
+
+// |w| for each output of the layer, times Gemm's alpha; `w` has the form of its weight.
+std::vector<double> norms_of_outputs(const LinearLayer& layer, const Tensor& w);
+// The same as the magnitude of DoRA: [out], of a convolution [out, 1, ..]. Throws Error where one is zero.
+Tensor magnitude_of(const LinearLayer& layer, const Tensor& w);
+
 // A tensor uniform in ±bound. The numbers depend only on type, shape, `seed` and `name`.
 Tensor draw_uniform(DType dtype, const Shape& shape, double bound, uint64_t seed, const std::string& name);
 

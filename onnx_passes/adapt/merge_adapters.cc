@@ -27,37 +27,48 @@ class Merge {
     }
     std::map<std::string, std::vector<LinearLayer>> layers;
     for (const LinearLayer& layer : LinearLayers(model_).all()) layers[layer.weight->name()].push_back(layer);
+    std::vector<Folded> folded;
     for (const auto& [weight, adapter] : by_weight) {
       const auto found = layers.find(weight);
       if (found == layers.end()) fail("[Adapter] no layer reads the weight '", weight, "' that has an adapter");
-      fold(adapter, found->second);
+      folded.push_back(fold(adapter, found->second));
     }
     std::unordered_set<const Value*> read;
     for (const Value* input : graph_.inputs()) {
       if (!input->uses().empty()) read.insert(input);
     }
-    remove_unneeded(&model_, read);
+    remove_unneeded(&model_, read);  // adapters may read the weights, too
+    for (const Folded& each : folded) replace(*each.layers, each.weight, each.bias);
+    graph_.remove_unused_initializers();
     forget_adapters(&model_);
     return static_cast<int>(by_weight.size());
   }
 
  private:
-  void fold(const Parts& adapter, const std::vector<LinearLayer>& layers) {
+  struct Folded {
+    const std::vector<LinearLayer>* layers;
+    Tensor weight, bias;  // an empty bias: as it was
+  };
+
+  Folded fold(const Parts& adapter, const std::vector<LinearLayer>& layers) {
     const auto part = [&](const char* name) {
       const auto found = adapter.find(name);
       return found == adapter.end() ? nullptr : found->second;
     };
     const LinearLayer& first = layers[0];
-    expect_shapes(first, part(parts::kA), part(parts::kB), part(parts::kScale), part(parts::kInputScale));
-    Tensor weight = contents_of(*first.weight).clone();
-    Tensor bias;  // empty: as it was
+    const Value* magnitude = part(parts::kMagnitude);
+    expect_shapes(first, part(parts::kA), part(parts::kB), part(parts::kScale), part(parts::kInputScale), magnitude);
+    const Tensor base = contents_of(*first.weight);
+    Tensor weight = base.cast(DType::kDouble).clone();
+    Tensor bias;
     if (const Value* a = part(parts::kA), *b = part(parts::kB); a && b) {
       add_product(first, contents_of(*a), contents_of(*b), &weight);
-      for (const LinearLayer& layer : layers) drop(layer, *b);
+      if (magnitude) rescale(first, contents_of(*magnitude), &weight);
+      for (const LinearLayer& layer : layers) drop(layer, magnitude ? *magnitude : *b);
     }
     if (const Value* scale = part(parts::kInputScale)) {
       const Tensor l = contents_of(*scale);
-      for_each(first, [&](int64_t at, int64_t out, int64_t in) {
+      for_each_element(first, [&](int64_t at, int64_t out, int64_t in) {
         const int64_t per_group = first.out() / first.groups;
         weight.set(at, weight.at(at) * l.at(in + out / per_group * first.in()));
       });
@@ -65,15 +76,16 @@ class Merge {
     }
     if (const Value* scale = part(parts::kScale)) {
       const Tensor l = contents_of(*scale);
-      for_each(first, [&](int64_t at, int64_t out, int64_t) { weight.set(at, weight.at(at) * l.at(out)); });
+      for_each_element(first, [&](int64_t at, int64_t out, int64_t) { weight.set(at, weight.at(at) * l.at(out)); });
       if (first.bias) bias = scaled_bias(first, l);
       for (const LinearLayer& layer : layers) drop(layer, *scale);
     }
-    replace(layers, weight, bias);
+    return {&layers, weight.cast(base.dtype()), bias};
   }
 
   // Records come from files.
-  static void expect_shapes(const LinearLayer& layer, const Value* a, const Value* b, const Value* l, const Value* ff) {
+  static void expect_shapes(const LinearLayer& layer, const Value* a, const Value* b, const Value* l, const Value* ff,
+                            const Value* magnitude) {
     const auto size = [](const Value* value) { return num_elements(value->type().shape()); };
     const int64_t outs = layer.out(), row = size(layer.weight) / outs;
     bool fits = (a == nullptr) == (b == nullptr);
@@ -81,20 +93,9 @@ class Merge {
       const int64_t rank = a->rank() > 0 ? a->type().shape()[0] : 0;
       fits = rank > 0 && size(a) % rank == 0 && size(a) / rank == row && size(b) % rank == 0 && size(b) / rank == outs;
     }
-    fits = fits && (!l || size(l) == outs) && (!ff || size(ff) == layer.in() * layer.groups);
+    fits = fits && (!magnitude || (a && size(magnitude) == outs)) && (!l || size(l) == outs) &&
+           (!ff || size(ff) == layer.in() * layer.groups);
     if (!fits) fail("[Adapter] the shapes of the adapter of ", layer.node->label(), " do not fit its weight");
-  }
-
-  // Calls f(index, output, input) for each element of the layer's weight.
-  template <typename F>
-  static void for_each(const LinearLayer& layer, const F& f) {
-    const int64_t outs = layer.out(), ins = layer.in();
-    const int64_t size = num_elements(layer.weight->type().shape()), places = size / (outs * ins);
-    for (int64_t at = 0; at < size; ++at) {
-      const int64_t row = at / places / (layer.out_first ? ins : outs),
-                    column = at / places % (layer.out_first ? ins : outs);
-      f(at, layer.out_first ? row : column, layer.out_first ? column : row);
-    }
   }
 
   // weight += s B A, in double: A is [rank, in, sizes..], B [out, rank].
@@ -117,6 +118,14 @@ class Merge {
     }
   }
 
+  // weight m / |weight|, for each output.
+  static void rescale(const LinearLayer& layer, const Tensor& magnitude, Tensor* weight) {
+    const std::vector<double> norms = norms_of_outputs(layer, *weight);
+    for_each_element(layer, [&](int64_t at, int64_t out, int64_t) {
+      weight->set(at, weight->at(at) * (magnitude.at(out) / norms[static_cast<size_t>(out)]));
+    });
+  }
+
   static Tensor scaled_bias(const LinearLayer& layer, const Tensor& l) {
     Tensor bias = contents_of(*layer.bias).clone();
     const bool fits = bias.size() == layer.out() && layer.bias->uses().size() == 1;
@@ -125,13 +134,16 @@ class Merge {
     return bias;
   }
 
-  // Whether `value` is `part`, or the result of a node that reads it as its second operand.
+  // Whether `value` is `part`, or the result of a node that reads it as its second operand, or DoRA's sum
+  // (..) + (..) (part / norm).
   static bool is_made_with(const Value* value, const Value& part) {
     if (value == &part) return true;
     const Node* node = value ? value->producer() : nullptr;
     if (!node || node->num_inputs() < 2 || !node->input(1)) return false;
-    const Node* transpose = node->input(1)->producer();
-    return node->input(1) == &part || (transpose && transpose->is("Transpose") && transpose->input(0) == &part);
+    const Node* second = node->input(1)->producer();
+    const Node* ratio = second && second->is("Mul") && second->input(1) ? second->input(1)->producer() : nullptr;
+    return node->input(1) == &part || (second && second->is("Transpose") && second->input(0) == &part) ||
+           (node->is("Add") && ratio && ratio->is("Div") && ratio->input(0) == &part);
   }
 
   // Whatever reads what `part` makes of the layer's result reads the result.

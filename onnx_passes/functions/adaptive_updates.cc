@@ -45,6 +45,27 @@ FunctionText amsgrad(const char* op, bool decoupled, const FunctionCall& call) {
   return f.text();
 }
 
+// m' = m + (1-β₁)(g - m)      v' = v + (1-β₂)(g² - v)      w' = w - lr·√(1-β₂ᵗ)/(1-β₁ᵗ) · m' / (√v' + ε)
+// in the rows whose gradient is not zero everywhere. All other rows keep weight and moments.
+FunctionText sparse_adam(const FunctionCall& call) {
+  UpdateBody f("SparseAdam", {"exp_avg", "exp_avg_sq"}, call);
+  const UpdateTerm g = f.scaled_gradient(), zero = f.as_tensor(f.number(0));
+  std::string axes;
+  for (int64_t i = 1; i < f.weight_type().rank(); ++i) axes += concat(i > 1 ? ", " : "", i);
+  f.depends_on(concat("rank", f.weight_type().rank()));
+  const UpdateTerm row_axes = f.constant("row_axes", concat("int64[", f.weight_type().rank() - 1, "] {", axes, "}"));
+  const UpdateTerm is_idle = f.op("Equal", {f.op("ReduceL1", {f.raw_gradient(), row_axes}, "keepdims = 1"), zero});
+  const auto where_read = [&](const UpdateTerm& change) { return f.op("Where", {is_idle, zero, change}); };
+  const UpdateTerm beta1 = f.attribute("beta1"), beta2 = f.attribute("beta2"), t = f.step();
+  const auto moment = [&](const char* slot, const UpdateTerm& beta, const UpdateTerm& x) {
+    return f.next(slot, f.slot(slot) + where_read((x - f.slot(slot)) * (1 - beta)));
+  };
+  const UpdateTerm m = moment("exp_avg", beta1, g), v = moment("exp_avg_sq", beta2, g * g);
+  const UpdateTerm step_size = f.rate() * sqrt(1 - pow(beta2, t)) / (1 - pow(beta1, t));
+  f.next("w", f.weight() - where_read(m / (sqrt(v) + f.attribute("epsilon")) * step_size));
+  return f.text();
+}
+
 // v' = αv + (1-α)g²      a' = αa + (1-α)g      d = g / (√(v' - a'²) + ε)      b' = μb + d      w' = w - lr·b'
 FunctionText rms_prop(const FunctionCall& call) {
   UpdateBody f("RmsProp", {"square_avg", "momentum_buffer", "grad_avg"}, call);
@@ -207,6 +228,7 @@ FunctionText adafactor(const FunctionCall& call) {
 std::vector<FunctionRow> adaptive_update_functions() {
   return {{"Amsgrad", [](const FunctionCall& call) { return amsgrad("Amsgrad", false, call); }},
           {"AmsgradW", [](const FunctionCall& call) { return amsgrad("AmsgradW", true, call); }},
+          {"SparseAdam", sparse_adam},
           {"RmsProp", rms_prop},
           {"Adagrad", adagrad},
           {"Adadelta", adadelta},

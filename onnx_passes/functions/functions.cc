@@ -11,8 +11,9 @@
 
 namespace onnx_train {
 
-std::vector<FunctionRow> adaptive_update_functions();   // adaptive_updates.cc: RMSprop to Adafactor
+std::vector<FunctionRow> adaptive_update_functions();   // adaptive_updates.cc: SparseAdam to Adafactor
 std::vector<FunctionRow> layerwise_update_functions();  // layerwise_updates.cc: LAMB, LARS, Muon
+std::vector<FunctionRow> quantized_update_functions();  // quantized_updates.cc: moments in 8 bits
 std::vector<FunctionRow> recurrent_functions();         // recurrent.cc: LSTM, GRU and RNN in training
 std::vector<FunctionRow> quantization_functions();      // quantization.cc: rounding to integers
 std::vector<FunctionRow> resampling_functions();        // resampling.cc: the gradient of Resize
@@ -24,10 +25,20 @@ FunctionRow function(const char* op, const char* text) {
 const std::vector<const FunctionRow*>& function_rows() {
   static const std::vector<const FunctionRow*> all = [] {
     static std::vector<std::vector<FunctionRow>> families = {
-        activation_functions(),   convolution_functions(), normalization_functions(),   indexing_functions(),
-        loss_functions(),         update_functions(),      random_functions(),          precision_functions(),
-        recurrent_functions(),    resampling_functions(),  adaptive_update_functions(), layerwise_update_functions(),
+        activation_functions(),
+        convolution_functions(),
+        normalization_functions(),
+        indexing_functions(),
+        loss_functions(),
+        update_functions(),
+        random_functions(),
+        precision_functions(),
+        recurrent_functions(),
+        resampling_functions(),
+        adaptive_update_functions(),
+        layerwise_update_functions(),
         quantization_functions(),
+        quantized_update_functions(),
     };
     std::vector<const FunctionRow*> rows;
     for (const auto& family : families) {

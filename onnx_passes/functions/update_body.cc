@@ -71,7 +71,7 @@ UpdateTerm UpdateBody::step() { return once("t", true, "Cast <to = 11> (step)");
 
 UpdateTerm UpdateBody::scaled_gradient() {
   const UpdateTerm scale = once("scale", false, "CastLike (grad_scale, w)");
-  return UpdateTerm{this, "g", false} * scale;
+  return raw_gradient() * scale;
 }
 
 UpdateTerm UpdateBody::gradient() { return scaled_gradient() + weight() * attribute("weight_decay"); }

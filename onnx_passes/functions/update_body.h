@@ -32,6 +32,7 @@ class UpdateBody {
   UpdateBody(std::string op, std::vector<std::string> slots, const FunctionCall& call);
 
   UpdateTerm weight() { return {this, "w", false}; }
+  UpdateTerm raw_gradient() { return {this, "g", false}; }
   UpdateTerm scaled_gradient();  // g · grad_scale
   UpdateTerm gradient();         // g · grad_scale + weight_decay · w
   UpdateTerm decayed_weight();   // (1 - learning_rate · weight_decay) · w

@@ -23,6 +23,13 @@ constexpr const char* kSgd = "w[S...] g[S...] none! " STEP
 constexpr const char* kAdam =
     "w[S...] g[S...] exp_avg[S...] exp_avg_sq[S...] " STEP
     " @beta1?[] @beta2?[] @epsilon?[] @weight_decay?[] -> next_w[S...] next_exp_avg[S...] next_exp_avg_sq[S...]";
+constexpr const char* kSparseAdam =
+    "w[R, C, S...] g[R, C, S...] exp_avg[R, C, S...] exp_avg_sq[R, C, S...] " STEP
+    " @beta1?[] @beta2?[] @epsilon?[] @weight_decay?[] -> next_w[R, C, S...] next_exp_avg[R, C, S...] "
+    "next_exp_avg_sq[R, C, S...]";
+constexpr const char* kSparseAdamRows =
+    "w[R, C, S...] rows[P, C, S...] places:int64[P] exp_avg[R, C, S...] exp_avg_sq[R, C, S...] " STEP
+    " @beta1?[] @beta2?[] @epsilon?[] -> next_w[R, C, S...] next_exp_avg[R, C, S...] next_exp_avg_sq[R, C, S...]";
 #undef STEP
 
 constexpr const char* kDropout = "x[S...] key:uint64[2] ratio:float[] -> y[S...] mask?:bool[S...]";
@@ -42,6 +49,8 @@ std::vector<Operator> training_operators() {
                "w[R, S...] rows[P, S...] places:int64[P] learning_rate:float[] grad_scale:float[] -> next_w[R, S...]",
                kDomain, kOneFloat}
           .moving(Traffic::kGiven),
+      {"SparseAdam", kSparseAdam, kDomain, kOneFloat},
+      Operator{"SparseAdamRows", kSparseAdamRows, kDomain, kOneFloat}.moving(Traffic::kGiven),
       {"Updates", "x*:any -> y*:any", kDomain},  // the kernel reads the calls in its body
       {"Casts", "x*:any -> y*:any", kDomain},    // so do these
       {"Gathers", "x*:any -> y*:any", kDomain},

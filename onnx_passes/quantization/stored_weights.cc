@@ -91,7 +91,8 @@ bool has_four_bits(const Value& value) {
 
 class BaseQuantization {
  public:
-  BaseQuantization(Model* model, const StorageSpec& spec) : model_(*model), graph_(*model->graph), spec_(spec) {}
+  BaseQuantization(Model* model, const StorageSpec& spec, bool new_adapters)
+      : model_(*model), graph_(*model->graph), spec_(spec), new_adapters_(new_adapters) {}
 
   void run() {
     std::set<std::string> adapted;
@@ -110,7 +111,7 @@ class BaseQuantization {
       }
       done.insert(layer.weight);
       before += static_cast<int64_t>(contents_of(*layer.weight).bytes());
-      after += store(layer.weight, layer.out_first ? 1 : 0);
+      after += store(layer);
     }
     graph_.remove_unused_initializers();
     add_adapted_note(&model_,
@@ -121,7 +122,9 @@ class BaseQuantization {
 
  private:
   // Returns the bytes that it takes.
-  int64_t store(Value* weight, int64_t axis) {
+  int64_t store(const LinearLayer& layer) {
+    Value* weight = layer.weight;
+    const int64_t axis = layer.out_first ? 1 : 0;
     const Tensor w = contents_of(*weight);
     const int64_t along = w.shape()[static_cast<size_t>(axis)];
     if (along % spec_.block != 0)
@@ -134,6 +137,7 @@ class BaseQuantization {
     const Blocks made = in_blocks(w, {axis, spec_.block}, spec_.dtype);
     const Tensor stored = four ? packed(made.q) : made.q;
     const std::string name = weight->name();
+    if (new_adapters_) set_magnitude(layer, made.rounded);
     Value* scale = graph_.add_initializer(graph_.unique_name(name + "_scale"), made.scale);
     model_.set_metadata(std::string(kConstantRecord) + scale->name(), "scales of a weight that is stored as integers");
     put_behind(&graph_, weight, stored, four ? "_packed" : "_quantized", [&](Builder& b, Var q) {
@@ -146,9 +150,18 @@ class BaseQuantization {
     return static_cast<int64_t>(stored.bytes() + made.scale.bytes());
   }
 
+  void set_magnitude(const LinearLayer& layer, const Tensor& rounded) {
+    for (const AdapterPart& part : adapter_parts(model_)) {
+      if (part.part != parts::kMagnitude || part.weight != layer.weight->name()) continue;
+      Value* magnitude = graph_.find(part.tensor);
+      replace_initializer(&graph_, magnitude, changed_initializer(*magnitude, magnitude_of(layer, rounded)));
+    }
+  }
+
   Model& model_;
   Graph& graph_;
   const StorageSpec spec_;
+  const bool new_adapters_;
 };
 
 }  // namespace
@@ -217,9 +230,9 @@ std::map<std::string, Tensor> store_weights(Model* inference, const StorageSpec&
   return rounded;
 }
 
-Pass quantize_base(const StorageSpec& spec) {
-  return {"quantize_base", [spec](Model& model) {
-            BaseQuantization(&model, spec).run();
+Pass quantize_base(const StorageSpec& spec, bool new_adapters) {
+  return {"quantize_base", [spec, new_adapters](Model& model) {
+            BaseQuantization(&model, spec, new_adapters).run();
             return true;
           }};
 }

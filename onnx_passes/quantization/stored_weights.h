@@ -29,7 +29,8 @@ StorageSpec parse_storage(const std::vector<std::string>& pieces, const std::str
 std::map<std::string, Tensor> store_weights(Model* inference, const StorageSpec& spec);
 
 // Stores the frozen weights of layers with adapters as integers: int4 as two in a byte, which UnpackInt4 takes apart.
-Pass quantize_base(const StorageSpec& spec);
+// `new_adapters`: their magnitudes (DoRA) become those of the rounded weights.
+Pass quantize_base(const StorageSpec& spec, bool new_adapters);
 
 // Weights that are stored as integers become floats again, under their names. Returns how many there were.
 int dequantize_weights(Model* inference);

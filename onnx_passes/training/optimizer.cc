@@ -20,9 +20,13 @@ Tensor initial_value(const OptimizerSlot& slot, const OptimizerSpec& spec, const
   if (slot.shape == SlotShape::kScalar) shape.clear();
   if (slot.shape == SlotShape::kRows) shape.end()[-1] = 1;
   if (slot.shape == SlotShape::kColumns) shape.end()[-2] = 1;
+  const int64_t blocks = (num_elements(weight.type().shape()) + kQuantizedBlock - 1) / kQuantizedBlock;
+  if (slot.shape == SlotShape::kBlocks) shape = {blocks, kQuantizedBlock};
+  if (slot.shape == SlotShape::kBlockMaxima) shape = {blocks, 1};
+  const DType dtype = slot.shape == SlotShape::kBlocks ? DType::kUint8 : weight.dtype();
   const double initial = slot.initial_key ? spec[slot.initial_key] : slot.initial;
   // A tensor starts as zeros, in pages that take no memory before somebody writes to them.
-  return initial == 0 ? Tensor(weight.dtype(), shape) : Tensor::full(weight.dtype(), shape, initial);
+  return initial == 0 ? Tensor(dtype, shape) : Tensor::full(dtype, shape, initial);
 }
 
 class OptimizerBuilder {
@@ -106,7 +110,8 @@ class OptimizerBuilder {
 
   Attrs attributes(const WeightUpdate& update, const Value& weight) const {
     const OptimizerSpec& spec = update.spec;
-    Attrs attrs{{"weight_decay", Tensor::scalar(spec["weight_decay"])}};
+    // Every update has a weight_decay: reports know updates by it.
+    Attrs attrs{{"weight_decay", Tensor::scalar(spec.has("weight_decay") ? spec["weight_decay"] : 0.0)}};
     for (const Hyperparameter& h : spec.row->hyperparameters) {
       if (!h.attribute || attrs[0].name == h.attribute) continue;
       const double value = spec[h.key];

@@ -41,6 +41,26 @@ std::string nesterov_conflict(const OptimizerSpec& spec) {
   return fits ? "" : "nesterov needs a momentum, and a dampening of 0";
 }
 
+// ---- SparseAdam: tables of which a batch reads some rows
+
+bool reads_rows(const Use& use) { return use.index == 0 && use.node->is("Gather") && use.node->attr("axis", 0) == 0; }
+
+// Whether the network reads the weight by rows alone. What reads all of it moves all of it.
+bool is_table(const OptimizerSpec&, const Value& weight) {
+  const auto& uses = weight.uses();
+  return weight.rank() > 1 && std::any_of(uses.begin(), uses.end(), [](const Use& use) { return reads_rows(use); }) &&
+         std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
+           return reads_rows(use) || &use.node->graph() != &weight.graph();  // the backward pass
+         });
+}
+
+// ---- Moments in 8 bits: as bitsandbytes, which leaves small tensors in 32
+
+bool is_large(const OptimizerSpec& spec, const Value& weight) {
+  const int64_t size = num_elements(weight.type().shape());
+  return size > 0 && static_cast<double>(size) >= spec["min_8bit_size"];
+}
+
 // ---- Muon: matrices of layers and filters of convolutions
 
 bool is_filter(const Value& weight) {
@@ -93,6 +113,23 @@ const std::vector<OptimizerRow>& optimizer_rows() {
        .hyperparameters = {lr(0.001), beta1(), beta2(), eps(1e-8), weight_decay(0.01), kAmsgrad},
        .slots = {slot("exp_avg"), slot("exp_avg_sq"), kLargestSquare},
        .variant = {"amsgrad", "AmsgradW"}},
+      {.name = "sparse_adam",
+       .op = "SparseAdam",
+       .source = "torch.optim.SparseAdam for tables of embeddings, torch.optim.Adam for the rest",
+       .hyperparameters = {lr(0.001), beta1(), beta2(), eps(1e-8)},
+       .slots = {slot("exp_avg"), slot("exp_avg_sq")},
+       .rest = "adam",
+       .takes = is_table},
+      {.name = "adamw8bit",
+       .op = "AdamW8bit",
+       .source = "Dettmers et al. 2022, as bitsandbytes.optim.AdamW8bit; adamw for small weights",
+       .hyperparameters = {lr(0.001), beta1(), beta2(), eps(1e-8), weight_decay(0.01), {"min_8bit_size", 4096}},
+       .slots = {{"state1", SlotShape::kBlocks, 127},  // 127 is zero in bitsandbytes' map with signs
+                 {"absmax1", SlotShape::kBlockMaxima},
+                 {"state2", SlotShape::kBlocks},
+                 {"absmax2", SlotShape::kBlockMaxima}},
+       .rest = "adamw",
+       .takes = is_large},
       {.name = "rmsprop",
        .op = "RmsProp",
        .source = "torch.optim.RMSprop",

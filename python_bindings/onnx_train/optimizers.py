@@ -78,6 +78,44 @@ class AdamW(Adam):
 
 
 @dataclass(frozen=True)
+class SparseAdam(Optimizer):
+    """Adam for tables of embeddings: rows without a gradient keep weight and moments, as PyTorch's SparseAdam has it.
+
+    All other weights are updated by Adam.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.SparseAdam(lr=1e-3))
+    sparse_adam(lr=0.001)
+    """
+
+    lr: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+
+    _name: ClassVar[str] = "sparse_adam"
+
+
+@dataclass(frozen=True)
+class AdamW8bit(Optimizer):
+    """AdamW with moments of 8 bits (Dettmers et al., 2022), as bitsandbytes has it.
+
+    Weights with fewer than `min_8bit_size` elements are updated by AdamW.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.AdamW8bit(weight_decay=0.1))
+    adamw8bit(weight_decay=0.1)
+    """
+
+    lr: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+    min_8bit_size: float | None = None
+
+
+@dataclass(frozen=True)
 class RMSprop(Optimizer):
     """RMSprop (Hinton, 2012) as in PyTorch: g / (sqrt(mean of g²) + eps), with momentum, centered if asked for.
 

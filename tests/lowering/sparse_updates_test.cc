@@ -90,13 +90,14 @@ class SparseUpdates : public testing::Test {
 };
 
 // Three steps with and without the pass; what they leave is equal in bits, the norm but for its last digits.
-void expect_dense_bits(const Network& network, const BuildOptions& options, const SessionOptions& sparse_options) {
+void expect_dense_bits(const Network& network, const BuildOptions& options, const SessionOptions& sparse_options,
+                       const char* update = "SparseSgd") {
   SessionOptions dense_options = sparse_options;
   dense_options.plan.lowering.without.push_back("sparse_updates");
   Session sparse(make_model(network, options), sparse_options), dense(make_model(network, options), dense_options);
   const auto shapes = shapes_of(make_batch(network));
-  EXPECT_EQ(count(sparse.plan("step", shapes), "SparseSgd"), 1);
-  EXPECT_EQ(count(dense.plan("step", shapes), "SparseSgd"), 0);
+  EXPECT_EQ(count(sparse.plan("step", shapes), update), 1);
+  EXPECT_EQ(count(dense.plan("step", shapes), update), 0);
   for (int64_t i = 0; i < 3; ++i) {
     const TensorMap batch = make_batch(network, i);
     const double norm = sparse.run("step", batch).at("grad_norm").at(0);
@@ -117,6 +118,29 @@ TEST_F(SparseUpdates, SameBitsAsOfTheWholeTable) {
       }
     }
   }
+}
+
+TEST_F(SparseUpdates, SparseAdamHasTheSameBitsAsOfTheWholeTable) {
+  for (DType dtype : {DType::kFloat, DType::kDouble}) {
+    for (int lookups : {1, 3}) {
+      const Network network{.dtype = dtype, .lookups = lookups};
+      expect_dense_bits(network, with_optimizer("sparse_adam"), {}, "SparseAdamRows");
+      expect_dense_bits(network, with_optimizer("sparse_adam"), without({"update_in_place", "write_in_place"}),
+                        "SparseAdamRows");
+    }
+  }
+  BuildOptions options = with_optimizer("sparse_adam");
+  options.precision = Precision::kBfloat16;
+  expect_dense_bits({}, options, {}, "SparseAdamRows");
+}
+
+TEST_F(SparseUpdates, SparseAdamLeavesTablesToAdamThatAreReadOtherwise) {
+  Session tied(make_model({.tied = true}, with_optimizer("sparse_adam")));
+  EXPECT_EQ(count(tied.plan("step", shapes_of(make_batch({}))), "SparseAdam"), 0);
+  BuildOptions scaled = with_optimizer("sparse_adam");
+  scaled.loss_scale = "dynamic";
+  Session dense(make_model({}, scaled));
+  EXPECT_EQ(count(dense.plan("step", shapes_of(make_batch({}))), "SparseAdam"), 1);
 }
 
 TEST_F(SparseUpdates, SameBitsAsOfTheWholeTableInMixedPrecision) {
@@ -186,15 +210,17 @@ TEST_F(SparseUpdates, WhatMovesOrReadsEveryRowStaysDense) {
 
 TEST_F(SparseUpdates, NoGradientAsLargeAsTheTable) {
   const Network large{.rows = 1'000'000};
-  Session session(make_model(large, with_optimizer("sgd")));
-  const Plan& plan = session.plan("step", shapes_of(make_batch(large)));
-  EXPECT_LT(plan.arena_bytes(), size_t{1} << 20);
-  for (const StatePort& port : plan.states()) EXPECT_TRUE(port.in_place) << port.name;
-  const TensorMap batch = make_batch(large);
-  session.run("step", batch);
-  const size_t allocations = count_allocations();
-  session.run("step", batch);
-  EXPECT_EQ(count_allocations(), allocations);
+  for (const char* optimizer : {"sgd", "sparse_adam"}) {
+    Session session(make_model(large, with_optimizer(optimizer)));
+    const Plan& plan = session.plan("step", shapes_of(make_batch(large)));
+    EXPECT_LT(plan.arena_bytes(), size_t{1} << 20);
+    for (const StatePort& port : plan.states()) EXPECT_TRUE(port.in_place) << port.name;
+    const TensorMap batch = make_batch(large);
+    session.run("step", batch);
+    const size_t allocations = count_allocations();
+    session.run("step", batch);
+    EXPECT_EQ(count_allocations(), allocations);
+  }
 }
 
 TEST_F(SparseUpdates, AStepThatFailsLeavesTheState) {

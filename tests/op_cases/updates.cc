@@ -40,6 +40,30 @@ OpCase sparse_sgd(const Shape& table, const std::vector<int64_t>& places) {
   return row("SparseSgd", {{table}, {rows}, at, kRate, kScale}, {}, 1);
 }
 
+// A gradient of the table's rows or of some, of which every third row is zero.
+Tensor some_rows_of_zeros(Shape shape) {
+  Tensor g(DType::kFloat, std::move(shape));
+  const int64_t columns = g.size() / std::max<int64_t>(g.shape()[0], 1);
+  for (int64_t i = 0; i < g.size(); ++i) {
+    if (i / columns % 3 != 2) g.set(i, static_cast<double>(i * 37 % 23 - 11) / 11);
+  }
+  return g;
+}
+
+// `places`: of SparseAdamRows; null for SparseAdam.
+OpCase sparse_adam(const Shape& table, const std::vector<int64_t>* places, int64_t number) {
+  Shape rows = table;
+  if (places) rows[0] = std::ssize(*places);
+  std::vector<OpInput> inputs = {{table}, {.value = some_rows_of_zeros(rows)}};
+  if (places) inputs.push_back({.value = Tensor::ints(*places), .dtype = DType::kInt64});
+  inputs.insert(inputs.end(), {{table}, {table, 0.1, 1}, step(number), kRate, kScale});
+  OpCase result =
+      row(places ? "SparseAdamRows" : "SparseAdam", std::move(inputs),
+          {{"beta1", Tensor::scalar(0.9)}, {"beta2", Tensor::scalar(0.99)}, {"epsilon", Tensor::scalar(1e-6)}}, 3);
+  result.dynamic = false;  // a gradient of a given shape
+  return result;
+}
+
 // Of an optimizer without a kernel. Slots are at least 0.1, as means of squares are; one without a shape is absent.
 OpCase bodied(const char* op, const Shape& shape, const std::vector<Shape>& slots, int64_t number, Attrs attrs,
               double weight_decay = 0.1) {
@@ -65,6 +89,17 @@ Attrs numbers(const std::vector<std::pair<const char*, double>>& values) {
 Attrs with(Attrs attrs, const char* name, int value) {
   attrs.emplace_back(name, value);
   return attrs;
+}
+
+// AdamW with moments in blocks of 256 bytes, the last one filled up.
+OpCase quantized(const Shape& shape, int64_t number) {
+  const int64_t blocks = (num_elements(shape) + 255) / 256;
+  const OpInput places = {.shape = {blocks, 256}, .low = 0, .high = 255, .dtype = DType::kUint8};
+  const OpInput maxima = {{blocks, 1}, 0.1, 1};
+  OpCase result = row("AdamW8bit", {{shape}, {shape}, places, maxima, places, maxima, step(number), kRate, kScale},
+                      adam_attributes(0.1), 5);
+  result.dynamic = false;  // a weight's shape is known
+  return result;
 }
 
 void add_bodied(std::vector<OpCase>* cases) {
@@ -110,6 +145,8 @@ void add_bodied(std::vector<OpCase>* cases) {
                  bodied("Lamb", w, {w, w}, 3, moments),
                  bodied("Lamb", {0}, {{0}, {0}}, 3, moments),
                  bodied("Lamb", vector, {vector, vector}, 3, moments, 0),
+                 quantized({30, 17}, 3),
+                 quantized({512}, 1),
                  bodied("Lars", w, {w}, 1, lars),
                  bodied("Lars", vector, {vector}, 2, with(with(lars, "nesterov", 1), "always_adapt", 1), 0),
                  without_slot(bodied("Lars", vector, {vector}, 2, lars, 0), 0)});
@@ -121,6 +158,7 @@ std::vector<OpCase> update_cases() {
   const OpInput w = {{7, 5}}, large = {{130, 300}}, empty = {{0, 3}}, absent = {.absent = true};
   std::vector<int64_t> every_third;
   for (int64_t i = 0; i < 900; i += 3) every_third.push_back(i);
+  const std::vector<int64_t> named = {3, 0, -4, 6, -7};
   std::vector<OpCase> cases = {
       row("Sgd", {w, w, absent, step(1), kRate, kScale}, sgd_attributes(0, 0, 0, 0.01), 1),
       row("Sgd", {w, w, w, step(1), kRate, kScale}, sgd_attributes(0.9, 0.5, 0, 0), 2),
@@ -132,6 +170,11 @@ std::vector<OpCase> update_cases() {
       sparse_sgd({1, 2, 3}, {0, -1}),
       sparse_sgd({4, 3}, {}),
       sparse_sgd({900, 70}, every_third),
+      sparse_adam({7, 5}, nullptr, 1),
+      sparse_adam({900, 3, 4}, nullptr, 3),
+      sparse_adam({0, 4}, nullptr, 3),
+      sparse_adam({7, 5}, &named, 2),
+      sparse_adam({900, 70}, &every_third, 7),
       adam("Adam", {7, 5}, 1, 0.1),
       adam("Adam", {}, 5, 0),
       adam("AdamW", {130, 300}, 3, 0.1),

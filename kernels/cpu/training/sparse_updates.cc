@@ -159,12 +159,60 @@ Prepared prepare_sparse_sgd(const NodeSpec& spec) {
   return prepared;
 }
 
+// ---- SparseAdam, SparseAdamRows (geometry/sparse_updates.h)
+
+// Row p of `rows` belongs to row places[p], if that is not negative; without places to row p. Rows of zeros change
+// nothing.
+template <typename T>
+void adam_rows(int64_t n, int64_t columns, const int64_t* places, const T* rows, const math::SparseAdam<T>& step, T* w,
+               T* m, T* v) {
+  parallel_for(n, kElementGrain / std::max<int64_t>(columns, 1) + 1, [&](int64_t begin, int64_t end) {
+    vectorized([&] {
+      for (int64_t p = begin; p < end; ++p) {
+        const int64_t place = places ? places[p] : p;
+        const T* g = rows + p * columns;
+        if (place < 0 || std::all_of(g, g + columns, [](T x) { return x == T{0}; })) continue;
+        T *own_w = w + place * columns, *own_m = m + place * columns, *own_v = v + place * columns;
+#pragma omp simd
+        for (int64_t c = 0; c < columns; ++c) own_w[c] = step(own_w[c], g[c], own_m[c], own_v[c], own_m + c, own_v + c);
+      }
+    });
+  });
+}
+
+Prepared prepare_sparse_adam(const NodeSpec& spec) {
+  const SparseAdamInputs inputs = sparse_adam_inputs(spec);
+  const PlacedRows placed = sparse_adam_rows(spec);
+  const int own[] = {0, inputs.slots, inputs.slots + 1};  // what the outputs were
+  Prepared prepared;
+  prepared.in_place = {{0, own[0]}, {1, own[1]}, {2, own[2]}};
+  prepared.explain = explain_index(placed.size);
+  prepared.run = dispatch_float(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return [=, copy = StridedCopy({{spec.in_size(0), 1, 1}}, sizeof(T)), parameters = sparse_adam_parameters(spec),
+            rate_type = spec.in_type(inputs.scalars + 1),
+            scale_type = spec.in_type(inputs.scalars + 2)](const Launch& launch) {
+      if (inputs.has_places && !check_places(launch, placed.count, placed.size)) return;
+      for (int i = 0; i < 3; ++i) {
+        if (launch.inputs[own[i]] != launch.outputs[i]) copy.run(launch.inputs[own[i]], launch.outputs[i]);
+      }
+      const auto t = static_cast<double>(*launch.in<int64_t>(inputs.scalars));
+      const math::SparseAdam<T> step(math::coefficients_of(parameters, t, number(launch, inputs.scalars + 1, rate_type),
+                                                           number(launch, inputs.scalars + 2, scale_type)));
+      adam_rows(placed.count, placed.columns, inputs.has_places ? launch.in<int64_t>(2) : nullptr, launch.in<T>(1),
+                step, launch.out<T>(0), launch.out<T>(1), launch.out<T>(2));
+    };
+  });
+  return prepared;
+}
+
 }  // namespace
 
 std::vector<Kernel> sparse_update_kernels() {
   return {
       {"CoalesceRows", supports_coalesce_rows, prepare_coalesce_rows, kDomain, "", InputCheck::kCheckedUpstream},
       {"SparseSgd", supports_sparse_sgd, prepare_sparse_sgd, kDomain, "", InputCheck::kCheckedUpstream},
+      {"SparseAdam", supports_sparse_adam, prepare_sparse_adam, kDomain},
+      {"SparseAdamRows", supports_sparse_adam, prepare_sparse_adam, kDomain, "", InputCheck::kCheckedUpstream},
   };
 }
 

@@ -90,12 +90,73 @@ Prepared prepare_sparse_sgd(const NodeSpec& spec) {
   return prepared;
 }
 
+// ---- SparseAdam, SparseAdamRows (geometry/sparse_updates.h)
+
+struct SparseAdamScalars {
+  const int64_t* step;
+  ScalarInput rate, scale;
+};
+
+// One element per thread; each looks for a gradient in its row that is not zero, mostly the first one.
+template <typename T>
+__global__ void adam_rows(int64_t n, Divider columns, const int64_t* places, const T* rows,
+                          math::UpdateParameters parameters, SparseAdamScalars scalars, const Fault* guard, T* w, T* m,
+                          T* v) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n || stops(guard)) return;
+  const int64_t p = columns.quotient(i), place = places ? places[p] : p, width = columns.divisor();
+  if (place < 0) return;
+  int64_t c = 0;
+  while (c < width && rows[p * width + c] == T{0}) ++c;
+  if (c == width) return;
+  const math::SparseAdam<T> step(
+      math::coefficients_of(parameters, static_cast<double>(*scalars.step), scalars.rate.get(), scalars.scale.get()));
+  const int64_t at = place * width + i - p * width;
+  w[at] = step(w[at], rows[i], m[at], v[at], m + at, v + at);
+}
+
+Prepared prepare_sparse_adam(const NodeSpec& spec) {
+  const SparseAdamInputs inputs = sparse_adam_inputs(spec);
+  const PlacedRows placed = sparse_adam_rows(spec);
+  const int64_t n = placed.count * placed.columns;
+  const size_t bytes = static_cast<size_t>(spec.in_size(0)) * size_of(spec.in_type(0));
+  const int own[] = {0, inputs.slots, inputs.slots + 1};  // what the outputs were
+  Prepared prepared;
+  prepared.workspace = index_workspace(0);
+  prepared.in_place = {{0, own[0]}, {1, own[1]}, {2, own[2]}};
+  prepared.explain = explain_index(placed.size);
+  prepared.run = dispatch_float(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return
+        [=, parameters = sparse_adam_parameters(spec), double_rate = spec.in_type(inputs.scalars + 1) == DType::kDouble,
+         double_scale = spec.in_type(inputs.scalars + 2) == DType::kDouble](const Launch& launch) {
+          if (inputs.has_places) {
+            read_numbers(launch, {2, DType::kInt64, placed.count}, -placed.size, placed.size, nullptr,
+                         launch.scratch<int64_t>());
+          }
+          for (int i = 0; i < 3; ++i) {
+            if (launch.inputs[own[i]] != launch.outputs[i])
+              launch.stream->copy({launch.outputs[i], launch.inputs[own[i]], bytes});
+          }
+          if (n == 0) return;
+          const SparseAdamScalars scalars = {launch.in<int64_t>(inputs.scalars),
+                                             {launch.inputs[inputs.scalars + 1], double_rate},
+                                             {launch.inputs[inputs.scalars + 2], double_scale}};
+          enqueue_each(launch, "adam_rows", adam_rows<T>, n, Divider(placed.columns),
+                       inputs.has_places ? launch.in<int64_t>(2) : nullptr, launch.in<T>(1), parameters, scalars,
+                       launch.fault, launch.out<T>(0), launch.out<T>(1), launch.out<T>(2));
+        };
+  });
+  return prepared;
+}
+
 }  // namespace
 
 std::vector<Kernel> sparse_update_kernels() {
   return {
       {"CoalesceRows", supports_coalesce_rows, prepare_coalesce_rows, kDomain, "", InputCheck::kCheckedUpstream},
       {"SparseSgd", supports_sparse_sgd, prepare_sparse_sgd, kDomain, "", InputCheck::kCheckedUpstream},
+      {"SparseAdam", supports_sparse_adam, prepare_sparse_adam, kDomain},
+      {"SparseAdamRows", supports_sparse_adam, prepare_sparse_adam, kDomain, "", InputCheck::kCheckedUpstream},
   };
 }
 

@@ -4,6 +4,8 @@
 //   norm = GlobalNorm (.., g, ..)        is    norm = GlobalNorm (.., rows, ..)
 //   next_w = Sgd (w, g, ..)                    next_w = SparseSgd (w, rows, places, ..)
 //
+// and SparseAdam (w, g, ..), which is defined that way, is SparseAdamRows (w, rows, places, ..) likewise.
+//
 // A step's cost then depends on the batch, not on the size of the table. The gradient of a row is summed in the order
 // of GatherGrad and the update is the same formula: the bits are equal if weights, rate and scale are finite. Several
 // lookups in one table (AddGatherGrad of GatherGrad) become one lookup with concatenated indices.
@@ -42,16 +44,20 @@ std::vector<Lookup> lookups_in(const Value* gradient) {
 }
 
 bool leaves_rows_without_gradient(const Node& update) {
+  if (update.is("SparseAdam", kDomain)) return true;
   if (!update.is("Sgd", kDomain) || update.input(2)) return false;
   const Tensor decay = update.attr_tensor("weight_decay");
   return !decay.empty() && decay.at(0) == 0;
 }
 
-// Whether only the update and norms read the gradient, and only the next step reads the new weight.
+// Whether only the update and norms read the gradient, and only the next step reads the new weight and slots.
 bool is_private(const Node& update) {
   const Graph& graph = update.graph();
-  const Value *gradient = update.input(1), *next = update.output();
-  if (graph.is_output(gradient) || !next->uses().empty() || !graph.is_output(next)) return false;
+  const Value* gradient = update.input(1);
+  const auto& outputs = update.outputs();
+  const bool are_states = std::all_of(outputs.begin(), outputs.end(),
+                                      [&](const Value* next) { return next->uses().empty() && graph.is_output(next); });
+  if (graph.is_output(gradient) || !are_states) return false;
   return std::all_of(gradient->uses().begin(), gradient->uses().end(),
                      [&](const Use& use) { return use.node == &update || use.node->is("GlobalNorm", kDomain); });
 }
@@ -102,11 +108,16 @@ void make_sparse(Node* update, const std::vector<Lookup>& lookups) {
   const auto rows = call_lowered(b, "CoalesceRows", 2, {dy, indices, b.ints(w->type().shape())});
   Builder at_update(&graph, update);
   at_update.set_name(update->output()->name());
-  const auto operand = [&](Value* value) { return at_update.var(value); };
-  const Var next = call_lowered(at_update, "SparseSgd",
-                                {operand(w), operand(rows[0].value()), operand(rows[1].value()),
-                                 operand(update->input(4)), operand(update->input(5))});
-  graph.replace(update->output(), next.value());
+  const bool is_sgd = update->is("Sgd", kDomain);
+  std::vector<Var> operands = {at_update.var(w), at_update.var(rows[0].value()), at_update.var(rows[1].value())};
+  for (int i = is_sgd ? 4 : 2; i < update->num_inputs(); ++i) operands.push_back(at_update.var(update->input(i)));
+  Attrs attrs;
+  for (const char* name : {"beta1", "beta2", "epsilon"}) {
+    if (!is_sgd) attrs.emplace_back(name, update->attr_tensor(name));
+  }
+  const auto next =
+      call_lowered(at_update, is_sgd ? "SparseSgd" : "SparseAdamRows", update->num_outputs(), operands, attrs);
+  for (size_t i = 0; i < next.size(); ++i) graph.replace(update->output(static_cast<int>(i)), next[i].value());
   graph.remove(update);
   graph.replace(gradient, rows[0].value());
   remove_gradient(graph, gradient);

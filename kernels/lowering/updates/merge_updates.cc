@@ -6,6 +6,7 @@
 // through a view) remains a separate node. Sparse updates remain separate because they are small.
 //
 // With loss scaling, Where(finite, new, old) follows each result of an update and joins as its guard.
+#include "kernels/geometry/updates.h"
 #include "kernels/lowering/updates/updates.h"
 #include "onnx_passes/operators/operators.h"
 
@@ -59,8 +60,7 @@ std::vector<Node*> independent_updates(const Graph& graph) {
   for (Node* node = graph.first(); node; node = node->next()) {
     bool depends = false;
     for_each_input(*node, [&](const Value* input) { depends = depends || dependent.contains(input); });
-    const bool joins = !depends && is_update(*node) && !node->is("SparseSgd", kDomain) &&
-                       (writes_outputs_only(*node) || !guards_of(*node).empty());
+    const bool joins = !depends && is_update_of_one(*node) && (writes_outputs_only(*node) || !guards_of(*node).empty());
     if (joins) updates.push_back(node);
     for (const Value* output : node->outputs()) {
       if (output && (joins || depends)) dependent.insert(output);

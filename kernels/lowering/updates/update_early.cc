@@ -160,7 +160,10 @@ class EarlyUpdates {
 
 }  // namespace
 
-bool is_update(const Node& node) { return is_update_of_one(node) || node.is("SparseSgd", kDomain); }
+bool is_update(const Node& node) {
+  return is_update_of_one(node) || node.is("SparseSgd", kDomain) || node.is("SparseAdam", kDomain) ||
+         node.is("SparseAdamRows", kDomain);
+}
 
 bool update_early(Model& model, const std::function<bool(const Node&)>& may_reject, size_t least_bytes) {
   return EarlyUpdates(model.graph.get(), least_bytes).run(may_reject);

@@ -7,13 +7,13 @@
 
 namespace onnx_train {
 
-// Whether the node is an optimizer's update. Sgd, Adam and AdamW compute a new weight and new
-// slots from inputs 0 and 2.. and the gradient, input 1; SparseSgd a new weight from input 0 and the rows of its
-// gradient, input 1. Updates without a kernel are bodies in a plan, which element-wise fusion takes.
+// Whether the node is an optimizer's update. Sgd, Adam, AdamW and SparseAdam compute a new weight and new slots from
+// inputs 0 and 2.. and the gradient, input 1; SparseSgd and SparseAdamRows from the rows of a gradient, input 1, and
+// their places, input 2. Updates without a kernel are bodies in a plan, which element-wise fusion takes.
 bool is_update(const Node& node);
 
-// If every use of a table is a lookup, makes plain SGD update only the rows that were looked up, without a gradient of
-// the table's size. See sparse_updates.cc for the exceptions.
+// If every use of a table is a lookup, makes plain SGD and SparseAdam update only the rows that were looked up, without
+// a gradient of the table's size. See sparse_updates.cc for the exceptions.
 bool sparse_updates(Model& model);
 
 // Updates a weight as soon as its gradient is computed and all readers of the old weight have run, so that fewer

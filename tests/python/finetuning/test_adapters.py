@@ -49,6 +49,24 @@ class Lora(torch.nn.Module):
         return self.base(x) + F.conv2d(low, self.b) * self.scale
 
 
+class Dora(Lora):
+    """PEFT's DoraLinearLayer and DoraConv2dLayer around a layer."""
+
+    def __init__(self, base, a, b, scale, magnitude):
+        super().__init__(base, a, b, scale)
+        self.magnitude = torch.nn.Parameter(magnitude)
+
+    def forward(self, x):
+        convolution = self.a.dim() == 4
+        weight, axes = self.base.weight, (1, 2, 3) if convolution else 1
+        low = torch.einsum("or,ri->oi", self.b.flatten(1), self.a.flatten(1)).reshape(weight.shape)
+        norm = torch.linalg.vector_norm(weight + self.scale * low, dim=axes).detach()
+        ratio = (self.magnitude.flatten() / norm).reshape(-1, 1, 1) if convolution else self.magnitude / norm
+        result, y = self.base(x), super().forward(x)
+        bias = 0 if self.base.bias is None else self.base.bias.reshape(-1, *[1] * (result.dim() - 2))
+        return result + (ratio - 1) * (result - bias) + ratio * (y - result)
+
+
 class Ia3(torch.nn.Module):
     def __init__(self, base, scale):
         super().__init__()
@@ -96,12 +114,13 @@ def torch_losses(module, data, parameters):
     return losses
 
 
-@pytest.mark.parametrize("method", ["lora", "rslora", "ia3", "bitfit"])
+@pytest.mark.parametrize("method", ["lora", "rslora", "dora", "ia3", "bitfit"])
 def test_adapters_train_as_in_pytorch(net, tmp_path, method):
     module, folder, data = Net().double(), net[1], net[2]
     module.load_state_dict(net[0].state_dict())
     model = tmp_path / "train.onnx"
     options = {"lora": ["--lora", "rank=2,alpha=3"], "rslora": ["--lora", "rank=2, alpha=3, rslora=true"],
+               "dora": ["--lora", "rank=2,alpha=3,dora=true"],
                "ia3": ["--ia3", "targets=conv,fc1", "--train", "head.*"], "bitfit": ["--bitfit"]}[method]  # fmt: skip
     tool.run("build", folder / "float64.onnx", "-o", model, "--loss", "cross_entropy", "--optimizer",
              "adamw(weight_decay=0.1)", "--decay", "*", "--dtype", "float64", *options)  # fmt: skip
@@ -116,7 +135,14 @@ def test_adapters_train_as_in_pytorch(net, tmp_path, method):
         for name in "conv", "fc1", "fc2":
             a, b = weights[f"{name}.lora_A.weight"], weights[f"{name}.lora_B.weight"]
             assert (b == 0).all() and a.abs().max() <= 1 / np.sqrt(a[0].numel()) and a.std() > 0.1
-            setattr(module, name, Lora(getattr(module, name), a, b, 3 / (2**0.5 if method == "rslora" else 2)))
+            layer, scale = getattr(module, name), 3 / (2**0.5 if method == "rslora" else 2)
+            if method == "dora":
+                magnitude = weights[f"{name}.lora_magnitude_vector"]
+                norm = layer.weight.detach().flatten(1).norm(dim=1)
+                np.testing.assert_allclose(magnitude.flatten(), norm, rtol=1e-14)
+                setattr(module, name, Dora(layer, a, b, scale, magnitude))
+            else:
+                setattr(module, name, Lora(layer, a, b, scale))
         assert "head.lora_A.weight" not in weights
     ours = fit(tmp_path, model, folder / "float64.npz", tmp_path / "run")
     theirs = torch_losses(module, data, [p for p in module.parameters() if p.requires_grad])
@@ -175,6 +201,63 @@ def test_an_adapter_is_saved_as_peft_does_merged_and_loaded(net, tmp_path):
     tool.run("build", trained, "-o", again, "--loss", "cross_entropy")
     trained_names = {b.key for info in onnx.load(again).training_info for b in info.update_binding}
     assert {n for n in trained_names if not n.startswith("state/")} == {n[len("base_model.model."):] for n in tensors}
+
+
+@pytest.mark.parametrize("dropout", [0, 0.25])
+def test_a_dora_adapter_is_saved_as_peft_does_merged_and_loaded(net, tmp_path, dropout):
+    _, folder, _ = net
+    base, data = folder / "float32.onnx", folder / "float32.npz"
+    build = ["build", base, "--loss", "cross_entropy"]
+    tool.run(*build, "-o", tmp_path / "train.onnx", "--lora",
+             f"rank=2,alpha=4,dora=true,dropout={dropout},targets=fc1,fc2,conv")  # fmt: skip
+    start = tmp_path / "start.onnx"
+    tool.run(*build, "-o", start)
+    plain = predictions(tmp_path, start, data)
+    np.testing.assert_allclose(predictions(tmp_path, tmp_path / "train.onnx", data), plain, rtol=1e-5, atol=1e-6)
+    fit(tmp_path, tmp_path / "train.onnx", data, tmp_path / "run")
+    trained = tmp_path / "run" / "last.onnx"
+    expected = predictions(tmp_path, trained, data)
+    assert np.abs(expected - plain).max() > 1e-3
+
+    tool.run("export", trained, "-o", f"{tmp_path}/peft/")
+    tensors = safetensors.numpy.load_file(tmp_path / "peft" / "adapter_model.safetensors")
+    shapes = {name: tensors[f"base_model.model.{name}.lora_magnitude_vector"].shape for name in ("conv", "fc1", "fc2")}
+    assert shapes == {"conv": (1, 4, 1, 1), "fc1": (6,), "fc2": (6,)} and len(tensors) == 9
+    config = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
+    assert config["use_dora"] is True and config["lora_dropout"] == dropout
+
+    tool.run("export", trained, "-o", tmp_path / "merged.onnx", "--merge")
+    tool.run("export", trained, "-o", tmp_path / "beside.onnx")
+    tool.run("export", start, "-o", tmp_path / "plain.onnx")
+    np.testing.assert_allclose(predictions(tmp_path, tmp_path / "merged.onnx", data), expected, rtol=1e-5, atol=1e-6)
+    x = {"x": tool.load(data)["x"]}
+    for name in "merged", "beside":
+        np.testing.assert_allclose(tool.session(tmp_path / f"{name}.onnx").run(None, x)[0], expected, rtol=1e-4, atol=1e-5)
+    graphs = [onnx.load(tmp_path / f"{name}.onnx").graph for name in ("merged", "plain")]
+    assert len({tuple((n.op_type, *n.output) for n in graph.node) for graph in graphs}) == 1
+    assert len({tuple(sorted(t.name for t in graph.initializer)) for graph in graphs}) == 1
+
+    tool.run(*build, "-o", tmp_path / "again.onnx", "--adapter", tmp_path / "peft")
+    np.testing.assert_array_equal(predictions(tmp_path, tmp_path / "again.onnx", data), expected)
+    tool.run("build", tmp_path / "beside.onnx", "-o", tmp_path / "again.onnx", "--loss", "cross_entropy")
+    np.testing.assert_allclose(predictions(tmp_path, tmp_path / "again.onnx", data), expected, rtol=1e-5, atol=1e-6)
+    del tensors["base_model.model.fc1.lora_magnitude_vector"]
+    safetensors.numpy.save_file(tensors, tmp_path / "peft" / "adapter_model.safetensors")
+    error = tool.run(*build, "-o", tmp_path / "t.onnx", "--adapter", tmp_path / "peft", status=1)
+    assert "there is no 'base_model.model.fc1.lora_magnitude_vector'" in error
+
+
+def test_dora_starts_from_what_rounding_has_left(tmp_path):
+    gpt = tool.ROOT / "models" / "gpt.onnx"
+    model = ["build", gpt, "--loss", "cross_entropy", "--quantize-base", "int4"]
+    tokens = np.random.default_rng(0).integers(0, 128, (2, 128))
+    data = tool.save(tmp_path / "data.npz", {"tokens": tokens})
+    logits = []
+    for dora in "false", "true":
+        tool.run(*model, "-o", tmp_path / f"{dora}.onnx", "--lora", f"rank=2,dora={dora}")
+        tool.run("predict", tmp_path / f"{dora}.onnx", "--inputs", data, "-o", tmp_path / "y.npz")
+        logits.append(next(iter(tool.load(tmp_path / "y.npz").values())))
+    np.testing.assert_allclose(logits[1], logits[0], rtol=1e-4, atol=1e-5)
 
 
 def test_dropout_of_an_adapter_is_off_in_inference(net, tmp_path):
@@ -269,6 +352,7 @@ def test_weights_go_in_and_out_as_safetensors(net, tmp_path):
         (["--cut", "x"], "'x' is an input, which no node computes"),
         (["--join", "missing.onnx"], "missing.onnx"),
         (["--lora", "targets=nothing"], "'nothing' matches none of the 4 linear layers"),
+        (["--lora", "dora=yes"], "dora is 'yes'; take true or false"),
         (["--lora", "rank=8", "--bitfit"], "take one of --lora, --ia3, --bitfit and --adapter"),
         (["--lora", "rank=8", "--init", "kaiming"], "adapters have initial values of their own"),
         (["--adapter", "nowhere"], "nowhere/adapter_config.json"),
@@ -296,7 +380,8 @@ def test_an_adapter_that_is_none_is_refused(net, tmp_path):
     good = {prefix + "lora_A.weight": ones((2, 4), np.float32), prefix + "lora_B.weight": ones((6, 2), np.float32)}
     lora = {"peft_type": "LORA", "r": 2, "lora_alpha": 4}
     assert "peft_type is 'PREFIX_TUNING'" in error({"peft_type": "PREFIX_TUNING"}, good)
-    assert "'use_dora' are not supported" in error(lora | {"use_dora": True}, good)
+    assert "'use_qalora' are not supported" in error(lora | {"use_qalora": True}, good)
+    assert "there is no 'base_model.model.fc1.lora_magnitude_vector'" in error(lora | {"use_dora": True}, good)
     assert "rank is '-1'" in error(lora | {"r": -1}, good)
     assert "has the shape [2,4]; the model's has [3,4]" in error(lora | {"r": 3}, good)
     assert "does not start with base_model.model." in error(lora, {"x": ones(1, np.float32)})

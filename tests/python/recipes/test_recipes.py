@@ -16,6 +16,8 @@ TOLERANCE = 1e-11  # of each loss, and of all weights by their norm, relative; t
 
 
 def in_float64(block):
+    if "onnxruntime.InferenceSession" in block:
+        return ""  # it quantizes no doubles
     return block.replace("onnx-train fit ", "onnx-train fit --dtype float64 ")
 
 
@@ -33,7 +35,7 @@ def test_a_recipe_trains_as_pytorch_does_on_the_same_batches(recipe, tmp_path, m
 
 def test_every_recipe_is_linked():
     index = pages.text_of("docs/recipes/index.md")
-    assert len(RECIPES) == 12 and all(f"]({recipe}.md)" in index for recipe in RECIPES)
+    assert len(RECIPES) == 14 and all(f"]({recipe}.md)" in index for recipe in RECIPES)
 
 
 def test_each_program_that_makes_a_models_start_has_a_recipe():
