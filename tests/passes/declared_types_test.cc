@@ -111,9 +111,9 @@ TEST(Plan, NamesOperatorsWithoutAKernelInOneSentence) {
                     "  a = Cast<to = 2>(x) [q] q = MatMulInteger(a, w) b = Cast<to = 2>(q) y = MatMulInteger(b, w) }"),
               AllOf(HasSubstr("no kernel for the operator MatMulInteger (2 nodes, the first is node 'q')"),
                     HasSubstr("a quantized model")));
-  EXPECT_THAT(error("(float[N, 2] x) => (float[M, 2] y) { q = SequenceConstruct(x, x)"
+  EXPECT_THAT(error("(float[N, 2] x, int64 s) => (float[M, 2] y) { q = SplitToSequence(x, s)"
                     " y = ConcatFromSequence<axis = 0>(q) }"),
-              AllOf(HasSubstr("SequenceConstruct"), HasSubstr("without sequences")));
+              AllOf(HasSubstr("SplitToSequence"), HasSubstr("without sequences")));
   EXPECT_THAT(error("(float[N, 2] x) => (int64[2, M] y) { [n] y = NonZero(x) }"),
               HasSubstr("node 'n' (NonZero): the size of its output int64[2,?] depends on data"));
 }
