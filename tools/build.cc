@@ -77,7 +77,8 @@ int run(const BuildArguments& arguments) {
   }
   for (const GroupLine& line : groups) {
     table.add({&line == groups.data() ? "groups" : "",
-               concat(line.group, " (", line.tensors, " tensors, ", format_count(line.elements), " elements)")});
+               concat(line.group, " (", line.tensors, line.tensors == 1 ? " tensor, " : " tensors, ",
+                      format_count(line.elements), " elements)")});
   }
   if (options.ema > 0)
     table.add({"average", "of decay " + model.metadata("onnx_train.ema") + ": evaluate, predict and export read it"});

@@ -201,7 +201,8 @@ typedef struct onnx_train_session onnx_train_session;
  * ONNX_TRAIN_DATA, which names the first node that this comes from; slow, on the CPU) ["false"], "allow-non-finite"
  * ("true": a step whose loss is NaN or infinite updates the state with it; otherwise the run fails with
  * ONNX_TRAIN_DATA, on the CPU before any update; models with loss scaling skip such updates) ["false"]. The session
- * copies the model; it may be freed. A model without training entry points has the entry point "predict" and no state. */
+ * copies the model; it may be freed. A model without training entry points has the entry point "predict" and no state.
+ */
 onnx_train_status onnx_train_session_create(const onnx_train_model* training, const onnx_train_option* options,
                                             size_t count, onnx_train_session** session);
 void onnx_train_session_free(onnx_train_session* session);
