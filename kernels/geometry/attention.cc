@@ -40,16 +40,6 @@ const TensorRow& row_of(const NodeSpec& spec, AttentionTensor tensor) {
   return *std::find_if(rows.begin(), rows.end(), [&](const TensorRow& row) { return row.tensor == tensor; });
 }
 
-// Returns the inverse permutation. If the argument is no permutation, neither is the result.
-Shape inverse(const Shape& permutation) {
-  Shape back(permutation.size(), -1);
-  for (size_t i = 0; i < permutation.size(); ++i) {
-    const auto to = static_cast<size_t>(permutation[i]);
-    if (to < back.size()) back[to] = static_cast<int64_t>(i);
-  }
-  return back;
-}
-
 // Whether batches and the inner dimensions of both products agree.
 bool fit(const AttentionOperands& a) {
   return a.q.batch == a.k.batch && a.q.batch == a.v.batch && a.q.width == a.k.width && a.k.rows == a.v.rows;
@@ -112,7 +102,7 @@ Heads heads_of(const NodeSpec& spec, AttentionTensor tensor) {
   const Shape memory = place.of(spec.node())->type().shape();
   // Maps each axis of the matrices to an axis in memory.
   Shape permutation = spec.node().attr(row.permutation, Shape{});
-  if (place.is_output) permutation = inverse(permutation);
+  if (place.is_output) permutation = inverse_permutation(permutation);
   Shape sorted = permutation, axes(memory.size());
   std::iota(axes.begin(), axes.end(), 0);
   std::sort(sorted.begin(), sorted.end());

@@ -4,8 +4,8 @@
 #include <limits>
 #include <unordered_set>
 
-#include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/copy_graph.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
 
@@ -198,36 +198,21 @@ void average_over_views(Model* model, const TestTimeViews& views, const std::str
   if (entry != "predict") algorithm = model->find_entry_point(entry)->algorithm.get();
   const std::vector<Value*> results = results_of(graph, algorithm);
 
-  // The network as it is: the source of the copies.
-  onnx::GraphProto message;
-  to_proto(graph, &message, {.contents = false});
-  onnx::FunctionProto network;
-  network.set_name("view");
-  std::vector<Value*> arguments;  // of the network as it is
-  const auto add_argument = [&](const std::string& name) {
-    network.add_input(name);
-    arguments.push_back(graph.find(name));
-  };
-  for (const auto& input : message.input()) add_argument(input.name());
-  for (const auto& weight : message.initializer()) add_argument(weight.name());
-  for (const Value* result : results) network.add_output(result->name());
-  network.mutable_node()->Swap(message.mutable_node());
-
+  const std::vector<Node*> network = graph.nodes();  // as it is, before the copies
   Builder b(&graph);
   std::vector<std::vector<Var>> outputs;  // by result, of each view
   for (Value* result : results) outputs.push_back({b.var(result)});
   const std::vector<View> all = all_views(views);
   for (size_t i = 1; i < all.size(); ++i) {
-    std::vector<Value*> of_view;
-    for (Value* argument : arguments) {
-      of_view.push_back(graph.is_input(argument) && !argument->is_initializer() ? seen(all[i], argument, &b)
-                                                                                : argument);
+    GraphCopy copy(&graph, nullptr, concat("view", i, "/"));
+    for (Value* input : graph.inputs()) {
+      if (!input->is_initializer()) copy.map(input, seen(all[i], input, &b));
     }
-    const std::vector<Value*> copies = instantiate(network, {}, &graph, nullptr, of_view, concat("view", i));
-    for (size_t k = 0; k < results.size(); ++k) {
-      copies[k]->set_type(results[k]->type());
-      outputs[k].push_back(b.var(copies[k]));
+    for (const Node* node : network) {
+      Node* made = copy.node(*node);
+      if (!node->name().empty()) made->mutable_shell().set_name(concat("view", i, "/", node->name()));
     }
+    for (size_t k = 0; k < results.size(); ++k) outputs[k].push_back(b.var(copy.of(results[k])));
   }
   for (size_t k = 0; k < results.size(); ++k) {
     b.set_name("mean/" + results[k]->name());

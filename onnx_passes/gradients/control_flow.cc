@@ -17,6 +17,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/operators/scan.h"
 #include "onnx_passes/training/liveness.h"
 
 namespace onnx_train {
@@ -32,7 +33,9 @@ class Closed {
       : graph_(subgraph.shared_context()), copy_(&graph_) {
     for (const Value* v : subgraph.inputs()) inputs_.push_back(add_input(*v));
     for (const Value* v : differentiated) add_outer(*v, /*may_be_constant=*/false);
-    add_outer_values(subgraph, subgraph);
+    for (Value* v : read_from_outside(subgraph)) {
+      if (copy_.of(v) == v) add_outer(*v, /*may_be_constant=*/true);
+    }
     for (const Value* v : subgraph.initializers())
       copy_.map(v, graph_.add_initializer(graph_.unique_name(v->name()), v->shared_initializer()));
     for (const Node* n = subgraph.first(); n; n = n->next()) origins_[copy_.node(*n)] = n;
@@ -58,13 +61,7 @@ class Closed {
 
   // Makes the values outputs of `to`, a subgraph, with the nodes that compute them. `inputs` of this graph are inputs
   // of `to`, those that stand for outer values are these.
-  void write(Values results, const std::map<const Value*, Value*>& inputs, Graph* to) {
-    Builder b(&graph_);
-    for (Value*& result : results) {  // each a node's result of its own
-      b.set_name(result->name());
-      if (!result->producer() || std::count(results.begin(), results.end(), result) > 1)
-        result = b.op("Identity", {b.var(result)}).value();
-    }
+  void write(const Values& results, const std::map<const Value*, Value*>& inputs, Graph* to) {
     Liveness live;
     for (const Value* result : results) live.need(result);
     live.trace(graph_);
@@ -78,7 +75,7 @@ class Closed {
     for (const Node* n = graph_.first(); n; n = n->next()) {
       if (live.runs(n)) copy.node(*n);
     }
-    for (const Value* result : results) to->add_output(copy.of(result));
+    for (const Value* result : results) add_result(to, copy.of(result));
   }
 
   bool reads(const Values& results, const Value* value) const {
@@ -102,20 +99,6 @@ class Closed {
                              : add_input(value);
     copy_.map(&value, own);
     outer_of_[own] = const_cast<Value*>(&value);
-  }
-
-  void add_outer_values(const Graph& graph, const Graph& subgraph) {
-    const auto is_inside = [&](const Value& value) {
-      for (const Graph* g = &value.graph(); g; g = g->parent()) {
-        if (g == &subgraph) return true;
-      }
-      return false;
-    };
-    const auto add = [&](const Value* v) {
-      if (!is_inside(*v) && copy_.of(v) == v) add_outer(*v, /*may_be_constant=*/true);
-    };
-    for (const Node* n = graph.first(); n; n = n->next()) for_each_input(*n, add);
-    for (const Value* output : graph.outputs()) add(output);
   }
 
   Graph graph_;
@@ -181,27 +164,8 @@ Gradients if_gradient(Grad& g) {
 
 // ---- Scan
 
-struct Scan {
-  const Node& node;
-  size_t states, inputs, outputs;  // counts
-  Shape input_axes, output_axes, input_backwards, output_backwards;
-
-  explicit Scan(const Node& n) : node(n), inputs(static_cast<size_t>(n.attr("num_scan_inputs", 0))) {
-    states = n.inputs().size() - inputs;
-    outputs = n.subgraph("body")->outputs().size() - states;
-    const auto list = [&](const char* name, size_t count) {  // an empty list means the same as an absent one
-      const Shape given = n.attr(name, Shape{});
-      return given.empty() ? Shape(count, 0) : given;
-    };
-    input_axes = list("scan_input_axes", inputs);
-    output_axes = list("scan_output_axes", outputs);
-    input_backwards = list("scan_input_directions", inputs);
-    output_backwards = list("scan_output_directions", outputs);
-  }
-};
-
 // The states of the body, by number, that carry a gradient: those that depend on what is differentiated.
-std::vector<size_t> find_carried(const Grad& g, const Scan& scan, Closed* body) {
+std::vector<size_t> find_carried(const Grad& g, size_t states, Closed* body) {
   std::vector<size_t> carried;
   std::vector<const Value*> seeds;
   for (const Value* v : g.outer()) seeds.push_back(body->of(v));
@@ -212,7 +176,7 @@ std::vector<size_t> find_carried(const Grad& g, const Scan& scan, Closed* body) 
     before = seeds.size();
     const auto reached = reached_from(seeds, &body->graph());
     carried.clear();
-    for (size_t i = 0; i < scan.states; ++i) {
+    for (size_t i = 0; i < states; ++i) {
       const Value *from = body->inputs()[i], *to = body->outputs()[i];
       if (!is_float(from->dtype()) || !(reached.count(from) || reached.count(to))) continue;
       carried.push_back(i);
@@ -226,24 +190,24 @@ std::vector<size_t> find_carried(const Grad& g, const Scan& scan, Closed* body) 
 Values list_states(const Grad& g, const Scan& scan, const std::vector<size_t>& wanted) {
   if (wanted.empty()) return {};
   std::vector<std::string> names;
-  for (const Value* output : scan.node.outputs()) names.push_back(output ? output->name() + "/again" : "again");
-  for (const size_t i : wanted) names.push_back(scan.node.input(static_cast<int>(i))->name() + "/steps");
-  Node* made = add_node(g, "Scan", scan.node.inputs(), names);
+  for (const Value* output : g.node().outputs()) names.push_back(output ? output->name() + "/again" : "again");
+  for (const size_t i : wanted) names.push_back(g.node().input(static_cast<int>(i))->name() + "/steps");
+  Node* made = add_node(g, "Scan", g.node().inputs(), names);
   Shape axes = scan.output_axes, backwards = scan.output_backwards;
-  axes.resize(scan.outputs + wanted.size(), 0);
-  backwards.resize(scan.outputs + wanted.size(), 0);
-  made->set_attr("num_scan_inputs", static_cast<int64_t>(scan.inputs));
+  axes.resize(axes.size() + wanted.size(), 0);
+  backwards.resize(axes.size(), 0);
+  made->set_attr("num_scan_inputs", scan.inputs);
   made->set_attr("scan_input_axes", scan.input_axes);
   made->set_attr("scan_input_directions", scan.input_backwards);
   made->set_attr("scan_output_axes", axes);
   made->set_attr("scan_output_directions", backwards);
   Graph* body = g.b().graph().add_subgraph(made, "body");
-  GraphCopy().graph(*scan.node.subgraph("body"), body);
+  GraphCopy().graph(*scan.body, body);
   Builder b(body);
   for (const size_t i : wanted) body->add_output(b.op("Identity", {b.var(body->inputs()[i])}).value());
   name_apart(body, made->output(0)->name() + "/");
   infer_types(made);
-  if (const Value* first = scan.node.output()) {
+  if (const Value* first = g.node().output()) {
     onnx::StringStringEntryProto* repeats = made->mutable_shell().add_metadata_props();
     repeats->set_key(kRepeats);
     repeats->set_value(first->name());
@@ -299,8 +263,9 @@ Node* write(const Grad& g, const Reversed& reversed, Closed* body) {
 
 Gradients scan_gradient(Grad& g) {
   const Scan scan(g.node());
-  Closed body(*g.node().subgraph("body"), g.outer());
-  const std::vector<size_t> carried = find_carried(g, scan, &body);
+  const size_t states = static_cast<size_t>(scan.states), inputs = scan.input_axes.size();
+  Closed body(*scan.body, g.outer());
+  const std::vector<size_t> carried = find_carried(g, states, &body);
   Reversed reversed;
   Values outputs, given, wanted;
   const auto slice_input = [&](const std::string& name, const TensorType& type) {
@@ -316,18 +281,18 @@ Gradients scan_gradient(Grad& g) {
     reversed.state_slices.push_back(given.back());
     reversed.names.push_back(name_of(g.node().input(at)));
   }
-  for (size_t j = 0; j < scan.outputs; ++j) {
-    const int at = static_cast<int>(scan.states + j);
+  for (size_t j = 0; j < scan.output_axes.size(); ++j) {
+    const int at = static_cast<int>(states + j);
     if (at >= g.num_outputs() || !g.node().output(at) || !g.dy(at)) continue;
     outputs.push_back(body.outputs()[static_cast<size_t>(at)]);
     given.push_back(slice_input("grad/output", outputs.back()->type()));
     reversed.inputs.push_back({g.dy(at).value(), given.back(), scan.output_axes[j], 1 - scan.output_backwards[j]});
   }
   std::vector<size_t> scanned;
-  for (size_t j = 0; j < scan.inputs; ++j) {
-    if (!g.needs(static_cast<int>(scan.states + j))) continue;
+  for (size_t j = 0; j < inputs; ++j) {
+    if (!g.needs(static_cast<int>(states + j))) continue;
     scanned.push_back(j);
-    wanted.push_back(body.inputs()[scan.states + j]);
+    wanted.push_back(body.inputs()[states + j]);
   }
   for (const Value* v : g.outer()) wanted.push_back(body.of(v));
 
@@ -354,32 +319,32 @@ Gradients scan_gradient(Grad& g) {
     if (!slice) continue;
     moved.push_back(j);
     reversed.outputs.push_back({nullptr, slice, scan.input_axes[j], 1 - scan.input_backwards[j]});
-    reversed.names.push_back(name_of(g.node().input(static_cast<int>(scan.states + j))));
+    reversed.names.push_back(name_of(g.node().input(static_cast<int>(states + j))));
   }
   if (reversed.names.empty()) return {};
   // What a step computes again from.
   Values results = reversed.next_states;
   for (const auto& out : reversed.outputs) results.push_back(out.slice);
-  for (size_t j = 0; j < scan.inputs; ++j) {
-    Value* slice = body.inputs()[scan.states + j];
+  for (size_t j = 0; j < inputs; ++j) {
+    Value* slice = body.inputs()[states + j];
     if (!body.reads(results, slice) && !(j == 0 && reversed.inputs.empty())) continue;  // one counts the steps
-    Value* values = g.node().input(static_cast<int>(scan.states + j));
+    Value* values = g.node().input(static_cast<int>(states + j));
     reversed.inputs.push_back({values, slice, scan.input_axes[j], 1 - scan.input_backwards[j]});
   }
   std::vector<size_t> read;
-  for (size_t i = 0; i < scan.states; ++i) {
+  for (size_t i = 0; i < states; ++i) {
     if (body.reads(results, body.inputs()[i])) read.push_back(i);
   }
   const Values listed = list_states(g, scan, read);
   for (size_t k = 0; k < read.size(); ++k) reversed.inputs.push_back({listed[k], body.inputs()[read[k]], 0, 1});
 
   const Node* made = write(g, reversed, &body);
-  Gradients gradients(scan.states + scan.inputs);
+  Gradients gradients(states + inputs);
   for (size_t k = 0; k < carried.size(); ++k) gradients[carried[k]] = g.b().var(made->output(static_cast<int>(k)));
   for (size_t k = 0; k < summed.size(); ++k)
     g.send(summed[k], g.b().var(made->output(static_cast<int>(carried.size() + k))));
   for (size_t k = 0; k < moved.size(); ++k)
-    gradients[scan.states + moved[k]] = g.b().var(made->output(static_cast<int>(reversed.next_states.size() + k)));
+    gradients[states + moved[k]] = g.b().var(made->output(static_cast<int>(reversed.next_states.size() + k)));
   return gradients;
 }
 
@@ -389,9 +354,9 @@ std::vector<Obstacle> obstacles_inside(const Node& node, const std::unordered_se
   std::vector<Obstacle> found;
   for (const auto& subgraph : node.subgraphs()) {
     std::vector<const Value*> outer;
-    for_each_input(node, [&](const Value* v) {
-      if (wanted.count(v) && std::count(outer.begin(), outer.end(), v) == 0) outer.push_back(v);
-    });
+    for (const Value* v : read_from_outside(*subgraph.graph)) {
+      if (wanted.count(v)) outer.push_back(v);
+    }
     Closed closed(*subgraph.graph, outer);
     Values outputs, inputs;
     for (Value* output : closed.outputs()) {

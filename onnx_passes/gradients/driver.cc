@@ -226,12 +226,8 @@ class Backward {
   // What the node's subgraphs read of other graphs and needs a gradient.
   std::vector<const Value*> outer_of(const Node& node) const {
     std::vector<const Value*> outer;
-    for (const auto& subgraph : node.subgraphs()) {
-      const auto add = [&](const Value* v) {
-        if (path_.values.count(v) && std::count(outer.begin(), outer.end(), v) == 0) outer.push_back(v);
-      };
-      for (const Node* n = subgraph.graph->first(); n; n = n->next()) for_each_input(*n, add);
-      for (const Value* output : subgraph.graph->outputs()) add(output);
+    for (const Value* v : read_from_outside(node)) {
+      if (path_.values.count(v)) outer.push_back(v);
     }
     return outer;
   }

@@ -33,11 +33,7 @@ Var join(Builder& b, const std::vector<Var>& parts) {
 Gradients transpose_gradient(Grad& g) {
   const auto permutation = g.node().attr("perm", std::vector<int64_t>{});
   if (permutation.empty()) return g.to(g.b().op("Transpose", {g.dy()}));  // the reversal is its own inverse
-  std::vector<int64_t> inverse(permutation.size());
-  for (size_t i = 0; i < permutation.size(); ++i) {
-    inverse[static_cast<size_t>(permutation[i])] = static_cast<int64_t>(i);
-  }
-  return g.to(transpose(g.dy(), inverse));
+  return g.to(transpose(g.dy(), inverse_permutation(permutation)));
 }
 
 // y = x repeated r_k times along axis k    dx = Σ over the copies: dy as [r_0, d_0, r_1, d_1, ...], even axes summed

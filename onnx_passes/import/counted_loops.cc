@@ -22,14 +22,6 @@ bool goes_on(const Graph& body) {
   return condition == body.inputs()[1] || is_true(condition);
 }
 
-bool keeps_type(const TensorType& before, const TensorType& after) {
-  if (before.dtype != after.dtype || !before.dims || !after.dims || before.rank() != after.rank()) return false;
-  for (size_t i = 0; i < before.dims->size(); ++i) {
-    if (!(*before.dims)[i].same((*after.dims)[i])) return false;
-  }
-  return true;
-}
-
 // How a Loop becomes a Scan.
 enum class Form {
   kNone,
@@ -51,19 +43,9 @@ Form form_of(const Node& node) {
 void forget_and_infer(Graph* graph) {
   for (Node* node = graph->first(); node; node = node->next()) {
     for (const auto& subgraph : node->subgraphs()) forget_and_infer(subgraph.graph.get());
-    for (Value* output : node->outputs()) {
-      if (output) output->set_type({output->dtype(), std::nullopt});
-    }
+    forget_shapes(node);
     infer_types(node);
   }
-}
-
-// Makes `value` an output of the graph; through an Identity unless it is the result of a node there, and of no other
-// output.
-void add_output(Graph* graph, Value* value) {
-  Builder b(graph);
-  const bool is_result = value->producer() && &value->graph() == graph && !graph->is_output(value);
-  graph->add_output(is_result ? value : b.op("Identity", {b.var(value)}).value());
 }
 
 // A step of a Loop that its condition may end: If(go, the body, what was there). Adds the next states and the next
@@ -78,10 +60,10 @@ void add_guarded_step(const Graph& body, const std::vector<Value*>& states, Valu
   copy.map(body.inputs()[1], go);
   for (size_t i = 0; i < states.size(); ++i) copy.map(body.inputs()[i + 2], states[i]);
   copy.contents(body);
-  for (const Value* output : body.outputs()) add_output(runs, copy.of(output));
+  for (const Value* output : body.outputs()) add_result(runs, copy.of(output));
   Graph* stays = made->add_subgraph(branch, "else_branch");
-  add_output(stays, go);
-  for (Value* state : states) add_output(stays, state);
+  add_result(stays, go);
+  for (Value* state : states) add_result(stays, state);
   for (size_t i = 0; i < states.size(); ++i) made->add_output(branch->output(static_cast<int>(i + 1)));
   made->add_output(branch->output(0));
 }
@@ -91,6 +73,7 @@ Node* scan_of(Node* loop, Form form) {
   Graph& graph = loop->graph();
   const Graph& body = *loop->subgraph("body");
   const bool is_bounded = form == Form::kBounded;
+  Node* const before = loop->previous();
   Builder b(&graph, loop);
   b.set_name(loop->output() ? loop->output()->name() + "/steps" : "steps");
   const Var count = reshape(b.var(loop->input(0)), b.constant(Tensor(DType::kInt64, {0})));
@@ -103,7 +86,7 @@ Node* scan_of(Node* loop, Form form) {
     const Var always = b.scalar(DType::kBool, 1);
     inputs.push_back(loop->input(1) ? reshape(b.var(loop->input(1)), b.constant(Tensor(DType::kInt64, {0}))).value()
                                     : b.op("Identity", {always}).value());
-    names.push_back(graph.unique_name(b.graph().unique_name("go") + "/scan"));
+    names.push_back(graph.unique_name("go/scan"));
   }
   inputs.push_back(steps.value());
   Node* scan = graph.add_node("Scan", inputs, names, "", loop);
@@ -125,14 +108,14 @@ Node* scan_of(Node* loop, Form form) {
     copy.map(body.inputs()[1],
              made->add_initializer(made->unique_name(body.inputs()[1]->name()), Tensor::full(DType::kBool, {}, 1)));
     copy.contents(body);
-    for (size_t i = 1; i < body.outputs().size(); ++i) add_output(made, copy.of(body.outputs()[i]));
+    for (size_t i = 1; i < body.outputs().size(); ++i) add_result(made, copy.of(body.outputs()[i]));
     made->remove_unused_initializers();
   }
   forget_and_infer(made);
   bool keeps = true;
-  for (size_t i = 0; i < states; ++i) keeps = keeps && keeps_type(inputs[i]->type(), made->outputs()[i]->type());
+  for (size_t i = 0; i < states; ++i) keeps = keeps && same(inputs[i]->type(), made->outputs()[i]->type());
   if (keeps) return scan;
-  graph.remove(scan);
+  while (loop->previous() != before) graph.remove(loop->previous());
   return nullptr;
 }
 

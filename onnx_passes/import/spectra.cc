@@ -65,20 +65,17 @@ bool has_parts(const Value* x) {
   return last.known() && (last.value() == 1 || last.value() == 2);
 }
 
-// The axis moved to the end, or back.
-Shape moved_last(int64_t axis, int64_t rank, bool back) {
+// The axes of a tensor with `axis` last.
+Shape with_last(int64_t axis, int64_t rank) {
   Shape order;
   for (int64_t i = 0; i < rank; ++i) {
     if (i != axis) order.push_back(i);
   }
   order.push_back(axis);
-  if (!back) return order;
-  Shape inverse(order.size());
-  for (size_t k = 0; k < order.size(); ++k) inverse[static_cast<size_t>(order[k])] = static_cast<int64_t>(k);
-  return inverse;
+  return order;
 }
 
-// x, with `length` elements along the last axis: cut, or zeros behind.
+// Cuts x, which has `have` elements along the last axis, or pads it with zeros, to `length` elements.
 Var with_length(Var x, int64_t have, int64_t length) {
   if (have > length) return slice(x, 0, length, -1);
   if (have == length) return x;
@@ -101,12 +98,12 @@ Value* dft(Builder* b, const Node& node) {
   const bool inverse = node.attr("inverse", 0) != 0, onesided = node.attr("onesided", 0) != 0;
   if (!along.known() || length < 1 || length > kLongest || (inverse && onesided)) return nullptr;
   const auto last = [&](int64_t i) {
-    const Var one = transpose(part(b->var(x), i), moved_last(axis, rank - 1, /*back=*/false));
+    const Var one = transpose(part(b->var(x), i), with_last(axis, rank - 1));
     return with_length(one, along.value(), length);
   };
   const int64_t bins = onesided ? length / 2 + 1 : length;
   const Var y = transform(b, node, last(0), is_complex(*x) ? last(1) : Var(), length, bins, inverse);
-  Shape order = moved_last(axis, rank - 1, /*back=*/true);
+  Shape order = inverse_permutation(with_last(axis, rank - 1));
   order.push_back(rank - 1);
   return transpose(y, order).value();
 }

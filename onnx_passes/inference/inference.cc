@@ -354,6 +354,14 @@ void infer_types(Node* node) {
   if (!output->elements()) output->set_elements(unknown_elements(output->type()));
 }
 
+void forget_shapes(Node* node) {
+  for (Value* output : node->outputs()) {
+    if (!output) continue;
+    output->set_type({output->dtype(), std::nullopt});
+    output->set_elements(std::nullopt);
+  }
+}
+
 void infer_types(Graph* graph) {
   for (Node* node = graph->first(); node; node = node->next()) infer_types(node);
 }

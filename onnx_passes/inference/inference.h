@@ -13,6 +13,10 @@ namespace onnx_train {
 void infer_types(Node* node);
 void infer_types(Graph* graph);  // all nodes in order, including subgraphs
 
+// Forgets all that is known of the node's outputs but their element types: what inference gives is then of its inputs
+// alone.
+void forget_shapes(Node* node);
+
 // The contents of a constant value: an initializer that no entry point updates, a Constant node's output, or a tensor
 // with known elements; empty for other values. Ignores the defaults of graph inputs.
 Tensor constant_of(const Value* value);

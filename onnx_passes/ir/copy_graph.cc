@@ -1,5 +1,7 @@
 #include "onnx_passes/ir/copy_graph.h"
 
+#include "onnx_passes/ir/builder.h"
+
 namespace onnx_train {
 namespace {
 
@@ -53,6 +55,14 @@ void GraphCopy::graph(const Graph& from, Graph* to) {
   }
   for (const Node* n = from.first(); n; n = n->next()) node(*n, to, nullptr, "");
   for (const Value* v : from.outputs()) to->add_output(of(v));
+}
+
+void add_result(Graph* graph, Value* value) {
+  const bool is_result = value->producer() && &value->graph() == graph && !graph->is_output(value);
+  if (is_result) return graph->add_output(value);
+  Builder b(graph);
+  b.set_name(value->name());
+  graph->add_output(b.op("Identity", {b.var(value)}).value());
 }
 
 }  // namespace onnx_train

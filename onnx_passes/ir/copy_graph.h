@@ -38,4 +38,8 @@ class GraphCopy {
   std::unordered_map<const Value*, Value*> copies_;
 };
 
+// Makes `value` an output of the graph; through an Identity unless it is the result of a node there, and of no other
+// output.
+void add_result(Graph* graph, Value* value);
+
 }  // namespace onnx_train

@@ -1,6 +1,8 @@
-// The values that a node reads, including those read in its subgraphs. A pure function; the graph must not change
-// during the call.
+// The values that nodes and subgraphs read. Pure functions; the graph must not change during the call.
 #pragma once
+
+#include <algorithm>
+#include <vector>
 
 #include "onnx_passes/ir/graph.h"
 
@@ -16,6 +18,28 @@ void for_each_input(const Node& node, const F& f) {
     for (const Node* n = subgraph.graph->first(); n; n = n->next()) for_each_input(*n, f);
     for (const Value* output : subgraph.graph->outputs()) f(output);
   }
+}
+
+// The values of other graphs that the subgraph, or the node's subgraphs, read, each once, in the order of their first
+// uses.
+inline void add_read_from_outside(const Graph& subgraph, std::vector<Value*>* outer) {
+  const auto add = [&](const Value* v) {
+    const Graph* g = &v->graph();
+    while (g && g != &subgraph) g = g->parent();
+    if (!g && std::find(outer->begin(), outer->end(), v) == outer->end()) outer->push_back(const_cast<Value*>(v));
+  };
+  for (const Node* node = subgraph.first(); node; node = node->next()) for_each_input(*node, add);
+  for (const Value* output : subgraph.outputs()) add(output);
+}
+inline std::vector<Value*> read_from_outside(const Graph& subgraph) {
+  std::vector<Value*> outer;
+  add_read_from_outside(subgraph, &outer);
+  return outer;
+}
+inline std::vector<Value*> read_from_outside(const Node& node) {
+  std::vector<Value*> outer;
+  for (const auto& subgraph : node.subgraphs()) add_read_from_outside(*subgraph.graph, &outer);
+  return outer;
 }
 
 }  // namespace onnx_train

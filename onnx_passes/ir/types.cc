@@ -65,6 +65,14 @@ Shape TensorType::shape() const {
 
 const std::string Dim::kNone;
 
+bool same(const TensorType& a, const TensorType& b) {
+  if (a.dtype == DType::kUndefined || a.dtype != b.dtype || !a.dims || !b.dims || a.rank() != b.rank()) return false;
+  for (size_t i = 0; i < a.dims->size(); ++i) {
+    if (!(*a.dims)[i].same((*b.dims)[i])) return false;
+  }
+  return true;
+}
+
 std::string to_string(const TensorType& type) {
   if (!type.dims) return name(type.dtype);
   std::ostringstream out;
@@ -149,6 +157,15 @@ Shape broadcast(const Shape& a, const Shape& b) {
     out[out.size() - 1 - i] = da == 1 ? db : da;
   }
   return out;
+}
+
+Shape inverse_permutation(const Shape& permutation) {
+  Shape back(permutation.size(), -1);
+  for (size_t i = 0; i < permutation.size(); ++i) {
+    const auto to = static_cast<size_t>(permutation[i]);
+    if (to < back.size()) back[to] = static_cast<int64_t>(i);
+  }
+  return back;
 }
 
 int64_t normalize_axis(int64_t axis, int64_t rank) {

@@ -133,6 +133,9 @@ struct TensorType {
   bool operator==(const TensorType&) const = default;
 };
 
+// True if both certainly have the same element type and sizes.
+bool same(const TensorType& a, const TensorType& b);
+
 // "float[batch,3,?]"
 std::string to_string(const TensorType& type);
 std::string to_string(const Shape& shape);
@@ -144,6 +147,9 @@ void to_proto(const TensorType& type, onnx::TypeProto* proto);
 
 // The shape that a and b broadcast to by ONNX's (NumPy's) rules. Throws Error if they do not.
 Shape broadcast(const Shape& a, const Shape& b);
+
+// The permutation that undoes this one. If the argument is no permutation, neither is the result.
+Shape inverse_permutation(const Shape& permutation);
 
 // Converts an axis that may be counted from the end to one counted from the start. Throws Error outside [-rank, rank).
 int64_t normalize_axis(int64_t axis, int64_t rank);

@@ -164,6 +164,11 @@ Arguments read_arguments(ExpressionReader* reader) {
   return arguments;
 }
 
+std::string stripped(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t\n"), last = text.find_last_not_of(" \t\n");
+  return first == std::string::npos ? "" : text.substr(first, last - first + 1);
+}
+
 std::string number_text(double value) {
   if (std::isnan(value)) return "nan";  // which has no sign
   char buffer[32];

@@ -62,6 +62,8 @@ Arguments read_arguments(ExpressionReader* reader);
 
 // The shortest text that parses to the same number: "0.1", "1e-08".
 std::string number_text(double value);
+// The text without spaces, tabs and line ends before and after it.
+std::string stripped(const std::string& text);
 // The word as an expression writes it: quoted unless it is an identifier.
 std::string quoted_if_needed(const std::string& name);
 // Those of `candidates` that are most similar to `name`, for messages: "'fc1.weight', 'fc2.weight'"; "" if none is

@@ -29,15 +29,6 @@ constexpr size_t kMaxKeyBytes = 4096;
 
 // ---- Nodes without effect
 
-bool same_type(const Value* a, const Value* b) {
-  const TensorType &x = a->type(), &y = b->type();
-  if (x.dtype == DType::kUndefined || x.dtype != y.dtype || !x.dims || !y.dims || x.rank() != y.rank()) return false;
-  for (size_t i = 0; i < x.dims->size(); ++i) {
-    if (!(*x.dims)[i].same((*y.dims)[i])) return false;
-  }
-  return true;
-}
-
 bool is_identity_permutation(const Node& node) {
   const auto permutation = node.attr("perm", std::vector<int64_t>{});
   for (size_t i = 0; i < permutation.size(); ++i) {
@@ -68,11 +59,11 @@ bool does_nothing(const Node& node) {
   if (node.is("Pad")) return constant_of(node.input(1)).holds_only(0) && !node.input(3);
   if (node.is("Slice")) {
     const bool forward = !node.input(4) || constant_of(node.input(4)).holds_only(1);
-    return forward && same_type(node.input(0), node.output());
+    return forward && same(node.input(0)->type(), node.output()->type());
   }
   // These change the shape, not the order of elements; if the shape stays, they have no effect.
   const bool keeps_order = operator_of(node).kind == OperatorKind::kView || node.is("Expand");
-  return keeps_order && same_type(node.input(0), node.output());
+  return keeps_order && same(node.input(0)->type(), node.output()->type());
 }
 
 // ---- Repeated nodes

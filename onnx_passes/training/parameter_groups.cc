@@ -46,15 +46,10 @@ void read_option_into(OptionGroup* group) {
   (is_factor ? group->rate : group->factor).reset();
 }
 
-std::string trimmed(const std::string& text) {
-  const size_t first = text.find_first_not_of(" \t\n"), last = text.find_last_not_of(" \t\n");
-  return first == std::string::npos ? "" : text.substr(first, last - first + 1);
-}
-
 // Names of weights may hold colons, options do not.
 OptionGroup parse_group(const std::string& text) {
   const size_t colon = text.rfind(':');
-  const std::string pattern = trimmed(text.substr(0, colon));
+  const std::string pattern = stripped(text.substr(0, colon));
   if (colon == std::string::npos || pattern.empty()) {
     fail_as(ErrorCode::kUsage, "--group '", text, "' has no ", pattern.empty() ? "pattern" : "options", "; ", kExample);
   }
@@ -134,7 +129,7 @@ class Grouping {
   };
 
   void apply(OptionGroup group) {
-    GroupLine line{trimmed(group.text)};
+    GroupLine line{stripped(group.text)};
     for (const Value* weight : match_names(weights_, {group.pattern}, "--group")) {
       State& state = states_.at(weight);
       for (const Option& option : group.options) state.spec.set(option, group.reader);

@@ -269,7 +269,7 @@ std::vector<DataPart> parts_of(const std::vector<TokenFiles>& sources, const Tok
   return parts;
 }
 
-// "30 of 100 samples of an epoch are from books.bin, which has 10 (3 times each)".
+// "books.bin: 60% of an epoch, each of its 10 blocks 3 times".
 std::string share_text(const DataPart& part, double weights, int64_t rows) {
   const double drawn = static_cast<double>(rows) * (part.weight / weights);
   const auto places = [](double x) { return number_text(std::round(x * 100) / 100); };

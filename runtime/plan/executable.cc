@@ -195,12 +195,16 @@ Launch Executable::launch(size_t step, Fault* fault) {
           static_cast<int32_t>(step + 1)};
 }
 
-void Executable::run_step(size_t step, Fault* fault) {
+void Executable::run_kernel(size_t step, const Launch& launch) {
   try {
-    plan_->prepared()[step].run(launch(step, fault));
+    plan_->prepared()[step].run(launch);
   } catch (const Error& error) {
     fail_as(error.code(), plan_->steps()[step].node->label(), ": ", error.what());
   }
+}
+
+void Executable::run_step(size_t step, Fault* fault) {
+  run_kernel(step, launch(step, fault));
   if (step == loss_step_) check_loss(step, fault);
 }
 
@@ -295,14 +299,9 @@ void Executable::run_watched() {
   AnomalyDetector detector(plan_->scales_loss());
   for (size_t s = 0; s < plan_->steps().size(); ++s) {
     const Launch call = launch(s, fault_);
-    const Node& node = *plan_->steps()[s].node;
-    try {
-      plan_->prepared()[s].run(call);
-    } catch (const Error& error) {
-      fail_as(error.code(), node.label(), ": ", error.what());
-    }
+    run_kernel(s, call);
     if (fault_->node != 0) return;
-    detector.after(node, call);
+    detector.after(*plan_->steps()[s].node, call);
   }
   detector.finish();
   stream_.commit(commits_, fault_);

@@ -68,6 +68,7 @@ class Executable {
   void free_memory();
   void set(size_t buffer, void* address);
   Launch launch(size_t step, Fault* fault);
+  void run_kernel(size_t step, const Launch& launch);
   void run_step(size_t step, Fault* fault);
   void check_loss(size_t step, Fault* fault) const;
   void rehearse();

@@ -74,13 +74,7 @@ Sizes set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
               ") needs a shape; none was given");
     }
   }
-  for (Node* node = graph->first(); node; node = node->next()) {
-    for (Value* output : node->outputs()) {
-      if (!output) continue;
-      output->set_type({output->dtype(), std::nullopt});
-      output->set_elements(std::nullopt);
-    }
-  }
+  for (Node* node = graph->first(); node; node = node->next()) forget_shapes(node);
   Sizes sizes;
   for (const auto& [symbol, size] : symbols) sizes[symbol] = size.first;
   return sizes;

@@ -115,19 +115,33 @@ SharedSubplan make_subplan(const Node& node, const char* attribute, int states, 
   }
 }
 
+// Where the outputs that the node leaves out are written: in scratch memory, which begins with `*scratch` bytes for
+// other things and grows by those. `bytes` are those of all outputs.
+std::vector<size_t> place_unread(const Node& node, const std::vector<size_t>& bytes, size_t alignment,
+                                 size_t* scratch) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    *scratch = align_up(*scratch, alignment);
+    places.push_back(*scratch);
+    if (!node.output(static_cast<int>(i))) *scratch += bytes[i];
+  }
+  return places;
+}
+
+// Where output `i` of a run is written.
+void* place_of(const Launch& launch, const std::vector<size_t>& unread, size_t i) {
+  void* const output = launch.outputs[i];
+  return output ? output : launch.scratch<char>() + unread[i];
+}
+
 Prepared prepare_if(const Node& node, Device& device, const PlanOptions& options) {
   const SharedSubplan yes = make_subplan(node, "then_branch", 0, device, options);
   const SharedSubplan no = make_subplan(node, "else_branch", 0, device, options);
   const auto failed = std::make_shared<SharedSubplan>();
-  const int outputs = node.num_outputs();
-  // An output that nobody reads goes to scratch memory behind the branch's.
-  std::vector<size_t> unread;
+  std::vector<size_t> bytes;
+  for (const Port& output : yes->plan().outputs()) bytes.push_back(output.bytes);
   size_t scratch = std::max(yes->plan().arena_bytes(), no->plan().arena_bytes());
-  for (int i = 0; i < outputs; ++i) {
-    scratch = align_up(scratch, device.alignment());
-    unread.push_back(scratch);
-    if (!node.output(i)) scratch += yes->plan().outputs()[static_cast<size_t>(i)].bytes;
-  }
+  const std::vector<size_t> unread = place_unread(node, bytes, device.alignment(), &scratch);
   Prepared prepared;
   prepared.workspace = scratch;
   prepared.run = [=](const Launch& launch) {
@@ -135,9 +149,7 @@ Prepared prepare_if(const Node& node, Device& device, const PlanOptions& options
     taken->bind_arena(launch.workspace);
     taken->bind([&](size_t i) { return launch.inputs[i + 1]; });
     std::vector<void*> results;
-    for (int i = 0; i < outputs; ++i)
-      results.push_back(launch.outputs[i] ? launch.outputs[i]
-                                          : launch.scratch<char>() + unread[static_cast<size_t>(i)]);
+    for (size_t i = 0; i < unread.size(); ++i) results.push_back(place_of(launch, unread, i));
     if (taken->run(results)) return;
     *failed = taken;
     launch.report(0, 0, 0);
@@ -170,27 +182,18 @@ Prepared prepare_scan(const Node& node, Device& device, const PlanOptions& optio
     const size_t i = at - static_cast<size_t>(states);
     outputs.push_back({static_cast<int>(at), body->plan().outputs()[i].bytes, i < out_back.size() && out_back[i] != 0});
   }
-  // States and slices that nobody reads live in scratch memory behind the body's.
+  std::vector<size_t> bytes;
+  for (size_t i = 0; i < static_cast<size_t>(states); ++i) bytes.push_back(bytes_of(*graph.inputs()[i]));
+  for (const Slices& output : outputs) bytes.push_back(output.bytes);
   size_t scratch = body->plan().arena_bytes();
-  std::vector<size_t> state_bytes, unread;
-  for (int i = 0; i < static_cast<int>(graph.outputs().size()); ++i) {
-    const auto at = static_cast<size_t>(i);
-    const size_t bytes = i < states ? bytes_of(*graph.inputs()[at]) : outputs[at - static_cast<size_t>(states)].bytes;
-    if (i < states) state_bytes.push_back(bytes);
-    scratch = align_up(scratch, device.alignment());
-    unread.push_back(scratch);
-    if (!node.output(i)) scratch += bytes;
-  }
+  const std::vector<size_t> unread = place_unread(node, bytes, device.alignment(), &scratch);
   Prepared prepared;
   prepared.workspace = scratch;
   prepared.run = [=](const Launch& launch) {
     body->bind_arena(launch.workspace);
-    const auto state = [&](int i) {
-      return launch.outputs[i] ? launch.outputs[i] : launch.scratch<char>() + unread[static_cast<size_t>(i)];
-    };
-    for (int i = 0; i < states; ++i) {
-      const size_t bytes = state_bytes[static_cast<size_t>(i)];
-      if (bytes > 0 && state(i) != launch.inputs[i]) std::memcpy(state(i), launch.inputs[i], bytes);
+    for (size_t i = 0; i < static_cast<size_t>(states); ++i) {
+      void* const state = place_of(launch, unread, i);
+      if (bytes[i] > 0 && state != launch.inputs[i]) std::memcpy(state, launch.inputs[i], bytes[i]);
     }
     std::vector<void*> results(outputs.size());
     for (int64_t step = 0; step < steps; ++step) {
@@ -199,14 +202,14 @@ Prepared prepare_scan(const Node& node, Device& device, const PlanOptions& optio
       };
       body->bind([&](size_t i) -> const void* {
         const int number = static_cast<int>(i);
-        if (number < states) return state(number);
+        if (number < states) return place_of(launch, unread, i);
         if (number >= states + scanned) return launch.inputs[number];
         return launch.in<char>(number) + at(inputs[i - static_cast<size_t>(states)]);
       });
       for (size_t i = 0; i < outputs.size(); ++i) {
-        void* const all = launch.outputs[outputs[i].place];
-        results[i] = all ? static_cast<char*>(all) + at(outputs[i])
-                         : launch.scratch<char>() + unread[static_cast<size_t>(outputs[i].place)];
+        const auto place = static_cast<size_t>(outputs[i].place);
+        char* const first = static_cast<char*>(place_of(launch, unread, place));
+        results[i] = launch.outputs[place] ? first + at(outputs[i]) : first;  // one that is left out has one slice
       }
       if (!body->run(results)) return launch.report(0, step, 0);
     }

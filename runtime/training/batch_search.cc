@@ -73,7 +73,8 @@ class Search {
   }
 
  private:
-  // The size to plan next, between `most` and `above`: where a line through the last two plans meets the limit.
+  // Returns the size to plan next, between `most` and `above`: the size at which a line through the memory of the last
+  // two plans reaches the limit.
   int64_t choose(int64_t most, int64_t above, int64_t last, double last_bytes, double slope) const {
     const int64_t middle = most + (above - most) / 2;
     if (above - most <= 2 || !std::isfinite(slope) || slope <= 0) return std::max(middle, most + 1);

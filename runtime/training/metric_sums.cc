@@ -6,6 +6,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
+#include "runtime/report_text.h"
 
 namespace onnx_train {
 namespace {
@@ -106,6 +107,10 @@ bool more_is_better(const Model& model, const std::string& name) {
 bool is_fraction(const std::string& name) {
   const MetricRow* row = find_metric(name);
   return row && row->is_fraction;
+}
+
+std::string metric_text(const std::string& name, double value) {
+  return is_fraction(name) ? format_percent(value) : format_number(value);
 }
 
 }  // namespace onnx_train

@@ -48,5 +48,7 @@ class MetricSums {
 bool more_is_better(const Model& model, const std::string& name);
 // Whether a metric of this name is shown as a percentage.
 bool is_fraction(const std::string& name);
+// Its value as it is shown: "96.4%", "0.125".
+std::string metric_text(const std::string& name, double value);
 
 }  // namespace onnx_train

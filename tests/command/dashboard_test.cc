@@ -1,4 +1,4 @@
-// What a terminal shows of a run: it fits every size, whatever the files hold.
+// The dashboard fits a terminal of any size, whatever the run's files hold.
 #include "tools/dashboard/dashboard.h"
 
 #include <gmock/gmock.h>
@@ -94,7 +94,7 @@ TEST_F(Dashboards, SaysWhereTheRunStandsAndWhatIsBest) {
                            "10 ms a step", "cpu, threads 2", "o evaluation"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
-  EXPECT_THAT(text, Not(HasSubstr("ETA")));  // nobody trains it
+  EXPECT_THAT(text, Not(HasSubstr("ETA")));  // the run has ended
   settings.metric = "eval_loss";
   EXPECT_THAT(shown(settings, 100, 40), HasSubstr("eval_loss"));
 }

@@ -126,10 +126,6 @@ class Dashboard {
                   percent);
   }
 
-  static std::string value_of(const std::string& name, double value) {
-    return is_fraction(name) ? format_percent(value) : format_number(value);
-  }
-
   // The value of an evaluation at a step.
   static double at(const Series& series, double step) {
     for (size_t i = series.size(); i-- > 0;) {
@@ -150,7 +146,7 @@ class Dashboard {
     for (const auto& [key, series] : run_.evaluations) {
       if (key.starts_with("eval_") && series.size() > 0) {
         const std::string name = key.substr(5);
-        figures.push_back(concat("eval ", plain(name), " ", value_of(name, series.y.back())));
+        figures.push_back(concat("eval ", plain(name), " ", metric_text(name, series.y.back())));
       }
     }
     if (run_.best_step > 0) {
@@ -159,7 +155,7 @@ class Dashboard {
                                                                         : run_.evaluations.find("train_loss");
       if (evaluated != run_.evaluations.end()) {
         figures.push_back(concat("best ", evaluated->first == "train_loss" ? "train loss" : plain(name), " ",
-                                 value_of(name, at(evaluated->second, run_.best_step)), " at step ",
+                                 metric_text(name, at(evaluated->second, run_.best_step)), " at step ",
                                  static_cast<int64_t>(run_.best_step)));
       }
     }

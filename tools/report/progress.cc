@@ -100,7 +100,7 @@ void Progress::on_evaluation(const EvaluationReport& r) {
   std::string line = concat(by_steps ? concat("step ", r.step, "  ") : "", "epoch ", r.epoch, "  train loss ",
                             format_number(r.train_loss));
   for (const auto& [name, value] : r.evaluation) {
-    line += concat("  eval ", name, " ", is_fraction(name) ? format_percent(value) : format_number(value));
+    line += concat("  eval ", name, " ", metric_text(name, value));
   }
   line = wrap(r.best ? line + "  best" : line, text_width(), 0, 2);
   if (r.best && colour_) line.replace(line.rfind("best"), 4, "\x1b[1mbest\x1b[0m");

@@ -48,7 +48,7 @@ RunLog::RunLog(const std::string& folder) : path_(folder + "/log.txt") {
   struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
-  // Where the file system has no locks, nobody else is expected.
+  // A file system without locks gives another error: then this process takes the run as its own.
   locked_ = fcntl(descriptor_, F_OFD_SETLK, &lock) == 0 || (errno != EAGAIN && errno != EACCES);
 }
 

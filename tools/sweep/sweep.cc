@@ -177,8 +177,7 @@ bool more_of_best_is_better(const SweepArguments& a, const SweepRun& run) {
 }
 
 std::string value_text(const SweepRun& run) {
-  const std::string name = run.metric.substr(run.metric.find('_') + 1);
-  return is_fraction(name) ? format_percent(run.best) : format_number(run.best);
+  return metric_text(run.metric.substr(run.metric.find('_') + 1), run.best);
 }
 
 std::string spaced(std::string name) {

@@ -5,22 +5,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <random>
 #include <set>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
+#include "runtime/data/random.h"
 #include "tools/config.h"
 
 namespace onnx_train {
 namespace {
 
 constexpr size_t kMostRuns = 10000;
-
-std::string trimmed(const std::string& text) {
-  const size_t first = text.find_first_not_of(" \t\n");
-  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
-}
 
 // The pieces between commas that are in no brackets and no quotes.
 std::vector<std::string> split_values(const std::string& text) {
@@ -42,7 +37,7 @@ std::vector<std::string> split_values(const std::string& text) {
     }
     pieces.back() += c;
   }
-  for (std::string& piece : pieces) piece = trimmed(piece);
+  for (std::string& piece : pieces) piece = stripped(piece);
   return pieces;
 }
 
@@ -82,13 +77,10 @@ Distribution parse_distribution(const std::string& text, const CommandOption& op
   return d;
 }
 
-// A number in [0, 1) of 53 bits. The standard's own distributions differ between libraries.
-double unit(std::mt19937_64* random) { return static_cast<double>((*random)() >> 11U) * 0x1p-53; }
-
-std::string draw(const Distribution& d, std::mt19937_64* random) {
+std::string draw(const Distribution& d, SplitMix64* random) {
   // Each whole number between the bounds gets an interval of one.
   const double low = d.whole ? std::ceil(d.low) - 0.5 : d.low, high = d.whole ? std::floor(d.high) + 0.5 : d.high;
-  const double share = unit(random);
+  const double share = random->uniform();
   double value =
       d.logarithmic ? std::exp(std::log(low) + share * (std::log(high) - std::log(low))) : low + share * (high - low);
   if (d.whole) return std::to_string(std::llround(std::clamp(value, std::ceil(d.low), std::floor(d.high))));
@@ -103,7 +95,7 @@ std::string draw(const Distribution& d, std::mt19937_64* random) {
 
 Variation parse_variation(const std::string& text, const std::vector<CommandOption>& options) {
   const size_t equals = text.find('=');
-  const std::string name = trimmed(text.substr(0, equals));
+  const std::string name = stripped(text.substr(0, equals));
   if (equals == std::string::npos || name.empty()) {
     throw UsageError(concat("--vary takes NAME=VALUE,VALUE,..., not '", text, "'"));
   }
@@ -153,7 +145,7 @@ std::vector<VariedOptions> grid(const std::vector<Variation>& variations) {
 
 std::vector<VariedOptions> draws(const std::vector<Variation>& variations, int64_t count, uint64_t seed) {
   constexpr int kTries = 1000;  // for one that differs from all before
-  std::mt19937_64 random(seed);
+  SplitMix64 random(seed);
   std::vector<VariedOptions> runs;
   std::set<VariedOptions> known;
   while (static_cast<int64_t>(runs.size()) < count) {
@@ -163,7 +155,7 @@ std::vector<VariedOptions> draws(const std::vector<Variation>& variations, int64
       for (const Variation& v : variations) {
         const auto choices = static_cast<double>(v.values.size());
         run.emplace_back(v.key, v.distribution ? draw(*v.distribution, &random)
-                                               : v.values[static_cast<size_t>(unit(&random) * choices)]);
+                                               : v.values[static_cast<size_t>(random.uniform() * choices)]);
       }
     }
     if (!known.insert(run).second) break;

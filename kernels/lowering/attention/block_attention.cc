@@ -29,12 +29,6 @@ Attrs common_attributes(const Attention& a) {
           {"hidden", -std::numeric_limits<float>::infinity()}};
 }
 
-std::vector<int64_t> inverse(const std::vector<int64_t>& permutation) {
-  std::vector<int64_t> back(permutation.size());
-  for (size_t i = 0; i < back.size(); ++i) back[static_cast<size_t>(permutation[i])] = static_cast<int64_t>(i);
-  return back;
-}
-
 std::vector<Var> add_forward(const Attention& a) {
   Builder b(&a.pv_product->graph(), a.pv_product);
   b.set_name(a.y.value->name());
@@ -58,7 +52,7 @@ void add_backward(const Attention& a, const std::vector<Var>& forward, const Pos
   b.set_name(a.dq.value->name());
   Attrs attrs = common_attributes(a);
   attrs.push_back({"perm_dy", a.dy.permutation});
-  attrs.push_back({"perm_y", inverse(a.y.permutation)});
+  attrs.push_back({"perm_y", inverse_permutation(a.y.permutation)});
   attrs.push_back({"perm_dq", a.dq.permutation});
   attrs.push_back({"perm_dk", a.dk.permutation});
   attrs.push_back({"perm_dv", a.dv.permutation});

@@ -16,40 +16,10 @@
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/scan.h"
 
 namespace onnx_train {
 namespace {
-
-// A Scan with explicit attributes. Among inputs and outputs, states precede scanned tensors.
-struct Scan {
-  Node* node;
-  const Graph* body;
-  int states, inputs, outputs;  // counts
-  Shape input_axes, output_axes, input_backwards, output_backwards;
-
-  explicit Scan(Node* n) : node(n), body(n->subgraphs().at(0).graph.get()) {
-    inputs = static_cast<int>(n->attr("num_scan_inputs", 0));
-    states = n->num_inputs() - inputs;
-    outputs = n->num_outputs() - states;
-    // An empty list means the same as an absent one.
-    const auto list = [&](const char* name, int count) {
-      const Shape given = n->attr(name, Shape{});
-      return given.empty() ? Shape(static_cast<size_t>(count), 0) : given;
-    };
-    input_axes = list("scan_input_axes", inputs);
-    output_axes = list("scan_output_axes", outputs);
-    input_backwards = list("scan_input_directions", inputs);
-    output_backwards = list("scan_output_directions", outputs);
-  }
-
-  // Returns -1 if unknown.
-  int64_t steps() const {
-    const TensorType& type = node->input(states)->type();
-    if (!type.has_rank()) return -1;
-    const Dim steps = (*type.dims)[static_cast<size_t>(normalize_axis(input_axes[0], type.rank()))];
-    return steps.known() ? steps.value() : -1;
-  }
-};
 
 // Nodes of a plan: with fewer of them, a plan for all steps is faster than a plan for one that runs again and again.
 // With more, planning takes minutes and gigabytes.
@@ -60,31 +30,33 @@ int64_t nodes_per_step(const Scan& scan) {
   return static_cast<int64_t>(scan.body->num_nodes()) + 2 * scan.inputs + scan.outputs + 1;
 }
 
-void expect_few_nodes(const Scan& scan) {
-  if (scan.steps() <= kMostNodes / nodes_per_step(scan)) return;
-  fail(scan.node->label(), ": ", scan.steps(), " steps of ", nodes_per_step(scan), " nodes are more than the ",
-       kMostNodes,
-       " nodes that a Scan may become on this device; make the sequence shorter, export an LSTM, GRU or RNN, which has "
-       "a "
-       "kernel, or run it on the CPU");
-}
-
-bool can_unroll(const Node& node) {
+bool has_known_steps(const Node& node) {
   if (!node.is("Scan") || node.subgraphs().empty()) return false;
   check_shapes(node);  // inlining a body may have introduced the Scan
-  return Scan(const_cast<Node*>(&node)).steps() >= 0;
+  return Scan(node).steps(node) >= 0;
 }
 
-// Copies a node, and infers its types from its inputs here.
-void copy_inferred(const Node& node, GraphCopy* copy) {
-  Node* made = copy->node(node);
-  for (Value* output : made->outputs()) {
-    if (!output) continue;
-    output->set_type({output->dtype(), std::nullopt});
-    output->set_elements(std::nullopt);
+void expect_few_nodes(const Node& node, int64_t steps, int64_t per_step) {
+  if (steps <= kMostNodes / per_step) return;
+  fail(node.label(), ": ", steps, " steps of ", per_step, " nodes are more than the ", kMostNodes,
+       " nodes that a Scan may become on this device; make the sequence shorter, export an LSTM, GRU or RNN, ",
+       "which has a kernel, or run it on the CPU");
+}
+
+// Infers the nodes from `first` up to `end` from the sizes of this plan alone.
+void infer_anew(Node* first, const Node* end) {
+  for (Node* node = first; node != end; node = node->next()) {
+    forget_shapes(node);
+    check_shapes(*node);
+    infer_types(node);
   }
-  check_shapes(*made);
-  infer_types(made);
+}
+
+// Copies the contents of a subgraph before the node.
+void copy_contents(const Graph& subgraph, Node* node, GraphCopy* copy) {
+  Node* const before = node->previous();
+  copy->contents(subgraph);
+  infer_anew(before ? before->next() : node->graph().first(), node);
 }
 
 // What was stacked along `axis` as slice `index` of `values`, a Concat of Unsqueezes; null for other values.
@@ -103,11 +75,11 @@ Value* stacked(const Value& values, int64_t axis, int64_t index) {
 
 class Unroller {
  public:
-  explicit Unroller(const Scan& scan) : scan_(scan), graph_(scan.node->graph()), b_(&graph_, scan.node) {}
+  explicit Unroller(Node* node) : node_(node), scan_(*node), graph_(node->graph()), b_(&graph_, node) {}
 
   void run() {
-    const int64_t steps = scan_.steps();
-    std::vector<Value*> states(scan_.node->inputs().begin(), scan_.node->inputs().begin() + scan_.states);
+    const int64_t steps = scan_.steps(*node_);
+    std::vector<Value*> states(node_->inputs().begin(), node_->inputs().begin() + scan_.states);
     std::vector<std::vector<Var>> scanned(static_cast<size_t>(scan_.outputs));
     for (const Value* constant : scan_.body->initializers()) {
       constants_[constant] =
@@ -119,16 +91,16 @@ class Unroller {
       for (size_t i = 0; i < scanned.size(); ++i)
         scanned[i].push_back(b_.var(results[static_cast<size_t>(scan_.states) + i]));
     }
-    for (int i = 0; i < scan_.node->num_outputs(); ++i) {
-      Value* output = scan_.node->output(i);
+    for (int i = 0; i < node_->num_outputs(); ++i) {
+      Value* output = node_->output(i);
       if (output) graph_.replace(output, i < scan_.states ? states[static_cast<size_t>(i)] : joined(i, &scanned));
     }
-    graph_.remove(scan_.node);
+    graph_.remove(node_);
   }
 
  private:
   std::vector<Value*> run_step(int64_t step, int64_t steps, const std::vector<Value*>& states) {
-    GraphCopy copy(&graph_, scan_.node);
+    GraphCopy copy(&graph_, node_);
     for (const auto& [constant, here] : constants_) copy.map(constant, here);
     for (int i = 0; i < scan_.states; ++i)
       copy.map(scan_.body->inputs()[static_cast<size_t>(i)], states[static_cast<size_t>(i)]);
@@ -137,14 +109,14 @@ class Unroller {
       const int64_t index = scan_.input_backwards[at] ? steps - 1 - step : step;
       copy.map(scan_.body->inputs()[static_cast<size_t>(scan_.states) + at], slice_of(i, index).value());
     }
-    for (const Node* node = scan_.body->first(); node; node = node->next()) copy_inferred(*node, &copy);
+    copy_contents(*scan_.body, node_, &copy);
     std::vector<Value*> results;
     for (const Value* output : scan_.body->outputs()) results.push_back(copy.of(output));
     return results;
   }
 
   Var slice_of(int input, int64_t index) {
-    const Var values = b_.var(scan_.node->input(scan_.states + input));
+    const Var values = b_.var(node_->input(scan_.states + input));
     const int64_t axis = normalize_axis(scan_.input_axes[static_cast<size_t>(input)], values.rank());
     if (Value* slice = stacked(*values.value(), axis, index)) return b_.var(slice);
     return squeeze(slice(values, index, index + 1, axis), {axis});
@@ -153,7 +125,7 @@ class Unroller {
   Value* joined(int output, std::vector<std::vector<Var>>* scanned) {
     const auto i = static_cast<size_t>(output - scan_.states);
     std::vector<Var>& slices = (*scanned)[i];
-    if (slices.empty()) return empty_output(*scan_.node->output(output));
+    if (slices.empty()) return empty_output(*node_->output(output));
     if (scan_.output_backwards[i]) std::reverse(slices.begin(), slices.end());
     const int64_t axis = normalize_axis(scan_.output_axes[i], slices[0].rank() + 1);
     for (Var& slice : slices) slice = unsqueeze(slice, {axis});
@@ -162,13 +134,14 @@ class Unroller {
 
   Value* empty_output(const Value& output) {
     if (!output.type().is_static()) {
-      fail(scan_.node->label(), ": it has no steps, and the shape of its output '", output.name(), "' is ",
+      fail(node_->label(), ": it has no steps, and the shape of its output '", output.name(), "' is ",
            to_string(output.type()), "; give it a shape in the file (value_info)");
     }
     return graph_.add_initializer(graph_.unique_name(output.name() + "/empty"),
                                   Tensor(output.dtype(), output.type().shape()));
   }
 
+  Node* const node_;
   const Scan scan_;
   Graph& graph_;
   Builder b_;
@@ -178,10 +151,12 @@ class Unroller {
 bool unroll_scans(Graph* graph, bool only_short) {
   bool changed = false;
   for (Node* node : graph->nodes()) {
-    if (!can_unroll(*node)) continue;
-    if (only_short && Scan(node).steps() > kFewNodes / nodes_per_step(Scan(node))) continue;
-    expect_few_nodes(Scan(node));
-    Unroller(Scan(node)).run();
+    if (!has_known_steps(*node)) continue;
+    const Scan scan(*node);
+    const int64_t steps = scan.steps(*node), per_step = nodes_per_step(scan);
+    if (only_short && steps > kFewNodes / per_step) continue;
+    expect_few_nodes(*node, steps, per_step);
+    Unroller(node).run();
     changed = true;
   }
   return changed;
@@ -203,9 +178,7 @@ void select_branch(Node* node) {
     const Graph* branch = node->subgraph(attribute);
     if (!branch) fail(node->label(), " has no ", attribute);
     GraphCopy copy(&graph, node, std::string(attribute) + "/");
-    for (const Value* v : branch->initializers())
-      copy.map(v, graph.add_initializer(graph.unique_name(v->name()), v->shared_initializer()));
-    for (const Node* n = branch->first(); n; n = n->next()) copy_inferred(*n, &copy);
+    copy_contents(*branch, node, &copy);
     results.emplace_back();
     for (const Value* output : branch->outputs()) results.back().push_back(copy.of(output));
   }
@@ -242,7 +215,7 @@ Shape with_first(int64_t axis, int64_t rank) {
 
 // Transposes what is scanned along another axis than the first.
 void scan_first_axes(Node* node) {
-  const Scan scan(node);
+  const Scan scan(*node);
   Builder b(&node->graph(), node);
   for (int i = 0; i < scan.inputs; ++i) {
     const Var x = b.var(node->input(scan.states + i));
@@ -258,36 +231,17 @@ Value* output_of_call(const Node& node, Node* call, int i) {
   const TensorType& type = node.output(i)->type();
   Value* made = call->output(i);
   made->set_type(type);
-  const int first = node.is("Scan") ? Scan(const_cast<Node*>(&node)).states : node.num_outputs();
-  if (i < first || !type.has_rank()) return made;
-  const Shape axes = Scan(const_cast<Node*>(&node)).output_axes;
-  const int64_t axis = normalize_axis(axes[static_cast<size_t>(i - first)], type.rank());
+  if (!node.is("Scan") || !type.has_rank()) return made;
+  const Scan scan(node);
+  if (i < scan.states) return made;
+  const int64_t axis = normalize_axis(scan.output_axes[static_cast<size_t>(i - scan.states)], type.rank());
   if (axis == 0) return made;
   const Shape order = with_first(axis, type.rank());
   Dims dims;
-  Shape back(order.size());
-  for (size_t k = 0; k < order.size(); ++k) {
-    dims.push_back((*type.dims)[static_cast<size_t>(order[k])]);
-    back[static_cast<size_t>(order[k])] = static_cast<int64_t>(k);
-  }
+  for (const int64_t k : order) dims.push_back((*type.dims)[static_cast<size_t>(k)]);
   made->set_type({type.dtype, dims});
   Builder b(&node.graph(), call->next());
-  return transpose(b.var(made), back).value();
-}
-
-// What the node's subgraphs read of other graphs.
-std::vector<Value*> read_outside(const Node& node) {
-  std::vector<Value*> outer;
-  for (const auto& subgraph : node.subgraphs()) {
-    const auto add = [&](const Value* v) {
-      const Graph* g = &v->graph();
-      while (g && g != subgraph.graph.get()) g = g->parent();
-      if (!g && std::count(outer.begin(), outer.end(), v) == 0) outer.push_back(const_cast<Value*>(v));
-    };
-    for (const Node* n = subgraph.graph->first(); n; n = n->next()) for_each_input(*n, add);
-    for (const Value* output : subgraph.graph->outputs()) add(output);
-  }
-  return outer;
+  return transpose(b.var(made), inverse_permutation(order)).value();
 }
 
 // The type of what the subgraph's input `i` is in a run.
@@ -302,8 +256,8 @@ void call_subgraphs(Node* node) {
   Graph& graph = node->graph();
   const bool is_scan = node->is("Scan");
   const int own = is_scan ? node->num_inputs() : 0;  // inputs of the subgraph; the condition of an If is none
-  const int states = is_scan ? Scan(node).states : 0;
-  const std::vector<Value*> outer = read_outside(*node);
+  const int states = is_scan ? Scan(*node).states : 0;
+  const std::vector<Value*> outer = read_from_outside(*node);
   std::vector<Value*> inputs = node->inputs();
   inputs.insert(inputs.end(), outer.begin(), outer.end());
   std::vector<std::string> names;
@@ -325,12 +279,7 @@ void call_subgraphs(Node* node) {
       add(subgraph.graph->inputs()[static_cast<size_t>(i)], type_of_input(*node, states, i));
     for (const Value* v : outer) add(v, v->type());
     copy.contents(*subgraph.graph);
-    Builder b(made);
-    for (const Value* output : subgraph.graph->outputs()) {
-      const bool is_result = output->producer() && &output->graph() == subgraph.graph.get();
-      Value* result = copy.of(output);
-      made->add_output(is_result && !made->is_output(result) ? result : b.op("Identity", {b.var(result)}).value());
-    }
+    for (const Value* output : subgraph.graph->outputs()) add_result(made, copy.of(output));
   }
   for (int i = 0; i < node->num_outputs(); ++i) {
     if (!node->output(i)) continue;
@@ -339,23 +288,11 @@ void call_subgraphs(Node* node) {
   graph.remove(node);
 }
 
-void infer_again(Graph* subgraph) {
-  for (Node* node = subgraph->first(); node; node = node->next()) {
-    for (Value* output : node->outputs()) {
-      if (!output) continue;
-      output->set_type({output->dtype(), std::nullopt});
-      output->set_elements(std::nullopt);
-    }
-    check_shapes(*node);
-    infer_types(node);
-  }
-}
-
 bool call_subgraphs(Graph* graph) {
   bool changed = false;
   for (Node* node : graph->nodes()) {
     if (node->is("If")) {
-      for (const auto& subgraph : node->subgraphs()) infer_again(subgraph.graph.get());
+      for (const auto& subgraph : node->subgraphs()) infer_anew(subgraph.graph->first(), nullptr);
       for (int i = 0; i < node->num_outputs(); ++i) {
         if (!node->output(i)) continue;
         const auto type = [&](const char* branch) {
@@ -363,7 +300,7 @@ bool call_subgraphs(Graph* graph) {
         };
         expect_same(*node, i, type("then_branch"), type("else_branch"));
       }
-    } else if (can_unroll(*node)) {  // with a known number of steps
+    } else if (has_known_steps(*node)) {
       scan_first_axes(node);
     } else {
       continue;

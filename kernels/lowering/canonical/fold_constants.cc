@@ -183,13 +183,7 @@ bool fold_if(Node* node, Node** next) {
   std::string taken;
   if (!fold_branch(node, &taken)) return false;
   *next = before ? before->next() : graph.first();
-  for (Node* copy = *next; copy != after; copy = copy->next()) {
-    for (Value* output : copy->outputs()) {
-      if (!output) continue;
-      output->set_type({output->dtype(), std::nullopt});
-      output->set_elements(std::nullopt);
-    }
-  }
+  for (Node* copy = *next; copy != after; copy = copy->next()) forget_shapes(copy);
   return true;
 }
 
