@@ -1,15 +1,25 @@
 """What scripts/gpu_check runs: each stage ends in a row of results.json and results.md, whatever the others do.
 
     python3 bench/gpu_check.py --command ONNX_TRAIN --tests GPU_TESTS --out FOLDER [--on-host] [--only STAGE,...]
+        [--filter GTEST_FILTER] [--precisions bf16,...] [--no-peers] [--before FILE] [--seconds S] [--minutes M]
+
+Stages: machine, digits, gpt, tests, mlp, gpt2, masked_lm, resnet18, dlrm, lstm, counters, memcheck, racecheck.
+While the tests run, the networks are exported and PyTorch's are compiled, each in a process of its own. Steps are timed
+after that, one network at a time, with nothing else on the GPU. nodes.json has the time of each node by network and
+precision; nodes.md has them by kernel, beside those of the file that --before names (docs/gpu_nodes.json).
 """
 
 import argparse
+import collections
+import csv
 import json
 import os
+import queue
 import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,40 +27,93 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "models"))
-DEADLINE = time.monotonic() + 530
-# A network of models/zoo.py, its sizes, and the loss: step times against PyTorch's.
+START = time.monotonic()
+# A network of models/zoo.py and its sizes: step times against PyTorch's.
 BENCHMARKS = {
-    "MLP 784-512-512-10, batch 128": ("mlp", dict(batch=128, sizes=(784, 512, 512, 10))),
-    "GPT-2 124M, 16 x 1,024 tokens": (
-        "gpt2", dict(batch=16, width=768, heads=12, blocks=12, tokens=1024, vocabulary=50257, attention="sdpa")),
-    "BERT-base, 64 x 128 tokens": (
-        "masked_lm", dict(batch=64, width=768, heads=12, blocks=12, tokens=128, vocabulary=30522, attention="sdpa")),
-    "ResNet-18 for CIFAR, batch 256": ("resnet18", dict(batch=256)),
-    "DLRM, 26 tables of 10,000 x 16, batch 2,048": (
-        "dlrm", dict(batch=2048, tables=26, rows=10000, bottom=(13, 512, 256, 64, 16), top=(512, 256))),
-    "LSTM, 2 layers of 256, 64 steps, batch 32": ("lstm", dict(batch=32, width=256, layers=2, tokens=64, vocabulary=2000)),
+    "mlp": dict(batch=128, sizes=(784, 512, 512, 10)),
+    "gpt2": dict(batch=16, width=768, heads=12, blocks=12, tokens=1024, vocabulary=50257, attention="sdpa"),
+    "masked_lm": dict(batch=64, width=768, heads=12, blocks=12, tokens=128, vocabulary=30522, attention="sdpa"),
+    "resnet18": dict(batch=256),
+    "dlrm": dict(batch=2048, tables=26, rows=10000, bottom=(13, 512, 256, 64, 16), top=(512, 256)),
+    "lstm": dict(batch=32, width=256, layers=2, tokens=64, vocabulary=2000),
 }  # fmt: skip
+# The optimizer's model is built for two precisions; TF32 is an option of the run.
+PRECISIONS = {"bf16": ("bf16", []), "float32": ("float32", []), "tf32": ("float32", ["--tf32"])}
+# Of ncu: time, registers, occupancy and the share of the memory's bandwidth.
+COUNTERS = {
+    "ms": "gpu__time_duration.sum", "registers": "launch__registers_per_thread",
+    "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "bandwidth": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+}  # fmt: skip
+
+
+class Network(threading.Thread):
+    """The worker process of a network (gpu_peer.py), and the training models that are made of what it exports."""
+
+    def __init__(self, check, name, folder):
+        super().__init__(daemon=True)
+        self.check, self.name_of_network, self.folder = check, name, Path(folder)
+        self.answers, self.error, self.built = queue.Queue(), None, False
+        self.start()
+
+    def run(self):
+        try:
+            options = {"network": self.name_of_network, "sizes": BENCHMARKS[self.name_of_network],
+                       "folder": str(self.folder), "peers": self.check.options.peers}  # fmt: skip
+            log = open(self.check.options.out / f"peer_{self.name_of_network}.log", "w")
+            self.process = subprocess.Popen([sys.executable, ROOT / "bench/gpu_peer.py", json.dumps(options)], text=True,
+                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)  # fmt: skip
+            self.exported = json.loads(self.process.stdout.readline())
+            for precision in dict(PRECISIONS.values()):
+                self.check.command("build", self.folder / "m.onnx", "-o", self.folder / f"{precision}.onnx", "--loss",
+                                   self.exported["loss"], "--optimizer", "adamw(lr=1e-4,weight_decay=0.01)", "--decay", "*",
+                                   "--precision", precision)  # fmt: skip
+            self.built = True
+            for line in self.process.stdout:
+                if line.startswith("{"):
+                    self.answers.put(json.loads(line))
+        except Exception as error:  # noqa: BLE001  (its stage reports it)
+            self.error = error
+        self.answers.put(None)
+
+    def answer(self):
+        found = self.answers.get(timeout=self.check.left())
+        if found is None:
+            raise self.error or RuntimeError(f"peer_{self.name_of_network}.log says why the worker ended")
+        return found
+
+    def ask(self, precision, seconds):
+        self.process.stdin.write(f"{precision} {seconds}\n")
+        self.process.stdin.flush()
+        return self.answer()
 
 
 class Check:
     def __init__(self, options):
         self.options = options
+        self.deadline = START + 60 * options.minutes
         self.rows = []
+        self.nodes = {}
+        self.lock = threading.Lock()
+
+    def left(self):
+        return max(1, self.deadline - time.monotonic())
+
+    def wants(self, name):
+        return not self.options.only or name in self.options.only
 
     def run(self, command, timeout, **variables):
         """The exit status and what the command printed; a command that takes too long has the status 124."""
-        left = max(1, min(timeout, DEADLINE - time.monotonic()))
         try:
-            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=left,
-                                  env=os.environ | variables)  # fmt: skip
+            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=os.environ | variables,
+                                  timeout=min(timeout, self.left()))  # fmt: skip
         except FileNotFoundError as missing:
             return 127, str(missing)
         except subprocess.TimeoutExpired as late:
             return 124, (late.stdout or b"").decode(errors="replace")
         return done.returncode, done.stdout + done.stderr
 
-    def command(self, *arguments, timeout=120):
+    def command(self, *arguments, timeout=150):
         status, output = self.run([self.options.command, *arguments], timeout)
         if status != 0:
             raise RuntimeError(f"onnx-train {arguments[0]}: {output.strip().splitlines()[-1:] or status}")
@@ -58,7 +121,7 @@ class Check:
 
     def stage(self, name, work):
         """Runs work() -> {what: value}. An exception is a result, too."""
-        if self.options.only and name not in self.options.only:
+        if not self.wants(name):
             return
         start = time.monotonic()
         try:
@@ -66,17 +129,21 @@ class Check:
         except Exception as error:  # noqa: BLE001  (the other stages go on)
             results = {"ok": False, "error": f"{type(error).__name__}: {error}"[:2000]}
         results["seconds"] = round(time.monotonic() - start, 1)
-        self.rows.append({"stage": name} | results)
-        print(json.dumps(self.rows[-1]), flush=True)
-        self.write()
+        with self.lock:
+            self.rows.append({"stage": name} | results)
+            print(json.dumps(self.rows[-1]), flush=True)
+            self.write()
 
     def write(self):
-        (self.options.out / "results.json").write_text(json.dumps(self.rows, indent=1))
+        out = self.options.out
+        (out / "results.json").write_text(json.dumps(self.rows, indent=1))
         lines = [f"Measured {time.strftime('%Y-%m-%d')} by scripts/gpu_check.", "", "| stage | result |", "| --- | --- |"]
         for row in self.rows:
             cells = "; ".join(f"{k}: {v}" for k, v in row.items() if k != "stage")
             lines.append(f"| {row['stage']} | {cells[:1500].replace('|', '/')} |")
-        (self.options.out / "results.md").write_text("\n".join(lines) + "\n")
+        (out / "results.md").write_text("\n".join(lines) + "\n")
+        (out / "nodes.json").write_text(json.dumps(self.nodes))
+        (out / "nodes.md").write_text(table_of_nodes(self.nodes, self.options.before))
 
     # ---- Stages
 
@@ -90,18 +157,19 @@ class Check:
         filters = "Cuda.*:CudaAttention*:*CudaGenerated*:All/OpCases.*:Session*:Trainer*:Checkpoint*:Initialization*"
         filters += ":*MergeUpdates*:MergeLookups*"
         left_out = "*Allocat*" + (":*ConvGradWeight*" if self.options.on_host else "")
+        chosen = self.options.filter or f"{filters}-{left_out}"
 
         def shard(i):
             with tempfile.TemporaryDirectory() as folder:
-                status, output = self.run([self.options.tests, "--gtest_brief=1", f"--gtest_filter={filters}-{left_out}"], 240,
+                status, output = self.run([self.options.tests, "--gtest_brief=1", f"--gtest_filter={chosen}"], 240,
                                           ONNX_TRAIN_TEST_DEVICE="cuda", GTEST_TOTAL_SHARDS=str(shards),
                                           GTEST_SHARD_INDEX=str(i), TEST_TMPDIR=folder + "/")  # fmt: skip
-            (self.options.out / f"tests_{i}.log").write_text(output[-200000:])
             return status, output
 
         with ThreadPoolExecutor(shards) as pool:
             ended = list(pool.map(shard, range(shards)))
         text = "".join(output for _, output in ended)
+        (self.options.out / "tests.log").write_text(text[-2000000:])
         failed = sorted(set(re.findall(r"\[  FAILED  \] (\S+?)[, (\n]", text)))
         passed = sum(map(int, re.findall(r"\[  PASSED  \] (\d+) tests", text)))
         return {"ok": all(status == 0 for status, _ in ended), "passed": passed, "statuses": [s for s, _ in ended],
@@ -136,101 +204,128 @@ class Check:
     def sanitizer(self, tool):
         filters = "Cuda.*:All/OpCases.Holds/*MatMul*:All/OpCases.Holds/*Softmax*:All/OpCases.Holds/*GatherGrad*"
         status, output = self.run(["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", self.options.tests,
-                                   "--gtest_brief=1", f"--gtest_filter={filters}"], 60, ONNX_TRAIN_TEST_DEVICE="cuda")  # fmt: skip
+                                   "--gtest_brief=1", f"--gtest_filter={self.options.filter or filters}"], 60,
+                                  ONNX_TRAIN_TEST_DEVICE="cuda")  # fmt: skip
         (self.options.out / f"{tool}.log").write_text(output[-100000:])
         return {"ok": status == 0, "status": status, "summary": output.strip().splitlines()[-1:]}
 
-    def benchmark(self, network, sizes):
-        """Milliseconds a step of float32 tensors: ours, PyTorch eager, and torch.compile with CUDA graphs; each as it is by
-        default, and with TF32 for all products. PyTorch's default is TF32 for convolutions alone; ours is none. With TF32
-        PyTorch has images with their channels last, where it is at its best."""
-        import torch
-        import zoo
-        from export import export
-
-        example = zoo.EXAMPLES[network](**sizes) if network in zoo.EXAMPLES else getattr(zoo, network)(**sizes)
-        with tempfile.TemporaryDirectory() as name_of_folder:
-            folder = Path(name_of_folder)
-            export(example.module, example.inputs, folder / "m.onnx", optimize=example.optimize)
-            np.savez(folder / "d.npz", labels=example.labels.numpy(), **{k: v.numpy() for k, v in example.inputs.items()})
-            self.command("build", folder / "m.onnx", "-o", folder / "t.onnx", "--loss", example.loss, "--optimizer",
-                         "adamw(lr=1e-4,weight_decay=0.01)", "--decay", "*")  # fmt: skip
-            batch = len(example.labels)
-            results = {}
-            for name, options in {"ours": [], "ours, TF32": ["--tf32"]}.items():
-                text = self.command("bench", folder / "t.onnx", "--data", folder / "d.npz", "--batch-size", batch, "--seconds",
-                                    2, "--device", "cuda", "--json", "--profile", *options)  # fmt: skip
-                (self.options.out / f"bench_{network}{'_tf32' if options else ''}.json").write_text(text)
-                results[name] = round(json.loads(text)["median_ms"], 3)
-        for tf32, suffix in (False, ""), (True, ", TF32"):
-            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32, True
-            for kind in "eager", "compile":
-                if time.monotonic() > DEADLINE - 60:
-                    results[kind + suffix] = "no time was left"
-                    continue
-                try:
-                    results[kind + suffix] = self.pytorch(example, kind == "compile", tf32)
-                except Exception as error:  # noqa: BLE001
-                    results[kind + suffix] = f"{type(error).__name__}: {error}"[:200]
+    def benchmark(self, network):
+        """Milliseconds a step: ours, PyTorch eager, and torch.compile with CUDA graphs, by precision."""
+        while not network.built:
+            if network.error or self.left() <= 1:
+                raise network.error or RuntimeError("no time was left")
+            time.sleep(0.1)
+        if self.options.peers and "ready" not in network.answer():
+            raise RuntimeError("the worker did not get ready")
+        name, results = network.name_of_network, {}
+        for precision in self.options.precisions:
+            model, options = PRECISIONS[precision]
+            text = self.command("bench", network.folder / f"{model}.onnx", "--data", network.folder / "d.npz",
+                                "--batch-size", network.exported["batch"], "--seconds", self.options.seconds, "--device",
+                                "cuda", "--json", "--profile", *options)  # fmt: skip
+            found = json.loads(text)
+            self.nodes.setdefault(name, {})[precision] = [
+                [n["kernel"], n["form"], n["name"], round(n["ms"], 5), round(n["roofline_ms"], 5)] for n in found["nodes"]
+            ]
+            row = {"ours": round(found["median_ms"], 3), "bound": round(found["roofline_ms"], 3),
+                   "memory": f"{found['peak_memory_bytes'] / 1e9:.2f} GB"}  # fmt: skip
+            if self.options.peers:
+                row |= network.ask(precision, self.options.seconds)
+                best = min((row[k] for k in ("eager", "compile") if isinstance(row[k], float)), default=None)
+                row["ratio"] = best and round(best / row["ours"], 3)
+            results[precision] = row
         return results
 
-    @staticmethod
-    def pytorch(example, compiled, channels_last):
-        import torch
-        from torch.nn import functional
+    def counters(self, network):
+        """What ncu counts of the kernels of a step in bf16: the ten that lose most of the memory's bandwidth."""
+        path = self.options.out / "counters.csv"
+        status, output = self.run(["ncu", "--metrics", ",".join(COUNTERS.values()), "--clock-control", "none", "--csv",
+                                   "--log-file", path, self.options.command, "bench", network.folder / "bf16.onnx", "--data",
+                                   network.folder / "d.npz", "--batch-size", network.exported["batch"], "--seconds", 0.001,
+                                   "--device", "cuda", "--lowering", "-replay"], 100)  # fmt: skip
+        text = path.read_text() if path.exists() else ""
+        values = collections.defaultdict(dict)  # by launch
+        for row in csv.DictReader(line for line in text.splitlines() if line.startswith('"')):
+            key = (re.sub(r"void |<unnamed>::|\(.*", "", row["Kernel Name"])[:60], row["ID"])
+            values[key][row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
+        path.unlink(missing_ok=True)
+        longest = {}  # by kernel; a rehearsal's launches stop at once
+        for (kernel, _), found in values.items():
+            if len(found) == len(COUNTERS):
+                row = {k: found[metric] for k, metric in COUNTERS.items()}
+                row["ms"] /= 1e6
+                if row["ms"] > longest.get(kernel, row)["ms"] or kernel not in longest:
+                    longest[kernel] = row
+        worst = sorted(longest, key=lambda k: -longest[k]["ms"] * (100 - longest[k]["bandwidth"]))
+        return {"ok": status == 0, "status": status, "said": output.strip()[-200:] if status else "",
+                "kernels": {k: {n: round(v, 4) for n, v in longest[k].items()} for k in worst[:14]}}  # fmt: skip
 
-        torch._dynamo.reset()
-        device = torch.device("cuda")
-        module = example.module.to(device).train()
-        inputs, labels = [v.to(device) for v in example.inputs.values()], example.labels.to(device)
-        if channels_last and any(v.ndim == 4 for v in inputs):
-            module = module.to(memory_format=torch.channels_last)
-            inputs = [v.to(memory_format=torch.channels_last) if v.ndim == 4 else v for v in inputs]
-        optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
 
-        def loss_of(*inputs):
-            logits = module(*inputs)
-            if example.loss == "bce_with_logits":
-                return functional.binary_cross_entropy_with_logits(logits, labels)
-            return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+def table_of_nodes(nodes, before):
+    """Milliseconds by kernel, the largest losses first: number of nodes, time, bound, and the time before."""
+    old = json.loads(before.read_text()) if before and before.exists() else {}
 
-        forward = torch.compile(loss_of, mode="reduce-overhead") if compiled else loss_of
+    def by_kernel(rows):
+        sums = collections.defaultdict(lambda: [0, 0.0, 0.0])
+        for kernel, _, _, ms, bound in rows:
+            sums[kernel] = [a + b for a, b in zip(sums[kernel], (1, ms, bound))]
+        return sums
 
-        def step():
-            optimizer.zero_grad(set_to_none=True)
-            forward(*inputs).backward()
-            optimizer.step()
-
-        for _ in range(5):
-            step()
-        torch.cuda.synchronize()
-        times = []
-        end = time.monotonic() + 2
-        while time.monotonic() < end:
-            start = time.perf_counter()
-            step()
-            torch.cuda.synchronize()
-            times.append(1e3 * (time.perf_counter() - start))
-        return round(float(np.median(times)), 3)
+    lines = ["| step | kernel | count | ms | bound, ms | before, ms |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    for network, precisions in nodes.items():
+        for precision, rows in precisions.items():
+            sums, earlier = by_kernel(rows), by_kernel(old.get(network, {}).get(precision, []))
+            total = [sum(row[i] for row in sums.values()) for i in range(3)]
+            for kernel, row in [("all", total), *sorted(sums.items(), key=lambda item: item[1][2] - item[1][1])[:12]]:
+                was = sum(r[1] for r in earlier.values()) if kernel == "all" else earlier.get(kernel, [0, 0])[1]
+                cells = [f"{network} {precision}" if kernel == "all" else "", kernel, str(row[0]), f"{row[1]:.3f}",
+                         f"{row[2]:.3f}", f"{was:.3f}" if was else ""]  # fmt: skip
+                lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = lambda text: text.split(",")  # noqa: E731
     parser.add_argument("--command", required=True, type=Path)
     parser.add_argument("--tests", required=True, type=Path)
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--on-host", action="store_true")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="names of stages")
+    parser.add_argument("--only", type=names, help="names of stages")
+    parser.add_argument("--filter", help="the tests to run, as googletest's filter")
+    parser.add_argument("--precisions", type=names, default=list(PRECISIONS))
+    parser.add_argument("--no-peers", dest="peers", action="store_false", help="without PyTorch's times")
+    parser.add_argument("--before", type=Path, default=ROOT / "docs/gpu_nodes.json", help="an earlier nodes.json")
+    parser.add_argument("--seconds", type=float, default=1, help="for each step that is timed [1]")
+    parser.add_argument("--minutes", type=float, default=7, help="no stage goes on after that [7]")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     check = Check(options)
     check.stage("machine", check.machine)
-    check.stage("digits", lambda: check.training("digits", 20 if not options.on_host else 3, 16))
-    check.stage("gpt", lambda: check.training("gpt", 20 if not options.on_host else 2, 2))
-    check.stage("tests", check.tests)
+    with tempfile.TemporaryDirectory() as folder:
+        networks = {}
+        for name in BENCHMARKS if not options.on_host else ():
+            if check.wants(name) or (name == "gpt2" and check.wants("counters")):
+                (Path(folder) / name).mkdir()
+                networks[name] = Network(check, name, Path(folder) / name)
+        steps = (20, 20) if not options.on_host else (3, 2)
+        with ThreadPoolExecutor(3) as pool:
+            pool.submit(check.stage, "digits", lambda: check.training("digits", steps[0], 16))
+            pool.submit(check.stage, "gpt", lambda: check.training("gpt", steps[1], 2))
+            pool.submit(check.stage, "tests", check.tests)
+        if options.peers:  # the GPU is for what is timed alone, once every worker waits
+            while any(n.is_alive() and n.answers.empty() for n in networks.values()) and check.left() > 1:
+                time.sleep(0.1)
+        else:
+            for network in networks.values():
+                network.join(check.left())
+        for name, network in networks.items():
+            check.stage(name, lambda network=network: check.benchmark(network))
+        if "gpt2" in networks:
+            check.stage("counters", lambda: check.counters(networks["gpt2"]))
+        for network in networks.values():
+            network.process.kill()
     if not options.on_host:
-        for title, (network, sizes) in BENCHMARKS.items():
-            check.stage(title, lambda network=network, sizes=sizes: check.benchmark(network, sizes))
         for tool in "memcheck", "racecheck":
             check.stage(tool, lambda tool=tool: check.sanitizer(tool))
     return 0 if all(row["ok"] for row in check.rows) else 1
