@@ -100,11 +100,13 @@ std::optional<Masking> masking_of(const NodeSpec& spec, const AttentionOperands&
   return std::nullopt;
 }
 
-// Returns the layout of [batch, heads, queries, keys], with size 1 on axes that the mask broadcasts.
-CudnnLayout mask_layout(const NodeSpec& spec, int input) {
-  Shape shape = spec.in_shape(input);
+// Returns [batch, heads, queries, keys], with size 1 on axes that the mask broadcasts. Where all queries share a row,
+// gradients read a copy with a row for each of them: on an H200 with cuDNN 9.19 the library's dq was wrong for masks
+// [2, 1, 1, 37] and [2, 1, 1, 128].
+Sizes sizes_of_mask(const NodeSpec& spec) {
+  Shape shape = spec.in_shape(mask_input(spec));
   shape.insert(shape.begin(), 4 - shape.size(), 1);
-  return contiguous(shape);
+  return shape;
 }
 
 // Whether the library's gradients are right for these numbers of queries and keys. Its kernels process keys in tiles of
@@ -143,7 +145,12 @@ std::optional<Description> describe(const NodeSpec& spec, bool backward) {
   const Sizes& q = d.tensors[id_of(kQ)].sizes;
   if (backward && !has_right_gradients(*masking, q[2], d.tensors[id_of(kK)].sizes[2])) return std::nullopt;
   for (const int64_t id : {kHighest, kSum, kLogSumExp}) d.tensors[id] = contiguous({q[0], q[1], q[2], 1});
-  if (*masking == Masking::kAdded) d.tensors[kMask] = mask_layout(spec, mask_input(spec));
+  if (*masking == Masking::kAdded) {
+    Sizes mask = sizes_of_mask(spec);
+    if (backward && mask[3] == 1) return std::nullopt;
+    if (backward) mask[2] = q[2];
+    d.tensors[kMask] = contiguous(mask);
+  }
   return d;
 }
 
@@ -300,6 +307,11 @@ class Tensors {
  public:
   Tensors(const NodeSpec& spec, const Description& d, Workspace* workspace)
       : type_(d.type), adds_mask_(d.masking == Masking::kAdded), mask_(mask_input(spec)) {
+    if (adds_mask_ && sizes_of_mask(spec) != d.tensors.at(kMask).sizes) {
+      const Sizes& sizes = d.tensors.at(kMask).sizes;
+      const auto bytes = static_cast<size_t>(num_elements(sizes)) * sizeof(float);
+      repeated_ = RepeatedRows{sizes[0] * sizes[1], sizes[2], sizes[3], workspace->reserve(bytes).offset};
+    }
     for (const AttentionTensor tensor : tensors_of(d.backward)) {
       const NodePlace place = place_of(spec, tensor);
       const auto first = static_cast<size_t>(heads_of(spec, tensor).starts.front());
@@ -322,6 +334,11 @@ class Tensors {
       addresses[id] = static_cast<char*>(copy ? copy->in(launch) : place.in(launch)) + offset;
     }
     if (adds_mask_) addresses[kMask] = const_cast<void*>(launch.inputs[mask_]);
+    if (repeated_) {
+      auto* const rows = reinterpret_cast<float*>(launch.scratch<char>() + repeated_->offset);
+      repeat_rows(launch, repeated_->matrices, repeated_->rows, repeated_->columns, launch.in<float>(mask_), rows);
+      addresses[kMask] = rows;
+    }
     return addresses;
   }
   // Widens results to float32.
@@ -351,9 +368,16 @@ class Tensors {
     return found == copies_.end() ? nullptr : &*found;
   }
 
+  // A copy of a mask with one row per matrix, which has that row several times.
+  struct RepeatedRows {
+    int64_t matrices, rows, columns;
+    size_t offset;  // in the workspace
+  };
+
   DType type_;
   bool adds_mask_;
   int mask_;
+  std::optional<RepeatedRows> repeated_;
   std::vector<Part> tensors_;
   std::vector<Copy> copies_;
 };

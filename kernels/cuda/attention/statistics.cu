@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/math/vector_math.h"
 
@@ -26,6 +27,13 @@ __global__ void clear_hidden(int64_t n, ResultRows rows, float hidden, const flo
   for (int64_t column = 0; column < rows.width; ++column) to[column] = 0;
 }
 
+__global__ void copy_to_rows(int64_t n, Divider columns, Divider rows, const float* x, float* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const int64_t row = columns.quotient(i), column = i - row * columns.divisor();
+  y[i] = x[rows.quotient(row) * columns.divisor() + column];
+}
+
 }  // namespace
 
 void log_sum_exp(const Launch& launch, int64_t n, const float* highest, const float* sum, bool guarded, float* result) {
@@ -35,6 +43,10 @@ void log_sum_exp(const Launch& launch, int64_t n, const float* highest, const fl
 void hide_rows(const Launch& launch, int64_t n, const ResultRows& rows, float hidden, const float* highest, float* sum,
                void* y) {
   enqueue_each(launch, "clear_hidden", clear_hidden, n, rows, hidden, highest, sum, static_cast<uint16_t*>(y));
+}
+
+void repeat_rows(const Launch& launch, int64_t matrices, int64_t rows, int64_t columns, const float* x, float* y) {
+  enqueue_each(launch, "copy_to_rows", copy_to_rows, matrices * rows * columns, Divider(columns), Divider(rows), x, y);
 }
 
 }  // namespace onnx_train::cuda

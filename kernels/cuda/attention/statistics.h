@@ -1,4 +1,4 @@
-// Conversions between the row statistics of cuDNN's attention and those that a plan keeps.
+// What stands between cuDNN's attention and what a plan keeps: the statistics of rows, and masks.
 #pragma once
 
 #include <cstdint>
@@ -22,5 +22,8 @@ struct ResultRows {
 // Sets rows whose highest score is at most `hidden` to 0, and their sums to NaN; n = batch heads rows.
 void hide_rows(const Launch& launch, int64_t n, const ResultRows& rows, float hidden, const float* highest, float* sum,
                void* y);
+
+// y[matrix, row, column] = x[matrix, column]
+void repeat_rows(const Launch& launch, int64_t matrices, int64_t rows, int64_t columns, const float* x, float* y);
 
 }  // namespace onnx_train::cuda

@@ -11,14 +11,19 @@
 namespace onnx_train::cuda {
 namespace {
 
-template <int kRowThreads, typename S>
-__global__ void find_extremum(AxisView view, int64_t size, LeaderOrder order, const S* x, int64_t* y) {
+template <int kRowThreads, bool kLargest, typename S>
+__global__ void find_extremum(AxisView view, int64_t size, bool last, const S* x, int64_t* y) {
   using Threads = RowThreads<kRowThreads>;
   using T = Computed<S>;
   if (Threads::row() >= view.lines()) return;
+  const LeaderOrder order{kLargest, last};
   Leader<T> best{T{}, -1};
-  for_each_in_row<kRowThreads>(x, view.line(Threads::row()), size, view.inner, [&](int64_t i, S value) {
-    best = order.best(best, {widened(value), i});
+  // A thread's indices ascend, so that values alone decide between its elements.
+  for_each_in_row<kRowThreads>(x, view.line(Threads::row()), size, view.inner, [&](int64_t i, S stored) {
+    const T value = widened(stored);
+    const bool is_better =
+        last ? !comes_before(kLargest, best.value, value) : comes_before(kLargest, value, best.value);
+    if (is_better || best.index < 0) best = {value, i};
   });
   best = Threads::merge(best, [=](const Leader<T>& a, const Leader<T>& b) { return order.best(a, b); });
   if (Threads::first() == 0) y[Threads::row()] = best.index;
@@ -29,11 +34,11 @@ Prepared prepare_extremum(const NodeSpec& spec) {
   const Extremum extremum = extremum_of(spec);
   const AxisView x = extremum.x;
   const int64_t size = extremum.size;
-  const LeaderOrder order{kLargest, extremum.last};
+  const bool last = extremum.last;
   const auto prepare = [&]<typename S>(S) -> std::function<void(const Launch&)> {
     return [=](const Launch& launch) {
       enqueue_lines<Computed<S>>(
-          launch, "find_extremum", x, [](auto threads) { return find_extremum<threads(), S>; }, x, size, order,
+          launch, "find_extremum", x, [](auto threads) { return find_extremum<threads(), kLargest, S>; }, x, size, last,
           launch.in<S>(0), launch.out<int64_t>());
     };
   };
