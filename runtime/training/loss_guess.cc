@@ -109,11 +109,12 @@ class Guess {
     }
     return rest;
   }
+  // A size of -1 is unknown, as those of pictures on disk are.
   static bool fits(const Dims& wanted, const Shape& shape) {
     const Dims expected = without_ones(wanted), found = without_ones(Dims(shape.begin(), shape.end()));
     if (expected.size() != found.size()) return false;
     for (size_t i = 1; i < expected.size(); ++i) {
-      if (expected[i].known() && expected[i] != found[i]) return false;
+      if (expected[i].known() && found[i] != Dim(-1) && expected[i] != found[i]) return false;
     }
     return true;
   }

@@ -10,12 +10,15 @@
 
 #include <png.h>
 
+#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/table_metadata.h"
 #include "runtime/data/gather_ahead.h"
 #include "runtime/data/images/augment.h"
 #include "runtime/data/images/rows.h"
 #include "runtime/data/source.h"
+#include "runtime/training/loss_guess.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/error_of.h"
 
 namespace onnx_train {
@@ -201,6 +204,18 @@ TEST(Pictures, MasksMoveWithThem) {
               HasSubstr("has 8 x 8 pixels"));
   fs::remove(root + "masks/one.png");
   EXPECT_THAT(error_of([&] { find_pictures(root, true); }), HasSubstr("images/one.png has no mask"));
+}
+
+// The sizes of masks are unknown until they are read.
+TEST(Pictures, MasksGuessTheLossOfAModelOfPixels) {
+  const std::string root = folder("guessed_masks");
+  write_png_file(root + "images/one.png", 5, 6, 3, pixels(3, 5, 6, 1));
+  write_png_file(root + "masks/one.png", 5, 6, 1, pixels(1, 5, 6, 1));
+  Model model = empty_model();
+  Builder b(model.graph.get());
+  const Var x = b.var(model.graph->add_input("x", {DType::kFloat, Dims{"N", 3, 5, 6}}));
+  model.graph->add_output(b.op("Neg", {x}).value());
+  EXPECT_EQ(guess_loss(model, root, ReadOptions{{}, DataRole::kTrain, {}, {}}).loss, "cross_entropy");
 }
 
 TEST(Pictures, AreMixedWithTheirClasses) {
