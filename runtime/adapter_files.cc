@@ -66,14 +66,14 @@ bool is_bare(const AdapterPart& part) {
   return part.part == parts::kScale || part.part == parts::kInputScale || part.part == parts::kMagnitude;
 }
 
-// PEFT has a column of an IA3 layer's outputs, a row of its inputs, DoRA's magnitudes, and (1, n, 1, 1) for
-// convolutions.
-Tensor in_peft_form(const AdapterPart& part, const Tensor& tensor) {
+// PEFT has a column of an IA3 layer's outputs, a row of its inputs, a vector of DoRA's magnitudes, and (1, n, 1, 1) for
+// convolutions, whose weights have `rank` axes.
+Tensor in_peft_form(const AdapterPart& part, const Tensor& tensor, int64_t rank) {
   if (!is_bare(part)) return tensor;
   const int64_t size = tensor.size();
-  if (tensor.shape().size() > 1) {
-    Shape shape = {1};
-    shape.insert(shape.end(), tensor.shape().begin(), tensor.shape().end());
+  if (rank > 2) {
+    Shape shape(static_cast<size_t>(rank), 1);
+    shape[1] = size;
     return tensor.reshaped(shape);
   }
   if (part.part == parts::kMagnitude) return tensor;
@@ -164,11 +164,8 @@ TensorMap read_tensors(const std::string& path, AdapterSpec* spec) {
       const Shape own = shape.size() > 2 ? Shape(shape.begin() + 1, shape.end()) : Shape{tensor.size()};
       arrays[of_input ? module + std::string(kInputScaleSuffix) : name] = tensor.reshaped(own);
       continue;
-    } else if (name.ends_with(kMagnitudeSuffix) && tensor.shape().size() > 2) {
-      arrays[name] = tensor.reshaped(Shape(tensor.shape().begin() + 1, tensor.shape().end()));
-      continue;
     }
-    arrays[name] = tensor;
+    arrays[name] = name.ends_with(kMagnitudeSuffix) ? tensor.reshaped({tensor.size()}) : tensor;
   }
   if (targets.empty() && inputs.empty()) fail_as(ErrorCode::kFile, path, " holds no adapter of a layer");
   spec->targets.assign(targets.begin(), targets.end());
@@ -195,7 +192,9 @@ std::vector<std::string> save_adapters(const Model& training, const std::string&
     targets.insert(module);
     if (part.part == parts::kInputScale) inputs.insert(module);
     const std::string name = scale ? module + std::string(kScaleSuffix) : part.tensor;
-    tensors[std::string(kPrefix) + name] = in_peft_form(part, contents_of(*value));
+    const Value* weight = graph.find(part.weight);
+    const int64_t rank = weight && weight->has_rank() ? weight->rank() : 2;
+    tensors[std::string(kPrefix) + name] = in_peft_form(part, contents_of(*value), rank);
   }
   for (const EntryPoint& entry : training.entry_points) {
     for (const Binding& binding : entry.update_bindings) {

@@ -5,6 +5,7 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/geometry/indexing/places.h"
+#include "onnx_passes/functions/dynamic_map.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/inlining.h"
@@ -40,7 +41,7 @@ struct Operands {
 UpdateRule rule_of(const onnx::NodeProto& node, const Operands& operands) {
   UpdateRule rule;
   math::UpdateParameters& p = rule.parameters;
-  p.decoupled = node.op_type() == "AdamW";
+  p.decoupled = node.op_type() == "AdamW" || node.op_type() == "AdamW8bit";
   p.nesterov = number(node, "nesterov") != 0;
   p.decay = number(node, "weight_decay");
   p.momentum = number(node, "momentum");
@@ -52,7 +53,7 @@ UpdateRule rule_of(const onnx::NodeProto& node, const Operands& operands) {
   p.formula = !is_sgd                 ? math::UpdateFormula::kAdam
               : node.input(2).empty() ? math::UpdateFormula::kSgd
                                       : math::UpdateFormula::kMomentum;
-  const int first = is_sgd ? 3 : 4;  // step, learning_rate and grad_scale are consecutive inputs
+  const int first = node.input_size() - 3;  // step, learning_rate and grad_scale are the last inputs
   rule.step = operands.number(node.input(first));
   rule.rate = operands.number(node.input(first + 1));
   rule.scale = operands.number(node.input(first + 2));
@@ -104,6 +105,16 @@ MultiTensorUpdate describe_one(const NodeSpec& spec) {
   return all;
 }
 
+}  // namespace
+
+UpdateRule quantized_update_rule(const NodeSpec& spec) {
+  Operands operands{spec, {}, {}};
+  const onnx::NodeProto node = as_message(spec, &operands.inputs, &operands.outputs);
+  return rule_of(node, operands);
+}
+
+namespace {
+
 bool has_supported_types(const NodeSpec& spec, int first_scalar) {
   for (int i = 0; i < spec.num_outputs(); ++i) {
     if (!spec.has_output(i)) return false;
@@ -111,6 +122,18 @@ bool has_supported_types(const NodeSpec& spec, int first_scalar) {
   return is_float_or_double(spec.in_type(0)) && spec.in_type(first_scalar) == DType::kInt64 &&
          is_float_or_double(spec.in_type(first_scalar + 1)) && is_float_or_double(spec.in_type(first_scalar + 2));
 }
+
+}  // namespace
+
+bool supports_quantized_update(const NodeSpec& spec) {
+  const DType dtype = spec.in_type(0);
+  return has_supported_types(spec, 6) && spec.in_type(1) == dtype && spec.in_type(2) == DType::kUint8 &&
+         spec.in_type(3) == dtype && spec.in_type(4) == DType::kUint8 && spec.in_type(5) == dtype &&
+         spec.in_size(2) == spec.in_size(3) * kQuantizedBlock && spec.in_size(4) == spec.in_size(2) &&
+         spec.in_size(0) <= spec.in_size(2) && spec.in_size(5) == spec.in_size(3);
+}
+
+namespace {
 
 // ---- Many tensors: the updates in the body of the call
 

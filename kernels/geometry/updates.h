@@ -53,4 +53,10 @@ const std::vector<UpdateRow>& update_rows();
 // Whether the node is the update of one tensor by one of these operators.
 bool is_update_of_one(const Node& node);
 
+// AdamW8bit, with moments in blocks of bytes (math/dynamic_map.h). Inputs w, g, state1, absmax1, state2, absmax2 and
+// the scalars; outputs next_w and the next of inputs 2 to 5.
+UpdateRule quantized_update_rule(const NodeSpec& spec);
+bool supports_quantized_update(const NodeSpec& spec);
+inline std::vector<InPlace> quantized_update_in_place() { return {{0, 0}, {1, 2}, {2, 3}, {3, 4}, {4, 5}}; }
+
 }  // namespace onnx_train

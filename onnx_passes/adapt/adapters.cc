@@ -178,7 +178,8 @@ class AdapterInsertion {
     Value* result = layer.result();
     const Tensor initial = magnitude_of(layer, contents_of(*layer.weight));
     const Var magnitude = b.var(parameter(layer, parts::kMagnitude, "", initial));
-    const Var ratio = magnitude / call(b, "StopGradient", {norm_with(&b, layer, down, up, magnitude)});
+    Var ratio = magnitude / call(b, "StopGradient", {norm_with(&b, layer, down, up)});
+    if (layer.is_convolution()) ratio = over_places(&b, layer, ratio);
     Var product = b.var(result);
     if (spec_.dropout > 0) {
       // Its weight is none of a layer, which would have an adapter of its own.
@@ -194,8 +195,15 @@ class AdapterInsertion {
     if (reads_result) reads_result->set_input(0, result);
   }
 
-  // |W + s B A| of each output, in the form of the magnitude.
-  Var norm_with(Builder* b, const LinearLayer& layer, Var down, Var up, Var magnitude) const {
+  // A number for each channel [out] as [out, 1, ..], for all places of a convolution's result.
+  static Var over_places(Builder* b, const LinearLayer& layer, Var channels) {
+    Shape shape = {layer.out()};
+    for (int64_t i = 2; i < layer.weight->rank(); ++i) shape.push_back(1);
+    return reshape(channels, b->ints(shape));
+  }
+
+  // |W + s B A| of each output.
+  Var norm_with(Builder* b, const LinearLayer& layer, Var down, Var up) const {
     Var weight = b->var(layer.weight);
     if (layer.factor != 1) weight = weight * layer.factor;
     Var low;
@@ -206,8 +214,7 @@ class AdapterInsertion {
     } else {
       low = layer.out_first ? matmul(up, down) : matmul(transpose(down, {1, 0}), transpose(up, {1, 0}));
     }
-    const Var norm = b->op("ReduceL2", {weight + low * spec_.scale(spec_.rank), b->ints(axes)}, {{"keepdims", 0}});
-    return layer.is_convolution() ? reshape(norm, b->ints(magnitude.type().shape())) : norm;
+    return b->op("ReduceL2", {weight + low * spec_.scale(spec_.rank), b->ints(axes)}, {{"keepdims", 0}});
   }
 
   // What the layer adds to its product; Var() for nothing.
@@ -216,11 +223,7 @@ class AdapterInsertion {
     Value* input = layer.node->input(2);
     if (!input) return {};
     Var bias = b->var(input);
-    if (layer.is_convolution()) {
-      Shape shape = {layer.out()};
-      for (int64_t i = 2; i < layer.weight->rank(); ++i) shape.push_back(1);
-      return reshape(bias, b->ints(shape));
-    }
+    if (layer.is_convolution()) return over_places(b, layer, bias);
     const float beta = layer.node->attr("beta", 1.0f);
     return beta == 1 ? bias : bias * static_cast<double>(beta);
   }

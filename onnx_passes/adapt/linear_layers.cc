@@ -154,9 +154,7 @@ std::vector<double> norms_of_outputs(const LinearLayer& layer, const Tensor& w) 
 
 Tensor magnitude_of(const LinearLayer& layer, const Tensor& w) {
   const std::vector<double> norms = norms_of_outputs(layer, w);
-  Shape shape = {layer.out()};
-  for (int64_t i = 2; i < layer.weight->rank(); ++i) shape.push_back(1);
-  Tensor magnitude(w.dtype(), shape);
+  Tensor magnitude(w.dtype(), {layer.out()});
   for (int64_t i = 0; i < magnitude.size(); ++i) {
     magnitude.set(i, norms[static_cast<size_t>(i)]);
     if (magnitude.at(i) == 0) {

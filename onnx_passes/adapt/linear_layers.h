@@ -63,7 +63,7 @@ void for_each_element(const LinearLayer& layer, const F& f) {
 
 // |w| for each output of the layer, times Gemm's alpha; `w` has the form of its weight.
 std::vector<double> norms_of_outputs(const LinearLayer& layer, const Tensor& w);
-// The same as the magnitude of DoRA: [out], of a convolution [out, 1, ..]. Throws Error where one is zero.
+// The same as the magnitude of DoRA, [out]. Throws Error where one is zero.
 Tensor magnitude_of(const LinearLayer& layer, const Tensor& w);
 
 // A tensor uniform in ±bound. The numbers depend only on type, shape, `seed` and `name`.

@@ -142,6 +142,7 @@ class Merge {
     if (!node || node->num_inputs() < 2 || !node->input(1)) return false;
     const Node* second = node->input(1)->producer();
     const Node* ratio = second && second->is("Mul") && second->input(1) ? second->input(1)->producer() : nullptr;
+    if (ratio && ratio->is("Reshape")) ratio = ratio->input(0)->producer();  // of a convolution
     return node->input(1) == &part || (second && second->is("Transpose") && second->input(0) == &part) ||
            (node->is("Add") && ratio && ratio->is("Div") && ratio->input(0) == &part);
   }

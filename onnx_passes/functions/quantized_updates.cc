@@ -1,49 +1,12 @@
 // AdamW with moments of 8 bits (Dettmers et al. 2022): each block of 256 elements has a scale, the largest magnitude in
-// it, and each element the place in a map of 256 numbers, bitsandbytes' "dynamic" one.
-//
-// The map has decades. Decade j = first..last has 2ʲ numbers, the middles of as many equal parts of
-// [0.1, 1]·10^(j - last). Before the first decade is 0, after the last one 1. Moments with signs have the decades 0 to
-// 6 on both sides of zero (without -1), others 1 to 7.
-#include <cmath>
-
+// it, and each element the place of a number in a map (dynamic_map.h).
+#include "onnx_passes/functions/dynamic_map.h"
 #include "onnx_passes/functions/update_body.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
-#include "onnx_passes/training/optimizer_table.h"
 
 namespace onnx_train {
 namespace {
-
-struct DynamicMap {
-  int first, last;
-  bool has_signs;
-
-  double scale(int decade) const { return std::pow(10.0, decade - last); }
-  // The numbers of a decade, from 0 on.
-  double number(int decade, int i) const { return scale(decade) * (0.1 + 0.9 * (i + 0.5) / (1 << decade)); }
-  double least() const { return number(first, 0); }
-  double largest(int decade) const { return number(decade, (1 << decade) - 1); }
-
-  std::vector<double> magnitudes() const {
-    std::vector<double> all = {0};
-    for (int decade = first; decade <= last; ++decade) {
-      for (int i = 0; i < 1 << decade; ++i) all.push_back(number(decade, i));
-    }
-    all.push_back(1);
-    return all;
-  }
-  // All 256, ascending.
-  std::vector<double> numbers() const {
-    std::vector<double> all = magnitudes();
-    if (!has_signs) return all;
-    std::vector<double> both;
-    for (size_t i = all.size() - 2; i > 0; --i) both.push_back(-all[i]);
-    both.insert(both.end(), all.begin(), all.end());
-    return both;
-  }
-};
-constexpr DynamicMap kSigned = {0, 6, true}, kUnsigned = {1, 7, false};
-constexpr double kZeroPlace = 127;  // of the map with signs
 
 class QuantizedMoments {
  public:
@@ -113,8 +76,8 @@ FunctionText adamw_8bit(const FunctionCall& call) {
   }
   g = f.op("Reshape", {g, f.constant("blocks", concat("int64[2] {-1, ", kQuantizedBlock, "}"))});
   const UpdateTerm beta1 = f.attribute("beta1"), beta2 = f.attribute("beta2"), t = f.step();
-  const UpdateTerm m = moments.stored("state1", "absmax1", kSigned) * beta1 + g * (1 - beta1);
-  const UpdateTerm v = moments.stored("state2", "absmax2", kUnsigned) * beta2 + g * g * (1 - beta2);
+  const UpdateTerm m = moments.stored("state1", "absmax1", kSignedMap) * beta1 + g * (1 - beta1);
+  const UpdateTerm v = moments.stored("state2", "absmax2", kUnsignedMap) * beta2 + g * g * (1 - beta2);
   UpdateTerm change =
       m / (sqrt(v) / sqrt(1 - pow(beta2, t)) + f.attribute("epsilon")) * (f.rate() / (1 - pow(beta1, t)));
   if (rest > 0) {
@@ -124,8 +87,8 @@ FunctionText adamw_8bit(const FunctionCall& call) {
   }
   change = f.op("Reshape", {change, f.shape_of_weight()});
   f.next("w", f.decayed_weight() - change);
-  moments.store("state1", "absmax1", kSigned, m);
-  moments.store("state2", "absmax2", kUnsigned, v);
+  moments.store("state1", "absmax1", kSignedMap, m);
+  moments.store("state2", "absmax2", kUnsignedMap, v);
   return f.text();
 }
 

@@ -58,7 +58,7 @@ enum class Traffic {
   kAll,
   kNone,     // nothing: the result follows from the shape of input 0
   kWritten,  // of input 0, at most as many elements as it writes
-  kGiven,    // of input 0 and output 0, as many elements as input 1 has
+  kGiven,    // of each output and what it was, as many elements as input 1 has
 };
 
 // A range of a node's inputs, [begin, end).

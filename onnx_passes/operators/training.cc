@@ -23,6 +23,10 @@ constexpr const char* kSgd = "w[S...] g[S...] none! " STEP
 constexpr const char* kAdam =
     "w[S...] g[S...] exp_avg[S...] exp_avg_sq[S...] " STEP
     " @beta1?[] @beta2?[] @epsilon?[] @weight_decay?[] -> next_w[S...] next_exp_avg[S...] next_exp_avg_sq[S...]";
+constexpr const char* kAdamW8bit =
+    "w[S...] g[S...] state1:any[B, Q] absmax1[B, 1] state2:any[B, Q] absmax2[B, 1] " STEP
+    " @beta1?[] @beta2?[] @epsilon?[] @weight_decay?[] -> next_w[S...] next_state1:any[B, Q] next_absmax1[B, 1] "
+    "next_state2:any[B, Q] next_absmax2[B, 1]";
 constexpr const char* kSparseAdam =
     "w[R, C, S...] g[R, C, S...] exp_avg[R, C, S...] exp_avg_sq[R, C, S...] " STEP
     " @beta1?[] @beta2?[] @epsilon?[] @weight_decay?[] -> next_w[R, C, S...] next_exp_avg[R, C, S...] "
@@ -49,6 +53,7 @@ std::vector<Operator> training_operators() {
                "w[R, S...] rows[P, S...] places:int64[P] learning_rate:float[] grad_scale:float[] -> next_w[R, S...]",
                kDomain, kOneFloat}
           .moving(Traffic::kGiven),
+      {"AdamW8bit", kAdamW8bit, kDomain, kOneFloat},
       {"SparseAdam", kSparseAdam, kDomain, kOneFloat},
       Operator{"SparseAdamRows", kSparseAdamRows, kDomain, kOneFloat}.moving(Traffic::kGiven),
       {"Updates", "x*:any -> y*:any", kDomain},  // the kernel reads the calls in its body

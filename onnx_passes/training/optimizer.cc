@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 
+#include "onnx_passes/functions/dynamic_map.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"

@@ -34,15 +34,12 @@ struct Hyperparameter {
   std::vector<const char*> choices = {};  // of kChoice; the value is the place in the list
 };
 
-// Elements that share a scale where moments are stored in 8 bits, as in bitsandbytes.
-inline constexpr int64_t kQuantizedBlock = 256;
-
 enum class SlotShape {
   kWeight,       // as the weight
   kScalar,       // one number
   kRows,         // the weight's, with 1 as the last size
   kColumns,      // the weight's, with 1 as the last but one
-  kBlocks,       // uint8: the weight's elements in rows of kQuantizedBlock, the last one filled up
+  kBlocks,       // uint8: the weight's elements in rows of kQuantizedBlock (dynamic_map.h), the last one filled up
   kBlockMaxima,  // a number for each of these rows
   kAverage,      // no state of its own: the weight that inference reads, where training reads another (raw_weights.h)
 };

@@ -71,6 +71,12 @@ TEST(Cost, BytesAreThoseThatMove) {
   const Var places = input("places", DType::kInt64, {3}), rate = input("rate", DType::kFloat, Dims{});
   const Var next = call_lowered(b, "SparseSgd", {t, rows, places, rate, rate});
   EXPECT_EQ(cost_of(*next.value()->producer()).bytes, 3 * 4 * 3 * 16 + 8 * 3);
+  // The same of three tensors: a table and its moments.
+  const Var step = input("step", DType::kInt64, Dims{});
+  const Attrs attrs = {
+      {"beta1", Tensor::scalar(0.9)}, {"beta2", Tensor::scalar(0.9)}, {"epsilon", Tensor::scalar(0.1)}};
+  const auto all = call_lowered(b, "SparseAdamRows", 3, {t, rows, places, t, t, step, rate, rate}, attrs);
+  EXPECT_EQ(cost_of(*all[0].value()->producer()).bytes, 7 * 4 * 3 * 16 + 8 * 3);
 }
 
 TEST(Cost, UnknownSizesCountAsOne) { EXPECT_EQ(flops("float[N, 7] a, float[7, 5] b", "y = MatMul(a, b)"), 2 * 7 * 5); }

@@ -97,3 +97,23 @@ def test_bench_counts_its_seconds_from_the_end_of_the_warm_up(training):
     assert steps[0]["ms"] > steps[-1]["ms"] and len(steps) >= 3 + 2
     # The seconds end after the last line is written, so its time is a little earlier.
     assert steps[-1]["end"] - steps[2]["end"] > 0.05 / 2
+
+
+@pytest.mark.parametrize("name, optimizer, node", [
+    ("dlrm", "sparse_adam", "SparseAdamRows"), ("mlp", "adamw8bit(min_8bit_size=1)", "AdamW8bit"),
+])  # fmt: skip
+def test_training_is_that_of_the_cpu(exported, tmp_path, name, optimizer, node):
+    example, path = exported(name, **(dict(rows=40) if name == "dlrm" else {}))
+    data, model = reference.repeated(example, batches=3), tmp_path / "train.onnx"
+    if name == "dlrm":
+        data["labels"] = (data["labels"] > 0).astype(data["labels"].dtype)
+    tool.run("build", path, "-o", model, "--loss", example.loss, "--optimizer", optimizer)
+    losses = {}
+    for device in "cpu", "cuda":
+        tool.run("fit", model, "--data", tool.save(tmp_path / "data.npz", data), "--steps", 8, "--batch-size", 6, "--lr", 2**-7,
+                 "--schedule", "constant", "--no-shuffle", "--dtype", "float64", "--device", device, "--out",
+                 tmp_path / device, command=tool.CUDA_ON_HOST)  # fmt: skip
+        assert node in tool.run("show", model, "--plan", "--batch", 6, "--device", device, command=tool.CUDA_ON_HOST)
+        losses[device] = tool.losses(tmp_path / device)
+    assert np.ptp(losses["cpu"]) > 0.01
+    np.testing.assert_allclose(losses["cuda"], losses["cpu"], rtol=1e-9)

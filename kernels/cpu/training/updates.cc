@@ -9,6 +9,7 @@
 #include "kernels/cpu/training/sgd.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/updates.h"
+#include "kernels/math/dynamic_map.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {
@@ -111,6 +112,72 @@ struct Updates {
   }
 };
 
+// ---- AdamW8bit: one block of bytes after the other
+
+template <typename T>
+struct MomentMap {
+  math::MapPlaces<T> places;
+  T numbers[kQuantizedBlock];
+
+  explicit MomentMap(const DynamicMap& map) : places(map) {
+    for (int i = 0; i < kQuantizedBlock; ++i) numbers[i] = places.number(static_cast<uint8_t>(i));
+  }
+
+  void load(const uint8_t* stored, T most, T* moments) const {
+#pragma omp simd
+    for (int64_t i = 0; i < kQuantizedBlock; ++i) moments[i] = numbers[stored[i]] * most;
+  }
+
+  // Returns the largest magnitude.
+  T store(const T* moments, uint8_t* stored) const {
+    T most = 0;
+#pragma omp simd reduction(max : most)
+    for (int64_t i = 0; i < kQuantizedBlock; ++i) most = std::max(most, std::abs(moments[i]));
+    const T unit = most > 0 ? most : T{1};
+    const math::MapPlaces<T> own = places;  // bytes may alias what `this` holds
+#pragma omp simd
+    for (int64_t i = 0; i < kQuantizedBlock; ++i) stored[i] = own.place(moments[i] / unit);
+    return most;
+  }
+};
+
+template <typename T>
+void update_quantized(const Launch& launch, int64_t size, int64_t blocks, const math::Adam<T>& step,
+                      const MomentMap<T>& signs, const MomentMap<T>& no_signs) {
+  const auto byte = [&](int i) { return launch.in<uint8_t>(i); };
+  const auto number = [&](int i) { return launch.in<T>(i); };
+  parallel_for(blocks, kElementGrain / kQuantizedBlock + 1, [&](int64_t begin, int64_t end) {
+    vectorized([&] {
+      T w[kQuantizedBlock], g[kQuantizedBlock], m[kQuantizedBlock], v[kQuantizedBlock];
+      for (int64_t b = begin; b < end; ++b) {
+        const int64_t first = b * kQuantizedBlock, n = std::min(kQuantizedBlock, size - first);
+        std::copy_n(number(0) + first, n, w);
+        std::copy_n(number(1) + first, n, g);
+        std::fill(w + n, w + kQuantizedBlock, T{0});
+        std::fill(g + n, g + kQuantizedBlock, T{0});
+        signs.load(byte(2) + first, number(3)[b], m);
+        no_signs.load(byte(4) + first, number(5)[b], v);
+        adam<T>(kQuantizedBlock, w, g, m, v, w, m, v, step);
+        std::copy_n(w, n, launch.out<T>(0) + first);
+        launch.out<T>(2)[b] = signs.store(m, launch.out<uint8_t>(1) + first);
+        launch.out<T>(4)[b] = no_signs.store(v, launch.out<uint8_t>(3) + first);
+      }
+    });
+  });
+}
+
+Prepared prepare_quantized_update(const NodeSpec& spec) {
+  Prepared prepared;
+  prepared.in_place = quantized_update_in_place();
+  prepared.run = dispatch_float(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return [rule = quantized_update_rule(spec), size = spec.in_size(0), blocks = spec.in_size(3),
+            signs = MomentMap<T>(kSignedMap), no_signs = MomentMap<T>(kUnsignedMap)](const Launch& launch) {
+      update_quantized<T>(launch, size, blocks, math::Adam<T>(coefficients_of_run(rule, launch)), signs, no_signs);
+    };
+  });
+  return prepared;
+}
+
 }  // namespace
 
 std::vector<Kernel> optimizer_kernels() {
@@ -124,6 +191,7 @@ std::vector<Kernel> optimizer_kernels() {
     };
     kernels.push_back({row.op, row.supports, prepare, kDomain});
   }
+  kernels.push_back({"AdamW8bit", supports_quantized_update, prepare_quantized_update, kDomain});
   kernels.push_back(global_norm_kernel());
   return kernels;
 }

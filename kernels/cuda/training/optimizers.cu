@@ -8,6 +8,7 @@
 #include "kernels/cuda/support/warp.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/updates.h"
+#include "kernels/math/dynamic_map.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {
@@ -144,6 +145,57 @@ Prepared prepare_updates(const MultiTensorUpdate& all) {
   return prepared;
 }
 
+// ---- AdamW8bit: a block of threads for each block of bytes
+
+template <typename T>
+struct QuantizedTensors {
+  const T *w, *g, *most1, *most2;
+  const uint8_t *stored1, *stored2;
+  T *next_w, *next_most1, *next_most2;
+  uint8_t *next_stored1, *next_stored2;
+};
+
+template <typename T>
+__global__ void update_quantized(int64_t size, QuantizedTensors<T> tensors, Rule rule, math::MapPlaces<T> signs,
+                                 math::MapPlaces<T> no_signs, const Fault* fault) {
+  if (fault->node != 0) return;
+  GPU_SHARED(coefficients, math::Coefficients);
+  if (threadIdx.x == 0) coefficients = rule.coefficients();
+  __syncthreads();
+  const int64_t b = blockIdx.x, i = b * kQuantizedBlock + threadIdx.x;
+  const bool is_element = i < size;
+  T m = signs.number(tensors.stored1[i]) * tensors.most1[b], v = no_signs.number(tensors.stored2[i]) * tensors.most2[b];
+  const T next =
+      math::Adam<T>(coefficients)(is_element ? tensors.w[i] : T{0}, is_element ? tensors.g[i] : T{0}, m, v, &m, &v);
+  if (is_element) tensors.next_w[i] = next;
+  const auto larger = [](T x, T y) { return x < y ? y : x; };
+  const T most1 = merge_block<kQuantizedBlock>(std::abs(m), larger), most2 = merge_block<kQuantizedBlock>(v, larger);
+  tensors.next_stored1[i] = signs.place(m / (most1 > T{0} ? most1 : T{1}));
+  tensors.next_stored2[i] = no_signs.place(v / (most2 > T{0} ? most2 : T{1}));
+  if (threadIdx.x == 0) tensors.next_most1[b] = most1, tensors.next_most2[b] = most2;
+}
+
+Prepared prepare_quantized_update(const NodeSpec& spec) {
+  Prepared prepared;
+  prepared.in_place = quantized_update_in_place();
+  prepared.run = dispatch_float(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return
+        [rule = quantized_update_rule(spec), size = spec.in_size(0), blocks = spec.in_size(3)](const Launch& launch) {
+          const QuantizedTensors<T> tensors = {launch.in<T>(0),        launch.in<T>(1),       launch.in<T>(3),
+                                               launch.in<T>(5),        launch.in<uint8_t>(2), launch.in<uint8_t>(4),
+                                               launch.out<T>(0),       launch.out<T>(2),      launch.out<T>(4),
+                                               launch.out<uint8_t>(1), launch.out<uint8_t>(3)};
+          const Rule of_run{
+              rule.parameters, {rule.step, launch}, {rule.rate, launch}, {rule.scale, launch}, /*guard=*/nullptr};
+          if (blocks == 0) return;
+          enqueue(launch, "update_quantized", update_quantized<T>, static_cast<unsigned>(blocks),
+                  static_cast<unsigned>(kQuantizedBlock), 0, size, tensors, of_run, math::MapPlaces<T>(kSignedMap),
+                  math::MapPlaces<T>(kUnsignedMap), launch.fault);
+        };
+  });
+  return prepared;
+}
+
 // ---- The norm of all gradients
 
 constexpr int kMostNormed = 96;
@@ -241,6 +293,7 @@ std::vector<Kernel> optimizer_kernels() {
     kernels.push_back(
         {row.op, row.supports, [&row](const NodeSpec& spec) { return prepare_updates(row.describe(spec)); }, kDomain});
   }
+  kernels.push_back({"AdamW8bit", supports_quantized_update, prepare_quantized_update, kDomain});
   kernels.push_back({"GlobalNorm", has_floats, prepare_global_norm, kDomain});
   return kernels;
 }

@@ -161,8 +161,10 @@ class EarlyUpdates {
 }  // namespace
 
 bool is_update(const Node& node) {
-  return is_update_of_one(node) || node.is("SparseSgd", kDomain) || node.is("SparseAdam", kDomain) ||
-         node.is("SparseAdamRows", kDomain);
+  if (node.domain() != kDomain) return false;
+  const std::string& op = node.op();
+  return is_update_of_one(node) || op == "SparseSgd" || op == "SparseAdam" || op == "SparseAdamRows" ||
+         op == "AdamW8bit";
 }
 
 bool update_early(Model& model, const std::function<bool(const Node&)>& may_reject, size_t least_bytes) {
