@@ -27,8 +27,8 @@ struct SessionOptions {
   // A run that updates the state fails if its loss is not finite, and then has changed no state where the device uses
   // host memory. Models with loss scaling skip such updates themselves.
   bool refuse_non_finite_loss = false;
-  Views views = {};       // over which "evaluate" and "predict" average
-  size_t max_plans = 16;  // the least recently used plan beyond that is dropped
+  TestTimeViews views = {};  // over which "evaluate" and "predict" average
+  size_t max_plans = 16;     // the least recently used plan beyond that is dropped
 };
 
 // What the runs of one entry point with inputs of given shapes take beside the state, in bytes.

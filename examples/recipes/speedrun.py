@@ -22,47 +22,48 @@ SIZE, CLASSES = 32, 10
 
 
 def shape(label, u, v):
-    """Where a shape of class `label` is, of the coordinates from its middle, in relation to its size. A mirror image
-    of a shape is of its class."""
-    distance, reach = np.hypot(u, v), np.maximum(abs(u), abs(v))
-    thin = 0.36
+    """Where a shape of class `label` is, by the coordinates from its middle, to the right and down, relative to its
+    size."""
+    distance, stem = np.hypot(u, v), u < -0.4
     return [
-        distance < 0.9,
-        (distance < 1) & (distance > 0.6),
-        reach < 0.8,
-        (reach < 0.9) & (reach > 0.5),
-        (np.minimum(abs(u), abs(v)) < thin / 1.5) & (reach < 1),
-        (np.minimum(abs(u + v), abs(u - v)) < thin) & (reach < 0.9),
-        (abs(u) < (v + 0.9) / 1.8) & (abs(v) < 0.9),
-        (np.floor(v * 2.5) % 2 == 0) & (reach < 1),
-        (np.floor(u * 2.5) % 2 == 0) & (reach < 1),
-        ((np.floor(u * 2) + np.floor(v * 2)) % 2 == 0) & (reach < 1),
-    ][label]
+        v > u,
+        v < -u,
+        stem | (v > 0.4),
+        stem | (v < -0.4),
+        (u < 0) & (distance < 0.95),
+        (distance < 1) & (distance > 0.6) & ((u < 0.3) | (abs(v) > 0.5)),
+        stem | (abs(v) < 0.18) | (abs(v) > 0.6),
+        abs(u + v) < 0.4,
+        stem | (abs(v) < 0.25),
+        stem | ((v > -0.2) & ((v < 0.2) | (u > 0.4))),
+    ][label] & (np.maximum(abs(u), abs(v)) < 0.95)
 
 
-def made(count, seed):
-    """(pixels uint8[count,3,32,32], labels): a shape somewhere on a shaded ground, lighter or darker than it in each
-    colour, with noise. No colour and no pixel alone says which shape, so that no linear model can."""
+def made(count, seed, mirrored):
+    """(pixels uint8[count,3,32,32], labels): a shape somewhere on a cloudy ground, lighter or darker than it in each
+    colour, so that no colour and no pixel says which shape it is, and no linear model can. `mirrored`: the part of the
+    shapes that is mirrored, and of the same class; another turned upside down may be one of another class."""
     random = np.random.default_rng(seed)
     y, x = np.mgrid[:SIZE, :SIZE]
     labels = np.arange(count) % CLASSES
     pixels = np.empty((count, 3, SIZE, SIZE), np.uint8)
     for i, label in enumerate(labels):
-        (row, column), size = random.uniform(11, 21, 2), random.uniform(6, 10)
-        slope = random.uniform(-2, 2, (3, 2, 1, 1))
-        ground = random.uniform(90, 166, (3, 1, 1)) + slope[:, 0] * (y - 16) + slope[:, 1] * (x - 16)
-        contrast = random.uniform(25, 70, (3, 1, 1)) * random.choice([-1, 1], (3, 1, 1))
-        inside = shape(label, (x - column) / size, (y - row) / size)
-        noise = random.normal(0, 20, (3, SIZE, SIZE))
-        pixels[i] = np.clip(ground + contrast * inside + noise, 0, 255)
+        (row, column), size = random.uniform(12, 20, 2), random.uniform(7, 10)
+        side = -1 if random.random() < mirrored else 1
+        inside = shape(label, side * (x - column) / size, (y - row) / size)
+        contrast = random.uniform(30, 70, (3, 1, 1)) * random.choice([-1, 1], (3, 1, 1))
+        clouds = np.kron(random.normal(0, 18, (3, 8, 8)), np.ones((4, 4)))
+        noise = random.normal(0, 4, (3, SIZE, SIZE))
+        pixels[i] = np.clip(random.uniform(90, 166, (3, 1, 1)) + contrast * inside + clouds + noise, 0, 255)
     return pixels, labels.astype(np.uint8)
 
 
-def write_made(folder, training=2000, test=1000):
-    """A folder as CIFAR-10's binary version is one."""
+def write_made(folder, training=1000, test=500):
+    """A folder as CIFAR-10's binary version is one. In the training's pictures all shapes look to one side, in the
+    test's half of them look to the other: a network must see mirror images to know these."""
     Path(folder).mkdir(exist_ok=True)
-    for name, count, seed in ("data_batch_1.bin", training, 0), ("test_batch.bin", test, 1):
-        pixels, labels = made(count, seed)
+    for name, count, mirrored in ("data_batch_1.bin", training, 0), ("test_batch.bin", test, 0.5):
+        pixels, labels = made(count, len(name), mirrored)
         records = np.concatenate([labels[:, None], pixels.reshape(count, -1)], 1)
         Path(folder, name).write_bytes(records.tobytes())
 
@@ -104,7 +105,7 @@ class Muon(torch.optim.Optimizer):
 # ---- The run
 
 BUILD = ["--loss", "cross_entropy(label_smoothing=0.2)", "--freeze", "whiten.weight,*.norm?.weight", "--ema", "0.8"]
-OPTIMIZER = "muon(lr=0.1, momentum=0.6, weight_decay=0.2, adamw_lr=0.01)"
+OPTIMIZER = "muon(lr=0.1, momentum=0.6, weight_decay=0.1, adamw_lr=0.03)"
 HEAD = "head.weight: use_muon=false, lr=2x"
 FIT = ["--preprocess", "normalize(cifar10)", "--augment", "flip, pad_crop(2)", "--schedule", "linear", "--best",
        "accuracy", "--tta", "flip"]  # fmt: skip

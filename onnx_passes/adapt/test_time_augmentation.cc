@@ -21,7 +21,7 @@ struct View {
   int64_t shift = 0;  // pixels down and right; negative: up and left
 };
 
-std::vector<View> all_views(const Views& views) {
+std::vector<View> all_views(const TestTimeViews& views) {
   std::vector<View> all = {{}};
   const auto with = [&](const auto& change) {
     const std::vector<View> before = all;
@@ -162,8 +162,8 @@ void replace_output(Graph* graph, Value* value, Value* mean) {
 
 }  // namespace
 
-Views parse_views(const std::string& text) {
-  Views views;
+TestTimeViews parse_views(const std::string& text) {
+  TestTimeViews views;
   if (text.empty()) return views;
   ExpressionReader reader(kOption, text);
   do {
@@ -191,7 +191,7 @@ Views parse_views(const std::string& text) {
   return views;
 }
 
-void average_over_views(Model* model, const Views& views, const std::string& entry) {
+void average_over_views(Model* model, const TestTimeViews& views, const std::string& entry) {
   if (views.empty()) return;
   Graph& graph = *model->graph;
   Graph* algorithm = nullptr;

@@ -11,7 +11,7 @@
 namespace onnx_train {
 
 // Each doubles the views but `shift`, which adds two to each.
-struct Views {
+struct TestTimeViews {
   bool flip = false, vflip = false;  // left and right, top and bottom change places
   int64_t shift = 0;  // pixels: up and left, down and right; what comes from outside is the picture reflected
 
@@ -19,12 +19,12 @@ struct Views {
 };
 
 // "flip, vflip, shift(1)", each at most once; none for "". Throws Error that names the column.
-Views parse_views(const std::string& text);
+TestTimeViews parse_views(const std::string& text);
 
 // Appends a copy of the network for each view of its pictures: all float inputs [N,C,H,W] or [N,H,W,C] with 1 or 3
 // channels; where both ends have that, channels come first. What `entry` reads of the network ("predict": its outputs)
 // becomes the mean over all views. That must be floats [batch] or [batch, classes]: pixels would have to be moved back.
 // Other entry points of the model must not be used any more. Throws Error that names the input or the output.
-void average_over_views(Model* model, const Views& views, const std::string& entry);
+void average_over_views(Model* model, const TestTimeViews& views, const std::string& entry);
 
 }  // namespace onnx_train

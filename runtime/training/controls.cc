@@ -25,7 +25,9 @@ std::optional<double> built_control(const Model& model, const char* role) {
     if (!control || !control->is_initializer()) continue;
     const Tensor value = contents_of(*control);
     if (value.size() != 1) continue;
-    return value.dtype() == DType::kFloat ? shortest(value.data<float>()[0]) : value.at(0);
+    // A model that was widened to float64 holds float32 numbers, too.
+    const auto narrow = static_cast<float>(value.at(0));
+    return narrow == value.at(0) ? shortest(narrow) : value.at(0);
   }
   return {};
 }

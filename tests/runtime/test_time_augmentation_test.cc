@@ -162,7 +162,7 @@ TEST(TestTimeAugmentation, WhatCannotBeAveragedIsNamed) {
 }
 
 TEST(TestTimeAugmentation, AListOfViewsIsParsed) {
-  const Views views = parse_views("shift(2), vflip");
+  const TestTimeViews views = parse_views("shift(2), vflip");
   EXPECT_TRUE(views.vflip && !views.flip && views.shift == 2);
   EXPECT_TRUE(parse_views("").empty());
   EXPECT_THAT(error_of([] { parse_views("flop"); }), HasSubstr("there is no view 'flop'"));
