@@ -68,3 +68,5 @@ def test_what_cannot_be_averaged_is_refused(tmp_path):
     assert "--tta takes pictures, float[N,C,H,W]" in error and "the model's inputs are 'x'" in error
     assert "there is no view 'flp'" in tool.run("eval", model, "--data", data, "--tta", "flp", status=2)
     assert not to.exists()
+    weights = tmp_path / "weights.npz"
+    assert "--tta writes nodes" in tool.run("export", model, "--tta", "flip", "-o", weights, status=1)
