@@ -111,6 +111,9 @@ int run(const ExportArguments& arguments) {
   if (!arguments.eval_data.empty() && (arguments.dtype.empty() || arguments.merge))
     fail_as(ErrorCode::kUsage,
             "--eval-data compares what --dtype stores with what was trained; it needs --dtype, without --merge");
+  const bool graph = !is_folder(arguments.output) && !is_safetensors(arguments.output) && !is_npz(arguments.output);
+  if (!arguments.tta.empty() && !graph)
+    fail_as(ErrorCode::kUsage, "--tta writes nodes, and ", arguments.output, " holds weights alone: take a .onnx file");
   const Model training = load_training_model(arguments.model);
   if (is_folder(arguments.output)) {
     if (arguments.merge)

@@ -1,7 +1,7 @@
-"""CIFAR-10 to 94%: what docs/recipes/speedrun.md does, on the real data or on pictures that are made here.
+"""What docs/recipes/speedrun.md starts from, pictures/ and speed.onnx; and, as a program, all of its commands on CIFAR-10:
 
-    python examples/recipes/speedrun.py cifar-10-batches-bin            trains until 94% are right, and says how long
-    python examples/recipes/speedrun.py --help                          options
+    python examples/recipes/speedrun.py cifar-10-batches-bin
+    python examples/recipes/speedrun.py new_folder --made --widths 16,32,32 --epochs 6 --batch-size 50
 """
 
 import argparse
@@ -124,8 +124,9 @@ def run(*arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", help="with CIFAR-10's binary files; made pictures go there if it does not exist")
+    parser = argparse.ArgumentParser(description="Trains until 94% of the test pictures are right, and says how long.")
+    parser.add_argument("folder", help="with CIFAR-10's binary files, data_batch_1.bin and others")
+    parser.add_argument("--made", action="store_true", help="first write made pictures to the folder, which is new")
     parser.add_argument("--network", choices=speed_networks.NETWORKS, default="airbench94")
     parser.add_argument("--widths", default="64,256,256", help="of the three groups [64,256,256]")
     parser.add_argument("--epochs", type=int, default=10)
@@ -135,9 +136,12 @@ def main():
     parser.add_argument("--out", default="speedrun", help="the folder of the model and its run [speedrun]")
     a = parser.parse_args()
 
-    if not Path(a.folder).exists():
+    if a.made and Path(a.folder).exists():
+        sys.exit(f"{a.folder} exists; --made takes the name of a new folder")
+    if a.made:
         write_made(a.folder)
-        print(f"{a.folder}: made pictures, as there is no such folder")
+    if not Path(a.folder, "data_batch_1.bin").exists():
+        sys.exit(f"{a.folder} has no data_batch_1.bin: give the folder of CIFAR-10's binary version, or add --made")
     out = Path(a.out)
     out.mkdir(exist_ok=True)
     forward, training = out / "speed.onnx", out / "train.onnx"

@@ -58,6 +58,12 @@ Var reversed(const Var& x, int64_t axis) {
 Var shifted(const Var& x, int64_t height, int64_t shift) {
   Builder& b = x.builder();
   const int64_t border = std::abs(shift);
+  for (const int64_t axis : {height, height + 1}) {
+    const Dim& size = (*x.type().dims)[static_cast<size_t>(axis)];
+    if (!size.known() || size.value() > border) continue;
+    fail_as(ErrorCode::kUsage, kOption, ": shift(", border, ") leaves nothing of '", x.value()->name(), "', ",
+            to_string(x.type()));
+  }
   std::vector<int64_t> pads(8, 0);
   for (const int64_t axis : {height, height + 1}) {
     pads[static_cast<size_t>(axis)] = pads[static_cast<size_t>(axis) + 4] = border;
@@ -178,14 +184,14 @@ TestTimeViews parse_views(const std::string& text) {
       *flag = true;
       continue;
     }
-    reader.expect('(', "the number of pixels");
+    reader.expect('(', "before the number of pixels");
     const size_t column = reader.column();
     const double pixels = reader.number();
     if (!(pixels >= 1 && pixels <= kMostPixels && pixels == static_cast<double>(static_cast<int64_t>(pixels)))) {
       reader.fail_at(column, concat("shift takes a whole number of pixels from 1 to ", number_text(kMostPixels)));
     }
     views.shift = static_cast<int64_t>(pixels);
-    reader.expect(')', "the end of shift");
+    reader.expect(')', "after the number of pixels");
   } while (reader.take(','));
   if (!reader.at_end()) reader.fail_at(reader.column(), "expected the end");
   return views;

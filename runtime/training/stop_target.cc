@@ -13,7 +13,7 @@ StopTarget parse_stop_target(const std::string& text) {
   target.at_least = reader.at('>');
   if (!target.at_least && !reader.at('<')) reader.fail_at(reader.column(), "expected >= or <=");
   reader.take(target.at_least ? '>' : '<');
-  reader.expect('=', "the number");
+  reader.expect('=', "before the number");
   target.value = reader.number();
   if (!reader.at_end()) reader.fail_at(reader.column(), "expected the end");
   return target;

@@ -418,7 +418,7 @@ void Trainer::check_finite(const BatchRun& run, const StepReport& report) {
   }
   fail_as(ErrorCode::kData, "the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm,
           ", learning rate ", report.learning_rate, ") ", training_->describe(run.step_begin, report.samples), "; ",
-          fault.empty() ? "lower --lr, add --warmup or --clip, or look at the data" : fault, saved);
+          fault.empty() ? "lower --lr, add --warmup or --clip, or find the node with --detect-anomaly" : fault, saved);
 }
 
 }  // namespace onnx_train

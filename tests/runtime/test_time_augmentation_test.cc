@@ -144,10 +144,10 @@ TEST(TestTimeAugmentation, ChannelsMayComeLast) {
   for (int64_t i = 0; i < 24; ++i) EXPECT_EQ(first.at(i), last.at(i));
 }
 
-std::string refusal(const std::string& signature, const std::string& body) {
+std::string refusal(const std::string& signature, const std::string& body, const std::string& views = "flip") {
   return error_of([&] {
     Model model = of_text(signature, body);
-    average_over_views(&model, parse_views("flip"), "predict");
+    average_over_views(&model, parse_views(views), "predict");
   });
 }
 
@@ -157,6 +157,8 @@ TEST(TestTimeAugmentation, WhatCannotBeAveragedIsNamed) {
   EXPECT_THAT(
       refusal("(float[N,3,4,5] x) => (int64[N] class)", "f = Flatten(x) class = ArgMax<axis = 1, keepdims = 0>(f)"),
       HasSubstr("'class' is int64[N]"));
+  EXPECT_THAT(refusal("(float[N,3,4,5] x) => (float[N,60] y)", "y = Flatten(x)", "shift(4)"),
+              HasSubstr("shift(4) leaves nothing of 'x', float[N,3,4,5]"));
   EXPECT_THAT(refusal("(float[N,2,4,5] x) => (float[N,40] y)", "y = Flatten(x)"),
               HasSubstr("with 1 or 3 channels; the model's inputs are 'x' float[N,2,4,5]"));
 }

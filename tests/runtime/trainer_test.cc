@@ -11,7 +11,9 @@
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/roles.h"
 #include "onnx_passes/loss/expression.h"
+#include "runtime/training/controls.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/error_of.h"
 
@@ -406,6 +408,17 @@ TEST(Trainer, EvaluationWeighsShortBatchesBySamples) {
   const EvaluationResult result = evaluate(&session, data, 4);
   EXPECT_NEAR(result.metrics.at("loss"), whole, 1e-5 * whole);
   EXPECT_THAT(result.notes, testing::ElementsAre(HasSubstr("does not say what its means count")));
+}
+
+TEST(Trainer, TheRateOfAModelInFloat64IsTheOneThatWasWritten) {
+  for (const Tensor& rate : {Tensor::scalar(0.1f), Tensor::scalar(static_cast<double>(0.1f)), Tensor::scalar(0.1)}) {
+    Model model = make_training_model();
+    Graph& step = *model.find_entry_point("step")->algorithm;
+    Value* const input = step.find("learning_rate");
+    input->set_role({roles::kLearningRate, ""});
+    step.set_initializer(input, rate);
+    EXPECT_EQ(built_rate(model), 0.1);
+  }
 }
 
 TEST(Checkpoint, DamageIsFound) {

@@ -168,6 +168,7 @@ def test_early_stop_limits_and_callbacks_end_a_training():
     assert reason(epochs=9, steps=11) == ("finished", 11)
     assert reason(time_limit=0.05)[0] == "time_limit"
     assert reason(epochs=50, lr=0.0, early_stop=3, eval_data=DATA) == ("early_stop", 20)
+    assert reason(epochs=50, stop_at="loss<=100", eval_data=DATA) == ("target", 5)
 
 
 def test_a_loss_that_is_not_finite_is_an_error():

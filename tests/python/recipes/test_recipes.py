@@ -1,6 +1,7 @@
 """The recipes of docs/recipes: each page's own commands, with `fit --dtype float64`, train as the PyTorch program of the
 page does on the same batches. What the pages print in float32 is for test_docs.py."""
 
+import re
 import sys
 
 import pages
@@ -16,9 +17,10 @@ TOLERANCE = 1e-11  # of each loss, and of all weights by their norm, relative; t
 
 
 def in_float64(block):
+    """With `--dtype float64` for the run that is compared. Others, which have a folder of another name, stay as they are."""
     if "onnxruntime.InferenceSession" in block:
         return ""  # it quantizes no doubles
-    return block.replace("onnx-train fit ", "onnx-train fit --dtype float64 ")
+    return re.sub(r"onnx-train fit (?!(?:.*\\\n)*.*--out (?!run))", "onnx-train fit --dtype float64 ", block)
 
 
 # test_detection.py compares the detector, whose loss is a model that PyTorch exported.
