@@ -136,6 +136,15 @@ std::optional<int64_t> ignored_label(const Model& model, const std::string& entr
   return {};
 }
 
+int64_t vocabulary_of(const Model& model, const std::string& entry, const std::string& input) {
+  const auto ranges = index_ranges(model, entry);
+  int64_t most = -1;
+  if (const auto found = ranges.find(input); found != ranges.end()) {
+    for (const IndexRange& range : found->second) most = most < 0 ? range.most : std::min(most, range.most);
+  }
+  return most + 1;
+}
+
 }  // namespace
 
 DataArrays read_arrays(const std::string& path, const Model& model, const std::string& entry,
@@ -148,6 +157,7 @@ DataArrays read_arrays(const std::string& path, const Model& model, const std::s
   ReadOptions options = given;
   if (!options.role) options.role = tests ? DataRole::kEvaluate : DataRole::kTrain;
   if (options.document_end) options.ignored_label = ignored_label(model, entry, inputs);
+  options.vocabulary = [&](const std::string& input) { return vocabulary_of(model, entry, input); };
   for (const char* key : kTableMetadata) {
     if (const std::string text = model.metadata(key); !text.empty()) options.metadata[key] = text;
   }

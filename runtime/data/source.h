@@ -56,6 +56,8 @@ struct ReadOptions : DataOptions {
   std::optional<DataRole> role;                 // as the entry point says
   std::optional<int64_t> ignored_label;         // the label that the loss ignores
   std::map<std::string, std::string> metadata;  // of the model, from earlier data: Dataset::metadata
+  // How many tokens the model tells apart in an input; 0 if that is not known. Takes as long as a flattening.
+  std::function<int64_t(const std::string&)> vocabulary = {};
 };
 
 inline bool is_for_training(const ReadOptions& options) {

@@ -94,7 +94,8 @@ TokenShard read_npy(const std::string& path, const DataOptions& /*options*/) {
 }
 
 TokenShard read_text(const std::string& path, const DataOptions& /*options*/) {
-  return {path, tokens_at(MappedFile::open(path), 0, DType::kUint8), "bytes of text, a vocabulary of 256", ""};
+  return {path, tokens_at(MappedFile::open(path), 0, DType::kUint8), "bytes of text, a vocabulary of 256", "",
+          /*is_text=*/true};
 }
 
 TokenShard read_jsonl(const std::string& path, const DataOptions& /*options*/) {
@@ -117,7 +118,7 @@ TokenShard read_jsonl(const std::string& path, const DataOptions& /*options*/) {
   }
   const auto count = static_cast<int64_t>(bytes->size());
   return {path, Tensor(DType::kUint8, {count}, bytes->data(), bytes),
-          "bytes of text, a vocabulary of 256, with a 0 between documents", ""};
+          "bytes of text, a vocabulary of 256, with a 0 between documents", "", /*is_text=*/true};
 }
 
 struct TokenFormat {

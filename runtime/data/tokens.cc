@@ -257,6 +257,20 @@ void check_types(const std::vector<TokenShard>& shards) {
   }
 }
 
+// A text is read as bytes, which a tokenizer's model would take for other tokens. Models of bytes may have some more
+// rows than 256, for marks or to fill a vector.
+void check_texts(const std::vector<TokenShard>& shards, const std::string& input, const ReadOptions& options) {
+  constexpr int64_t kMostOfBytes = 512;
+  const auto text = std::find_if(shards.begin(), shards.end(), [](const TokenShard& shard) { return shard.is_text; });
+  if (text == shards.end() || !options.vocabulary) return;
+  if (const int64_t vocabulary = options.vocabulary(input); vocabulary > kMostOfBytes) {
+    fail_as(ErrorCode::kData, text->path, " is text, whose tokens would be its bytes, but the model tells ", vocabulary,
+            " tokens of '", input,
+            "' apart: write a .bin of its tokenizer's tokens with onnx_train.tokenize "
+            "(docs/training.md)");
+  }
+}
+
 // The blocks of each source; none for sources without weights.
 std::vector<DataPart> parts_of(const std::vector<TokenFiles>& sources, const TokenBlocks& blocks) {
   std::vector<DataPart> parts;
@@ -316,6 +330,7 @@ std::unique_ptr<DataSource> open_tokens(const std::vector<TokenFiles>& sources, 
     for (const std::string& path : source.paths) shards.push_back(read_token_shard(path, options));
   }
   check_types(shards);
+  check_texts(shards, to.tokens->name, options);
   const auto blocks = std::make_shared<const TokenBlocks>(shards, block, has_labels);
   if (blocks->rows() == 0) {
     fail_as(ErrorCode::kData, shards[0].path, shards.size() > 1 ? " and the others hold " : " holds ", blocks->tokens(),

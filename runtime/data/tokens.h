@@ -21,9 +21,10 @@ namespace onnx_train {
 
 struct TokenShard {
   std::string path;
-  Tensor tokens;      // one axis of integers; a view of the file where it can be
-  std::string kind;   // "uint16 tokens (llm.c's header)"
-  std::string guess;  // "" or what was guessed, and the option that says otherwise
+  Tensor tokens;         // one axis of integers; a view of the file where it can be
+  std::string kind;      // "uint16 tokens (llm.c's header)"
+  std::string guess;     // "" or what was guessed, and the option that says otherwise
+  bool is_text = false;  // its bytes are the tokens
 };
 
 bool is_token_file(const std::string& path);  // by its name

@@ -183,6 +183,19 @@ TEST(Tokens, TextIsBytes) {
   EXPECT_THAT(error_of([&] { load(write("empty.txt", ""), kFixed); }), HasSubstr("holds 0 tokens"));
 }
 
+TEST(Tokens, TextIsRefusedWhereTheModelTellsMoreTokensApartThanBytes) {
+  const std::string path = write("tokens_of_a_tokenizer.txt", "abcdefgh");
+  ReadOptions options = blocks_of(2);
+  for (const int64_t vocabulary : {0, 256, 384}) {
+    options.vocabulary = [=](const std::string&) { return vocabulary; };
+    EXPECT_EQ(open_data(path, kOpen, options)->read("tokens").shape(), (Shape{3, 2}));
+  }
+  options.vocabulary = [](const std::string& input) { return input == "tokens" ? 50257 : 0; };
+  EXPECT_THAT(error_of([&] { open_data(path, kOpen, options); }), HasSubstr("tells 50257 tokens of 'tokens' apart"));
+  const std::string binary = write("tokens_of_a_tokenizer.bin", bytes_of(counting<uint16_t>(0, 8)));
+  EXPECT_EQ(open_data(binary, kOpen, options)->read("tokens").shape(), (Shape{3, 2}));
+}
+
 TEST(Tokens, TheLengthOfABlockIsTheModelsOrGiven) {
   const std::string path = write("five.txt", "abcde");
   EXPECT_THAT(error_of([&] { load(path, kOpen); }), HasSubstr("--block-size"));
