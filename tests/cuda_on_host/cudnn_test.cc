@@ -13,7 +13,6 @@
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/support/cudnn_limits.h"
 #include "tests/support/device_network.h"
-#include "tests/support/forms.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train {
@@ -178,37 +177,6 @@ TEST(CudaCudnn, ImagesLieChannelsLastWhereOperandsHave16Bits) {
     // A sum near the middle of two 16-bit numbers may be rounded to either: 2^-8 of one of the 288 terms of y.
     const double bound = rounds ? 0x1p-12 : 1e-5;
     EXPECT_LT(relative_error(cuda.run("predict", inputs).at("y"), cpu.run("predict", inputs).at("y")), bound);
-  }
-}
-
-// A convolution and its gradients, of float32 and of operands and results that are rounded to 16 bits.
-TEST(CudaCudnn, EveryPlanOfAConvolutionIsRight) {
-  if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
-  const Shape x = {4, 16, 12, 12}, w = {24, 16, 3, 3}, y = {4, 24, 12, 12};
-  for (const bool rounds : {false, true}) {
-    Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21, \"onnx_train\" : 1]> g () => () {}");
-    Builder b(model.graph.get());
-    const auto rounded = [&](Var v) { return rounds ? cast(cast(v, DType::kBFloat16), DType::kFloat) : v; };
-    const auto input = [&](const char* name, const Shape& shape) {
-      return rounded(b.var(model.graph->add_input(name, {DType::kFloat, Dims(shape.begin(), shape.end())})));
-    };
-    const Var at_x = input("x", x), at_w = input("w", w), dy = input("dy", y);
-    const Attrs attrs = {{"pads", Ints{1, 1, 1, 1}}, {"strides", Ints{1, 1}}, {"dilations", Ints{1, 1}}};
-    for (const Var& result : {b.op("Conv", {at_x, at_w}, attrs), call(b, "ConvGradInput", {dy, at_w, b.ints(x)}, attrs),
-                              call(b, "ConvGradWeight", {at_x, dy, b.ints(w)}, attrs)})
-      model.graph->add_output(rounded(result).value());
-    const TensorMap inputs = {{"x", random_tensor(DType::kFloat, x, 1)},
-                              {"w", random_tensor(DType::kFloat, w, 2)},
-                              {"dy", random_tensor(DType::kFloat, y, 3)}};
-    const TensorMap expected = Session(clone(model)).run("predict", inputs);
-    const int forms = for_each_form([&] {
-      Session session(clone(model), on(&cuda_device()));
-      const Plan& plan = session.plan("predict", shapes_of(inputs));
-      for (const auto& [name, tensor] : session.run("predict", inputs))
-        EXPECT_LT(relative_error(tensor, expected.at(name)), rounds ? 0x1p-7 : 1e-5) << name << forms_of(plan);
-      return forms_of(plan);
-    });
-    EXPECT_GE(forms, 2);
   }
 }
 

@@ -106,14 +106,12 @@ class CudnnGraph {
   }
 
   // Finds the plans whose algorithm is deterministic, sums in float32 and has no property in `left_out` or
-  // `behavior_left_out`. Returns false if the library has none.
+  // `behavior_left_out`: the first ones of the library's list, and the first one of each engine. Returns false if there
+  // is none.
   bool find_plans(cudnnHandle_t handle, const std::vector<fe::NumericalNote_t>& left_out = {},
                   const std::vector<fe::BehaviorNote_t>& behavior_left_out = {}) {
-    // By the library's fast estimate of times, in the order of its own choice; then by its slow one.
-    std::vector<fe::HeurMode_t> modes = {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
-    if (has_choices()) modes.push_back(fe::HeurMode_t::B);
     if (graph_.validate().is_bad() || graph_.build_operation_graph(handle).is_bad() ||
-        graph_.create_execution_plans(modes).is_bad())
+        graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad())
       return false;
     using fe::NumericalNote_t;
     graph_.deselect_numeric_notes({NumericalNote_t::NONDETERMINISTIC,               // two runs give equal bits
@@ -121,11 +119,15 @@ class CudnnGraph {
     graph_.deselect_numeric_notes(left_out);
     graph_.deselect_behavior_notes(behavior_left_out);
     graph_.deselect_workspace_greater_than(cudnn_limits().workspace);
-    std::set<std::string> names;
-    for (int64_t i = 0; i < graph_.get_execution_plan_count() && plans_.size() < cudnn_limits().plans; ++i) {
+    // The library lists plans by its estimate of their times, often one engine with many settings before the next.
+    std::set<std::string> names, engines;
+    for (int64_t i = 0; i < graph_.get_execution_plan_count(); ++i) {
       std::string name;
       if (!graph_.supports(i) || graph_.get_plan_name_at_index(i, name).is_bad() || !names.insert(name).second) continue;
+      const bool is_new = engines.insert(name.substr(0, name.find('_'))).second;
+      if (!is_new && plans_.size() >= cudnn_limits().plans) continue;
       if (!plans_.empty() || build(i)) plans_.push_back({i, name});
+      if (!plans_.empty() && !has_choices()) break;
     }
     return !plans_.empty();
   }
