@@ -74,7 +74,7 @@ TEST(CudaForms, ConvolutionsAndTheirGradientsAreRight) {
   }
 }
 
-TEST(CudaForms, ProductsWithSumsBiasesAndResidualsAreRight) {
+TEST(CudaForms, ProductsAreRightWithSumsBiasesAndResidualsAndInBatches) {
   for (const DType type : {DType::kFloat, DType::kBFloat16}) {
     SCOPED_TRACE(name(type));
     Example e(type);
@@ -84,8 +84,9 @@ TEST(CudaForms, ProductsWithSumsBiasesAndResidualsAreRight) {
     e.output(e.rounded(matmul(x, w) + dy));
     e.output(matmul(transpose(dy, {1, 0}), x));
     e.output(reduce_sum(dy, {0}, false));
+    e.output(e.rounded(matmul(reshape(x, {2, 40, 12}), reshape(w, {2, 12, 32}))));
     const std::string forms = e.expect_as_on_cpu(tolerance_of(type));
-    EXPECT_TRUE(has(forms, "sums apart, algorithm 0")) << forms;
+    EXPECT_TRUE(has(forms, "sums apart, algorithm 0") && has(forms, "one by one, algorithm 0")) << forms;
   }
 }
 

@@ -164,7 +164,7 @@ class AttentionGraph : public CudnnGraph {
     } else {
       add_forward();
     }
-    return find_plans(handle);
+    return make_plans(handle);
   }
 
  private:
@@ -223,7 +223,7 @@ using PerAxis = std::array<int64_t, 2>;  // batch and heads
 struct Parts {
   PerAxis counts = {1, 1};
   Description part;
-  std::map<int64_t, PerAxis> steps;                  // bytes between parts, by id of the tensor
+  std::map<int64_t, PerAxis> steps;            // bytes between parts, by id of the tensor
   std::shared_ptr<AttentionGraph> graph = {};  // null if the library has no algorithm
 
   // Runs a plan of the graph, by its number. `addresses` are the starts of the whole tensors.
@@ -410,7 +410,12 @@ Prepared prepare_fastest(const NodeSpec& spec) {
       attention.graph, "",
       [=](int64_t plan) { return (kIsBackward ? prepare_backward : prepare_forward)(spec, d, attention, plan); },
       &forms);
-  return fastest(spec, cudnn_library().description(), forms);
+  // Random sums of exponentials would be negative, and the gradients NaN. These bytes are 0.75.
+  const auto set_sums = [bytes = kIsBackward ? static_cast<size_t>(spec.in_size(kBackwardSum)) * sizeof(float)
+                                             : 0](const Launch& launch) {
+    set_bytes(launch, const_cast<void*>(launch.inputs[kBackwardSum]), 0x3f, bytes);
+  };
+  return fastest(spec, cudnn_library().description(), forms, kIsBackward ? SetInputs(set_sums) : nullptr);
 }
 
 template <bool kIsBackward>

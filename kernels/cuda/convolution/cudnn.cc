@@ -96,9 +96,9 @@ class ConvolutionGraph : public CudnnGraph {
     if (!d_.holds_tf32) {
       left_out.insert(left_out.end(), {NumericalNote_t::TENSOR_CORE, NumericalNote_t::DOWN_CONVERT_INPUTS});
     }
-    if (d_.has_bias) return find_plans(handle, left_out);
+    if (d_.has_bias) return make_plans(handle, left_out);
     // Excludes algorithms that the library compiles at first use: each takes a second.
-    return find_plans(handle, left_out, {fe::BehaviorNote_t::RUNTIME_COMPILATION});
+    return make_plans(handle, left_out, {fe::BehaviorNote_t::RUNTIME_COMPILATION});
   }
 
  private:
@@ -225,7 +225,8 @@ Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction dir
   const Storage storage = storage_of(spec, direction);
   const Plan plan = find_plan(c, direction, storage);
   std::vector<Form> forms;
-  add_plans(plan.graph, "", [=](int64_t number) { return prepare_plan(spec, c, plan, storage, number); }, &forms);
+  add_plans(
+      plan.graph, "", [=](int64_t number) { return prepare_plan(spec, c, plan, storage, number); }, &forms);
   return fastest(spec, cudnn_library().description(), forms);
 }
 

@@ -43,8 +43,7 @@ std::function<void(const Launch&, const void*, void*)> activation_kernel(Activat
   };
   switch (activation) {
     case Activation::kRelu: return of(activate_gradient<math::ReluGrad, S>);
-    case Activation::kGelu:
-      return is_gradient ? of(activate_gradient<math::GeluGrad, S>) : of(activate<math::Gelu, S>);
+    case Activation::kGelu: return is_gradient ? of(activate_gradient<math::GeluGrad, S>) : of(activate<math::Gelu, S>);
     case Activation::kGeluTanh:
       return is_gradient ? of(activate_gradient<math::GeluTanhGrad, S>) : of(activate<math::GeluTanh, S>);
   }

@@ -68,7 +68,7 @@ class ProductGraph : public CudnnGraph {
     const TensorPointer y = d_.is_gradient ? combine(x, operand(kX, d_.y), mode)
                                            : graph_.pointwise(x, fe::graph::Pointwise_attributes().set_mode(mode));
     write(y, kY, d_.y);
-    return find_plans(handle);
+    return make_plans(handle);
   }
 
  private:
@@ -103,7 +103,8 @@ Prepared prepare_with_activation(const NodeSpec& spec, Product (*product_of)(con
   const ActivatedProduct p = *activated_product(spec, product_of);
   const std::shared_ptr<ProductGraph> graph = graph_of(spec, p);
   std::vector<Form> forms, of_library;
-  add_plans(graph, "cuDNN, ", [=](int64_t plan) { return prepare_plan(spec, p, graph, plan); }, &forms);
+  add_plans(
+      graph, "cuDNN, ", [=](int64_t plan) { return prepare_plan(spec, p, graph, plan); }, &forms);
   add_library_forms(spec, p, &of_library);
   forms.insert(forms.begin() + 1, of_library.begin(), of_library.end());
   return fastest(spec, concat(cudnn_library().description(), ", ", LibraryProduct::version()), forms);

@@ -1,6 +1,7 @@
 // A cuDNN graph with the library's plans that execute it; nodes with equal descriptions share it. Only files of cuDNN
 // kernels include this header, because cudnn-frontend takes a compiler 14 seconds. Graphs are made while kernels are
-// chosen, and live while a plan holds them or they are among the recently used ones. Any thread may make and run graphs.
+// chosen, and live while a plan holds them or they are among the recently used ones. Any thread may make and run
+// graphs.
 #pragma once
 
 #include <cudnn_frontend.h>
@@ -8,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -50,8 +52,21 @@ struct CudnnPlan {
 
 class CudnnGraph {
  public:
-  // The plans that may execute the graph, the library's own choice first. Only that one is built.
-  const std::vector<CudnnPlan>& plans() const { return plans_; }
+  // Returns the plans that may execute the graph: the library's own choice, the first ones of its list, and the first
+  // one of each engine, since the list often has one engine with many settings before the next. Only its own choice is
+  // built, and is alone with ONNX_TRAIN_TIMED_CHOICES=off.
+  std::vector<CudnnPlan> plans() {
+    const std::lock_guard lock(mutex_);
+    if (!has_choices()) return {plans_[0]};
+    std::set<std::string> names = {plans_[0].name}, engines = {engine_of(plans_[0])};
+    for (; next_ < graph_.get_execution_plan_count(); ++next_) {
+      const std::optional<CudnnPlan> plan = plan_at(next_);
+      if (!plan || !names.insert(plan->name).second) continue;
+      const bool is_new = engines.insert(engine_of(*plan)).second;
+      if (is_new || plans_.size() < cudnn_limits().plans) plans_.push_back(*plan);
+    }
+    return plans_;
+  }
   // Builds a plan, for which the library may compile a kernel for half a second. Returns false if it cannot.
   bool build(int64_t plan) {
     const std::lock_guard lock(mutex_);
@@ -105,10 +120,9 @@ class CudnnGraph {
     result->set_output(true);
   }
 
-  // Finds the plans whose algorithm is deterministic, sums in float32 and has no property in `left_out` or
-  // `behavior_left_out`: the first ones of the library's list, and the first one of each engine. Returns false if there
-  // is none.
-  bool find_plans(cudnnHandle_t handle, const std::vector<fe::NumericalNote_t>& left_out = {},
+  // Makes the library's list of plans by algorithms that are deterministic, sum in float32 and have no property in
+  // `left_out` or `behavior_left_out`, and builds the first one. Returns false if the library has none.
+  bool make_plans(cudnnHandle_t handle, const std::vector<fe::NumericalNote_t>& left_out = {},
                   const std::vector<fe::BehaviorNote_t>& behavior_left_out = {}) {
     if (graph_.validate().is_bad() || graph_.build_operation_graph(handle).is_bad() ||
         graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad())
@@ -119,29 +133,31 @@ class CudnnGraph {
     graph_.deselect_numeric_notes(left_out);
     graph_.deselect_behavior_notes(behavior_left_out);
     graph_.deselect_workspace_greater_than(cudnn_limits().workspace);
-    // The library lists plans by its estimate of their times, often one engine with many settings before the next.
-    std::set<std::string> names, engines;
-    for (int64_t i = 0; i < graph_.get_execution_plan_count(); ++i) {
-      std::string name;
-      if (!graph_.supports(i) || graph_.get_plan_name_at_index(i, name).is_bad() || !names.insert(name).second) continue;
-      const bool is_new = engines.insert(name.substr(0, name.find('_'))).second;
-      if (!is_new && plans_.size() >= cudnn_limits().plans) continue;
-      if (!plans_.empty() || build(i)) plans_.push_back({i, name});
-      if (!plans_.empty() && !has_choices()) break;
+    while (plans_.empty() && next_ < graph_.get_execution_plan_count()) {
+      const std::optional<CudnnPlan> plan = plan_at(next_++);
+      if (plan && build(plan->number)) plans_.push_back(*plan);
     }
     return !plans_.empty();
   }
 
   // The library's graph, with a query that it has for its own use.
   struct Graph : fe::graph::Graph {
-    // Whether the library supports a plan of its list, and no property of it is left out.
     bool supports(int64_t plan) { return plans.check_support_at_index(plan).is_good(); }
   };
   Graph graph_;
 
  private:
-  std::vector<CudnnPlan> plans_;
-  mutable std::mutex mutex_;  // the library does not promise that two threads may run one plan
+  // Returns nothing if the library does not support the plan, or a property of it is left out.
+  std::optional<CudnnPlan> plan_at(int64_t number) {
+    CudnnPlan plan{number, ""};
+    const bool is_offered = graph_.supports(number) && graph_.get_plan_name_at_index(number, plan.name).is_good();
+    return is_offered ? std::optional(plan) : std::nullopt;
+  }
+  static std::string engine_of(const CudnnPlan& plan) { return plan.name.substr(0, plan.name.find('_')); }
+
+  std::vector<CudnnPlan> plans_;  // those that were looked at and may execute the graph
+  int64_t next_ = 0;              // in the library's list, which starts with the fastest by its estimate
+  mutable std::mutex mutex_;      // the library does not promise that two threads may run one plan
 
   [[noreturn]] static void fail_at(const std::string& node, const std::string& message) {
     fail_as(ErrorCode::kDevice, node, ": cuDNN: ", message.substr(0, message.find('\n')),
@@ -166,7 +182,8 @@ std::shared_ptr<Graph> shared_graph(const Description& description) {
 
 // Adds a form `name` for each plan of a graph; prepare(plan) prepares the node for a plan that is built.
 template <typename Graph, typename Prepare>
-void add_plans(const std::shared_ptr<Graph>& graph, const char* name, const Prepare& prepare, std::vector<Form>* forms) {
+void add_plans(const std::shared_ptr<Graph>& graph, const char* name, const Prepare& prepare,
+               std::vector<Form>* forms) {
   for (const CudnnPlan& plan : graph->plans()) {
     forms->push_back({name + plan.name, [=, number = plan.number]() -> std::optional<Prepared> {
                         return graph->build(number) ? std::optional<Prepared>(prepare(number)) : std::nullopt;

@@ -143,7 +143,7 @@ struct Candidate {
 };
 
 // Sets the candidates' times. They take turns, so that a change of the clock meets all of them.
-void time(const NodeSpec& spec, std::vector<Candidate>* candidates) {
+void time(const NodeSpec& spec, const SetInputs& set_inputs, std::vector<Candidate>* candidates) {
   size_t workspace = 0;
   for (const Candidate& candidate : *candidates) workspace = std::max(workspace, candidate.prepared.workspace);
   CudaStream stream(current_device());
@@ -158,27 +158,36 @@ void time(const NodeSpec& spec, std::vector<Candidate>* candidates) {
       of_form = of_form == 0 ? time : std::min(of_form, time);
     }
   };
+  if (set_inputs) set_inputs(launch);
+  // The first run loads what a form needs. It may find that the library does not run what it has promised to run.
+  std::erase_if(*candidates, [&](const Candidate& candidate) {
+    try {
+      candidate.prepared.run(launch);
+      return false;
+    } catch (const Error&) {
+      if (candidate.form == 0) throw;
+      return true;
+    }
+  });
   std::vector<Candidate*> some;
-  for (Candidate& candidate : *candidates) {
-    candidate.prepared.run(launch);  // loads what a first run loads
-    some.push_back(&candidate);
-  }
+  for (Candidate& candidate : *candidates) some.push_back(&candidate);
   run(1, some);
-  const double best = (*std::min_element(some.begin(), some.end(), [](auto* a, auto* b) {
-                        return a->time < b->time;
-                      }))->time;
-  std::erase_if(some, [&](const Candidate* candidate) { return candidate->form > 0 && candidate->time > kSlow * best; });
+  const double best =
+      (*std::min_element(some.begin(), some.end(), [](auto* a, auto* b) { return a->time < b->time; }))->time;
+  std::erase_if(some,
+                [&](const Candidate* candidate) { return candidate->form > 0 && candidate->time > kSlow * best; });
   if (some.size() > 1) run(kRounds, some);
 }
 
 struct Choice {
   size_t form = 0;
-  bool is_final = true;   // false: seconds were over
-  bool is_kept = true;    // false: there was too little memory, of which there may be more next time
+  bool is_final = true;    // false: seconds were over
+  bool is_kept = true;     // false: there was too little memory, of which there may be more next time
   std::string times = {};  // a line for each form that was timed
 };
 
-Choice choose(const NodeSpec& spec, const std::vector<Form>& forms, const std::function<bool()>& is_over) {
+Choice choose(const NodeSpec& spec, const std::vector<Form>& forms, const SetInputs& set_inputs,
+              const std::function<bool()>& is_over) {
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   const size_t most = free / 2, operands = Operands::bytes(spec.node());
@@ -196,7 +205,7 @@ Choice choose(const NodeSpec& spec, const std::vector<Form>& forms, const std::f
   }
   if (candidates.size() < 2) return choice;
   choice.is_kept = true;
-  time(spec, &candidates);
+  time(spec, set_inputs, &candidates);
   const auto best = std::min_element(candidates.begin(), candidates.end(),
                                      [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
   for (const Candidate& candidate : candidates)
@@ -212,7 +221,8 @@ bool has_choices() {
   return given.form || given.seconds > 0;
 }
 
-Prepared fastest(const NodeSpec& spec, const std::string& library, const std::vector<Form>& forms) {
+Prepared fastest(const NodeSpec& spec, const std::string& library, const std::vector<Form>& forms,
+                 const SetInputs& set_inputs) {
   const auto made = [&](size_t i, const std::string& note = "") -> std::optional<Prepared> {
     std::optional<Prepared> prepared = forms[i].prepare();
     if (prepared) prepared->form = forms[i].name + note;
@@ -241,7 +251,7 @@ Prepared fastest(const NodeSpec& spec, const std::string& library, const std::ve
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   const auto seconds = [&] { return spent + std::chrono::duration<double>(Clock::now() - start).count(); };
-  const Choice choice = choose(spec, forms, [&] { return seconds() >= given.seconds; });
+  const Choice choice = choose(spec, forms, set_inputs, [&] { return seconds() >= given.seconds; });
   spent = seconds();
   if (choice.is_kept) chosen.keep(choice.is_final ? key : hasty_key, forms[choice.form].name, choice.times);
   return *made(choice.form, choice.is_final ? "" : hasty);

@@ -23,8 +23,8 @@ bool has_choices();
 
 // Returns the form that takes the least time for the node on the current device, and says its name in Prepared::form.
 // All forms read the node's inputs and write its outputs, whatever the inputs hold. The first form is the rule: it
-// stays unless another one is faster by more than kGain, and wherever nothing is timed. A form that needs more than half
-// of the free memory takes no part. ONNX_TRAIN_TIMED_CHOICES is
+// stays unless another one is faster by more than kGain, and wherever nothing is timed. A form that needs more than
+// half of the free memory takes no part. ONNX_TRAIN_TIMED_CHOICES is
 //   - the seconds that this process spends on choices, kMostSeconds if it is not set: where they are over, a node has
 //     the best of the forms that were timed, and says so;
 //   - `off`: the rule everywhere;
@@ -34,7 +34,12 @@ bool has_choices();
 // shapes, the device, the driver and `library`, the version of what the forms call. So equal nodes have one form, and
 // later runs have the same bits; a larger number of seconds makes again what a smaller one cut short. Throws Error when
 // the device fails.
-Prepared fastest(const NodeSpec& spec, const std::string& library, const std::vector<Form>& forms);
+//
+// Forms are timed on random inputs in [-1, 1), integers on zeros. set_inputs(launch) enqueues the writes of those
+// inputs that need other contents.
+using SetInputs = std::function<void(const Launch&)>;
+Prepared fastest(const NodeSpec& spec, const std::string& library, const std::vector<Form>& forms,
+                 const SetInputs& set_inputs = nullptr);
 
 inline constexpr double kGain = 0.02;
 inline constexpr double kMostSeconds = 10;
