@@ -13,13 +13,17 @@ struct Matrices {
   int64_t row_stride = 0, column_stride = 1;
 };
 
+// A function of a product's result, after a bias, that the device's library may apply. kGeluTanhGrad multiplies by
+// GELU's slope at a matrix x like y; kGeluTanh may write its operand x, too.
+enum class LibraryActivation { kNone, kRelu, kGeluTanh, kGeluTanhWithOperand, kGeluTanhGrad };
+
 // y[i] = alpha a[i] b[i], or y[i] + alpha a[i] b[i]; a[i] is m x k, b[i] is k x n. All batches have the same rank.
 struct Product {
   Matrices a, b, y;
   int64_t m = 0, n = 0, k = 0;
   double alpha = 1;
-  bool accumulate = false;  // y holds the starting value
-  bool relu = false;        // applies Relu to the result, after a bias; only if the device's library supports it
+  bool accumulate = false;                                  // y holds the starting value
+  LibraryActivation activation = LibraryActivation::kNone;  // only if the device's library supports it
 };
 
 // A batch of contiguous rows x columns matrices, or of their transposes.

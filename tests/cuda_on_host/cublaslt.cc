@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -72,6 +73,18 @@ void store(void* data, cudaDataType_t type, int64_t i, double value) {
   }
 }
 
+// The bits of which the library's epilogues consist.
+constexpr int kRelu = CUBLASLT_EPILOGUE_RELU, kBias = CUBLASLT_EPILOGUE_BIAS, kGelu = CUBLASLT_EPILOGUE_GELU,
+              kOperand = CUBLASLT_EPILOGUE_GELU_AUX & ~CUBLASLT_EPILOGUE_GELU,
+              kGeluGradient = CUBLASLT_EPILOGUE_DGELU & ~kOperand;
+
+// GELU with tanh, and its slope.
+double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+double gelu_slope(double x) {
+  const double u = std::sqrt(2 / M_PI), t = std::tanh(u * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t + x * (1 - t * t) * u * (1 + 3 * 0.044715 * x * x));
+}
+
 // Rounds to 10 bits after the point, as tensor cores round float32; ties round away from zero.
 double rounded_to_tf32(double value) {
   constexpr uint32_t kDropped = 13;
@@ -86,6 +99,8 @@ struct Call {
   int epilogue;
   void* vector;  // vector of the epilogue
   int64_t vector_stride;
+  void* operand;  // of GELU
+  int64_t operand_leading, operand_stride;
   double alpha, beta;
   const void *a_at, *b_at, *c_at;
   void* d_at;
@@ -106,8 +121,8 @@ struct Call {
               load(b_at, b.type, batch * b.stride + (b_transposed ? l * b.leading + j : j * b.leading + l));
       }
       if (has_tf32) {
-        for (std::vector<double>* operand : {&left, &right})
-          std::transform(operand->begin(), operand->end(), operand->begin(), rounded_to_tf32);
+        for (std::vector<double>* matrix : {&left, &right})
+          std::transform(matrix->begin(), matrix->end(), matrix->begin(), rounded_to_tf32);
       }
       const auto size = [](int64_t x) { return static_cast<blasint>(x); };
       cblas_dgemm(CblasColMajor, CblasNoTrans, CblasNoTrans, size(m), size(n), size(k), alpha, left.data(), size(m),
@@ -116,10 +131,12 @@ struct Call {
         for (int64_t i = 0; i < m; ++i) {
           double value = sums[static_cast<size_t>(j * m + i)];
           if (beta != 0) value += beta * load(c_at, c.type, batch * c.stride + j * c.leading + i);
-          if (epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS)
-            value += load(vector, d.type, batch * vector_stride + i);
-          if (epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS)
-            value = value < 0 ? 0 : value;
+          const int64_t at = batch * operand_stride + j * operand_leading + i;
+          if (epilogue & kBias) value += load(vector, d.type, batch * vector_stride + i);
+          if (epilogue & kRelu) value = value < 0 ? 0 : value;
+          if (epilogue & kGelu && epilogue & kOperand) store(operand, d.type, at, value);
+          if (epilogue & kGelu) value = gelu(value);
+          if (epilogue & kGeluGradient) value *= gelu_slope(load(operand, d.type, at));
           store(d_at, d.type, batch * d.stride + j * d.leading + i, value);
         }
       }
@@ -158,7 +175,7 @@ constexpr uintptr_t kWorkspaceAlignment = 256;  // in the documentation of cubla
 // The alignments, in bytes, for which the algorithm was chosen: from the preference and the epilogue's vector.
 struct Promised {
   uint32_t a = 256, b = 256, c = 256, d = 256;  // defaults of the preference
-  uint32_t vector = 256;
+  uint32_t vector = 256, operand = 256;
   uint32_t repetitions = 1;  // of the product, so that an algorithm takes long
 };
 static_assert(sizeof(Promised) <= sizeof(cublasLtMatmulAlgo_t));
@@ -173,8 +190,12 @@ Promised promised_by(cublasLtMatmulPreference_t preference, cublasLtMatmulDesc_t
   read(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &promised.b);
   read(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &promised.c);
   read(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &promised.d);
-  const auto vector = reinterpret_cast<uintptr_t>(attribute<void*>(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER));
-  if (vector != 0) promised.vector = static_cast<uint32_t>(std::min<uintptr_t>(vector & -vector, promised.vector));
+  const auto promise = [&](cublasLtMatmulDescAttributes_t pointer, uint32_t* bytes) {
+    const auto address = reinterpret_cast<uintptr_t>(attribute<void*>(description, pointer));
+    if (address != 0) *bytes = static_cast<uint32_t>(std::min<uintptr_t>(address & -address, *bytes));
+  };
+  promise(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &promised.vector);
+  promise(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &promised.operand);
   return promised;
 }
 
@@ -189,7 +210,15 @@ bool has_epilogue(cublasLtMatmulDesc_t description) {
     case CUBLASLT_EPILOGUE_DEFAULT:
     case CUBLASLT_EPILOGUE_RELU:
     case CUBLASLT_EPILOGUE_BIAS:
-    case CUBLASLT_EPILOGUE_RELU_BIAS: return true;
+    case CUBLASLT_EPILOGUE_RELU_BIAS:
+    case CUBLASLT_EPILOGUE_GELU:
+    case CUBLASLT_EPILOGUE_GELU_BIAS: return true;
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+    case CUBLASLT_EPILOGUE_DGELU:
+      return attribute<int64_t>(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) > 0 &&
+             attribute<int64_t>(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) % 8 == 0 &&
+             attribute<int64_t>(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE) % 8 == 0;
     case CUBLASLT_EPILOGUE_BGRADA: return sums_operands && !is_transposed(CUBLASLT_MATMUL_DESC_TRANSA);
     case CUBLASLT_EPILOGUE_BGRADB: return sums_operands && is_transposed(CUBLASLT_MATMUL_DESC_TRANSB);
     default: return false;
@@ -251,6 +280,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
             epilogue,
             attribute<void*>(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER),
             attribute<int64_t>(description, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE),
+            attribute<void*>(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER),
+            attribute<int64_t>(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD),
+            attribute<int64_t>(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE),
             scale(alpha),
             scale(beta),
             a,
@@ -266,7 +298,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   std::memcpy(promises, algorithm, sizeof promises);
   const auto promised = std::bit_cast<Promised>(promises);
   const bool is_kept = is_aligned(a, promised.a) && is_aligned(b, promised.b) && is_aligned(c, promised.c) &&
-                       is_aligned(d, promised.d) && is_aligned(call.vector, promised.vector);
+                       is_aligned(d, promised.d) && is_aligned(call.vector, promised.vector) &&
+                       is_aligned(call.operand, promised.operand);
   const bool in_place_as_it_is = c != d || call.c == call.d;
   if (!fits || !is_kept || !in_place_as_it_is || !is_on_its_device(handle) || !workspace ||
       workspace_bytes < kWorkspace || !is_aligned(workspace, kWorkspaceAlignment))

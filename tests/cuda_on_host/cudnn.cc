@@ -237,9 +237,10 @@ void* cudnn_function(const char* name) {
 
 }  // namespace onnx_train::cuda
 
-// cudnn-frontend's search among plans would call these timing functions.
+// cudnn-frontend's own search among plans, and its log, would call these functions.
 extern "C" {
 #undef cudaEventCreate
 cudaError_t cudaDeviceSynchronize() { return cudaErrorNotSupported; }
 cudaError_t cudaEventCreate(cudaEvent_t*) { return cudaErrorNotSupported; }
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes*, const void*) { return cudaErrorNotSupported; }
 }

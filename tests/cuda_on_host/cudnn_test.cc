@@ -109,7 +109,7 @@ TEST(CudaCudnn, HasPlansForProductsWithActivations) {
     int64_t tokens, in, out;
     const char* kernel;
   };
-  constexpr const char* kCudnn = "cuDNN product";
+  constexpr const char* kCudnn = "product with activation";
   for (const Size size : {Size{8192, 768, 3072, kCudnn}, Size{4096, 1600, 6400, kCudnn}, Size{64, 32, 68, ""}}) {
     for (const char* attribute : {"activation", "activation_gradient"}) {
       Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21, \"onnx_train\" : 1]> g () => () {}");

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/support/cache.h"
@@ -15,24 +17,10 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/model.h"
 #include "tests/cuda_on_host/runtime.h"
+#include "tests/support/scoped_variable.h"
 
 namespace onnx_train::cuda {
 namespace {
-
-// Sets a variable of the environment while it lives.
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const std::string& value) : name_(name) {
-    if (const char* before = std::getenv(name)) before_ = before;
-    setenv(name, value.c_str(), 1);
-  }
-  ~ScopedVariable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
-  ScopedVariable(const ScopedVariable&) = delete;
-
- private:
-  const char* const name_;
-  std::optional<std::string> before_;
-};
 
 // y = x
 Model copy_of(int64_t elements) {
@@ -44,11 +32,13 @@ Model copy_of(int64_t elements) {
 }
 
 // A form that copies `times` times, and counts its runs.
-Form copies(const std::string& name, int times, size_t bytes, int* runs) {
-  return {name, {[=](const Launch& launch) {
-            ++*runs;
-            for (int i = 0; i < times; ++i) launch.stream->copy({launch.outputs[0], launch.inputs[0], bytes});
-          }}};
+Form copies(const std::string& name, int times, size_t bytes, int* runs, size_t workspace = 0) {
+  Prepared prepared = {[=](const Launch& launch) {
+    ++*runs;
+    for (int i = 0; i < times; ++i) launch.stream->copy({launch.outputs[0], launch.inputs[0], bytes});
+  }};
+  prepared.workspace = workspace;
+  return {name, [=] { return std::optional(prepared); }};
 }
 
 class CudaFastest : public testing::Test {
@@ -65,10 +55,11 @@ class CudaFastest : public testing::Test {
     const Model model = copy_of(elements);
     const NodeSpec spec(*model.graph->first(), {Tensor()}, 1);
     const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
-    std::vector<Form> forms = {copies("slow", slow, bytes, &runs_), copies("fast", fast, bytes, &runs_)};
-    forms[1].prepared.workspace = workspace;
+    const std::vector<Form> forms = {copies("slow", slow, bytes, &runs_),
+                                     copies("fast", fast, bytes, &runs_, workspace),
+                                     {"refused", [] { return std::optional<Prepared>(); }}};
     const DeviceScope scope(cuda_device());
-    return fastest(spec, "a library", std::move(forms)).form;
+    return fastest(spec, "a library", forms).form;
   }
 
   const std::string folder_;
@@ -95,6 +86,54 @@ TEST_F(CudaFastest, TheRuleHoldsWhereNothingIsTimed) {
   EXPECT_EQ(choose(50003, 40, 1, std::numeric_limits<size_t>::max() / 2), "slow") << "too little memory";
   EXPECT_EQ(runs_, 0);
   EXPECT_EQ(choose(50003, 40, 1), "fast");
+}
+
+TEST_F(CudaFastest, ChoicesThatTakeTooLongAreCutShortAndMadeAgainWithMoreTime) {
+  {
+    const ScopedVariable limit("ONNX_TRAIN_TIMED_CHOICES", "1e-9");
+    EXPECT_EQ(choose(50004, 40, 1), "slow, chosen when 1e-09 s of choices were over");
+    EXPECT_EQ(choose(50004, 40, 1), "slow, chosen when 1e-09 s of choices were over") << "the same bits again";
+  }
+  EXPECT_EQ(runs_, 0);
+  EXPECT_EQ(choose(50004, 40, 1), "fast");
+  const ScopedVariable limit("ONNX_TRAIN_TIMED_CHOICES", "1e-9");
+  EXPECT_EQ(choose(50004, 40, 1), "fast") << "a choice that was not cut short";
+}
+
+TEST_F(CudaFastest, AFormCanBeDemanded) {
+  for (const auto& [value, form] : {std::pair("form=0", "slow"), {"form=1", "fast"}, {"form=7", "fast"}}) {
+    const ScopedVariable demanded("ONNX_TRAIN_TIMED_CHOICES", value);
+    EXPECT_EQ(choose(50005, 1, 1), form);
+  }
+  const ScopedVariable wrong("ONNX_TRAIN_TIMED_CHOICES", "fast");
+  EXPECT_THROW(choose(50005, 1, 1), Error);
+}
+
+// Arithmetic on zeros takes less power than on other numbers.
+TEST_F(CudaFastest, FormsAreTimedOnNoise) {
+  const Model model = copy_of(50006);
+  const NodeSpec spec(*model.graph->first(), {Tensor()}, 1);
+  std::vector<float> seen(50006);
+  const auto look = [&](const Launch& launch) {
+    launch.stream->copy_to_host(seen.data(), launch.inputs[0], seen.size() * sizeof(float));
+    launch.stream->synchronize();
+  };
+  const DeviceScope scope(cuda_device());
+  bool is_first = true;
+  const auto prepare = [&] {
+    return std::optional<Prepared>(Prepared{[&](const Launch& launch) {
+      if (std::exchange(is_first, false)) look(launch);  // before the graph is recorded
+    }});
+  };
+  fastest(spec, "a library", {{"one", prepare}, {"two", prepare}});
+  double sum = 0, squares = 0;
+  for (const float x : seen) {
+    EXPECT_LE(std::abs(x), 1);
+    sum += x;
+    squares += double{x} * x;
+  }
+  EXPECT_NEAR(sum / 50006, 0, 0.01);
+  EXPECT_NEAR(squares / 50006, 1.0 / 3, 0.01);
 }
 
 // The host's last algorithm takes a 25th of the time of the first.

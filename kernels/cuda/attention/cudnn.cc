@@ -161,7 +161,7 @@ class AttentionGraph : public CudnnGraph {
   explicit AttentionGraph(const Description& d) : CudnnGraph(d.type), d_(d) {}
 
   // Returns false if the library has no algorithm.
-  bool build(cudnnHandle_t handle) {
+  bool make(cudnnHandle_t handle) {
     if (cudnnGetVersion() < kFirstVersion) return false;
     if (d_.backward) {
       // cudnn-frontend stores a number per query at the start of the workspace and its own workspace directly after it.
@@ -171,7 +171,7 @@ class AttentionGraph : public CudnnGraph {
     } else {
       add_forward();
     }
-    return make_plan(handle);
+    return make_plans(handle);
   }
 
  private:
@@ -230,18 +230,18 @@ using PerAxis = std::array<int64_t, 2>;  // batch and heads
 struct Parts {
   PerAxis counts = {1, 1};
   Description part;
-  std::map<int64_t, PerAxis> steps;                  // bytes between parts, by id of the tensor
-  std::shared_ptr<const AttentionGraph> graph = {};  // null if the library has no algorithm
+  std::map<int64_t, PerAxis> steps;            // bytes between parts, by id of the tensor
+  std::shared_ptr<AttentionGraph> graph = {};  // null if the library has no algorithm
 
-  // `addresses` are the starts of the whole tensors.
-  void run(const Launch& launch, const std::string& node, const std::unordered_map<int64_t, void*>& addresses,
-           void* workspace) const {
+  // Runs a plan of the graph, by its number. `addresses` are the starts of the whole tensors.
+  void run(const Launch& launch, const std::string& node, int64_t plan,
+           const std::unordered_map<int64_t, void*>& addresses, void* workspace) const {
     for (int64_t i = 0; i < counts[0]; ++i) {
       for (int64_t j = 0; j < counts[1]; ++j) {
         std::unordered_map<int64_t, void*> of_part = addresses;
         for (auto& [id, address] : of_part)
           address = static_cast<char*>(address) + i * steps.at(id)[0] + j * steps.at(id)[1];
-        graph->run(launch, node, std::move(of_part), workspace);
+        graph->run(launch, node, plan, std::move(of_part), workspace);
       }
     }
   }
@@ -387,45 +387,59 @@ bool hides_rows(const NodeSpec& spec, const Description& d) {
   return d.masking == Masking::kAdded && attention_operands(spec).nan_safe;
 }
 
-Prepared prepare_forward(const NodeSpec& spec) {
-  const std::optional<Description> d = describe(spec, false);
-  const Parts attention = parts_of(d);
-  const CudnnLayout& y = d->tensors.at(id_of(kY));
+// Prepares a node for a plan of the attention's graph, by its number.
+Prepared prepare_forward(const NodeSpec& spec, const Description& d, const Parts& attention, int64_t plan) {
+  const CudnnLayout& y = d.tensors.at(id_of(kY));
   const ResultRows rows{y.sizes[1], y.sizes[2], y.sizes[3], {y.strides[0], y.strides[1], y.strides[2]}};
   Workspace parts;
-  const size_t scratch = parts.reserve(attention.graph->workspace()).offset;
-  const Tensors tensors(spec, *d, &parts);
-  const auto run = [=, label = spec.node().label(), queries = spec.out_size(1), hides = hides_rows(spec, *d),
+  const size_t scratch = parts.reserve(attention.graph->workspace(plan)).offset;
+  const Tensors tensors(spec, d, &parts);
+  const auto run = [=, label = spec.node().label(), queries = spec.out_size(1), hides = hides_rows(spec, d),
                     hidden = attention_operands(spec).hidden](const Launch& launch) {
     auto addresses = tensors.before(launch);
     void* const result = addresses[id_of(kY)];
     addresses[kHighest] = launch.outputs[1];
     addresses[kSum] = launch.outputs[2];
-    attention.run(launch, label, addresses, launch.scratch<char>() + scratch);
+    attention.run(launch, label, plan, addresses, launch.scratch<char>() + scratch);
     if (hides) hide_rows(launch, queries, rows, hidden, launch.out<float>(1), launch.out<float>(2), result);
     tensors.after(launch);
   };
   return {run, parts.bytes()};
 }
 
-Prepared prepare_backward(const NodeSpec& spec) {
-  const std::optional<Description> d = describe(spec, true);
-  const Parts attention = parts_of(d);
+Prepared prepare_backward(const NodeSpec& spec, const Description& d, const Parts& attention, int64_t plan) {
   const int64_t queries = spec.in_size(kBackwardHighest);
   Workspace parts;
-  const size_t scratch = parts.reserve(attention.graph->workspace()).offset;
+  const size_t scratch = parts.reserve(attention.graph->workspace(plan)).offset;
   const size_t statistics = parts.reserve(static_cast<size_t>(queries) * sizeof(float)).offset;
-  const Tensors tensors(spec, *d, &parts);
-  const auto run = [=, label = spec.node().label(), hides = hides_rows(spec, *d)](const Launch& launch) {
+  const Tensors tensors(spec, d, &parts);
+  const auto run = [=, label = spec.node().label(), hides = hides_rows(spec, d)](const Launch& launch) {
     char* const workspace = launch.scratch<char>();
     auto* const statistic = reinterpret_cast<float*>(workspace + statistics);
     log_sum_exp(launch, queries, launch.in<float>(kBackwardHighest), launch.in<float>(kBackwardSum), hides, statistic);
     auto addresses = tensors.before(launch);
     addresses[kLogSumExp] = statistic;
-    attention.run(launch, label, addresses, workspace + scratch);
+    attention.run(launch, label, plan, addresses, workspace + scratch);
     tensors.after(launch);
   };
   return {run, parts.bytes()};
+}
+
+template <bool kIsBackward>
+Prepared prepare_fastest(const NodeSpec& spec) {
+  const Description d = *describe(spec, kIsBackward);
+  const Parts attention = parts_of(d);
+  std::vector<Form> forms;
+  add_plans(
+      attention.graph, "",
+      [=](int64_t plan) { return (kIsBackward ? prepare_backward : prepare_forward)(spec, d, attention, plan); },
+      &forms);
+  // Random sums of exponentials would be negative, and the gradients NaN. These bytes are 0.75.
+  const auto set_sums = [bytes = kIsBackward ? static_cast<size_t>(spec.in_size(kBackwardSum)) * sizeof(float)
+                                             : 0](const Launch& launch) {
+    set_bytes(launch, const_cast<void*>(launch.inputs[kBackwardSum]), 0x3f, bytes);
+  };
+  return fastest(spec, cudnn_library().description(), forms, kIsBackward ? SetInputs(set_sums) : nullptr);
 }
 
 template <bool kIsBackward>
@@ -436,8 +450,8 @@ bool supports(const NodeSpec& spec) {
 }  // namespace
 
 std::vector<Kernel> cudnn_attention_kernels() {
-  return {{"BlockAttention", supports<false>, prepare_forward, kDomain, "cuDNN attention"},
-          {"BlockAttentionGrad", supports<true>, prepare_backward, kDomain, "cuDNN attention gradient"}};
+  return {{"BlockAttention", supports<false>, prepare_fastest<false>, kDomain, "cuDNN attention"},
+          {"BlockAttentionGrad", supports<true>, prepare_fastest<true>, kDomain, "cuDNN attention gradient"}};
 }
 
 }  // namespace onnx_train::cuda

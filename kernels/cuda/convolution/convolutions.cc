@@ -27,16 +27,17 @@ Prepared prepare_grad_input(const NodeSpec& spec) {
 
 // Runs the bias gradient, if the node has this output, after the weight gradient: the sum of dy over all axes but
 // channels.
-Prepared with_bias_gradient(const NodeSpec& spec, const Prepared& weight) {
+Prepared with_bias_gradient(const NodeSpec& spec, Prepared weight) {
   if (!spec.has_output(1)) return weight;
   std::vector<bool> reduced(spec.in_shape(1).size(), true);
   reduced[is_channels_last(spec.node()) ? reduced.size() - 1 : 1] = false;
   const Prepared bias = prepare_sum_of(spec.in_type(1), spec.in_shape(1), reduced, 1, 1);
-  return {[weight = weight.run, bias = bias.run](const Launch& launch) {
-            weight(launch);
-            bias(launch);  // one after the other, so that they can share the workspace
-          },
-          std::max(weight.workspace, bias.workspace)};
+  weight.run = [weight = weight.run, bias = bias.run](const Launch& launch) {
+    weight(launch);
+    bias(launch);  // one after the other, so that they can share the workspace
+  };
+  weight.workspace = std::max(weight.workspace, bias.workspace);
+  return weight;
 }
 
 Prepared prepare_grad_weight(const NodeSpec& spec) {

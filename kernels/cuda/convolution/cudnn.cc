@@ -89,16 +89,16 @@ class ConvolutionGraph : public CudnnGraph {
   explicit ConvolutionGraph(const Description& d) : CudnnGraph(d.type), d_(d) {}
 
   // Returns false if the library has no algorithm.
-  bool build(cudnnHandle_t handle) {
+  bool make(cudnnHandle_t handle) {
     add_convolution();
     using fe::NumericalNote_t;
     std::vector<NumericalNote_t> left_out = {NumericalNote_t::WINOGRAD_TILE_6x6, NumericalNote_t::WINOGRAD_TILE_13x13};
     if (!d_.holds_tf32) {
       left_out.insert(left_out.end(), {NumericalNote_t::TENSOR_CORE, NumericalNote_t::DOWN_CONVERT_INPUTS});
     }
-    if (d_.has_bias) return make_plan(handle, left_out);
+    if (d_.has_bias) return make_plans(handle, left_out);
     // Excludes algorithms that the library compiles at first use: each takes a second.
-    return make_plan(handle, left_out, {fe::BehaviorNote_t::RUNTIME_COMPILATION});
+    return make_plans(handle, left_out, {fe::BehaviorNote_t::RUNTIME_COMPILATION});
   }
 
  private:
@@ -154,7 +154,7 @@ class ConvolutionGraph : public CudnnGraph {
 // with channels first none rounds a result to 16 bits after adding a bias. Such a node runs as a float32 convolution of
 // widened operands, which are exact in TF32, the form in which tensor cores read float32.
 struct Plan {
-  std::shared_ptr<const ConvolutionGraph> graph;
+  std::shared_ptr<ConvolutionGraph> graph;
   bool is_widened = false, adds_bias = false;
 };
 
@@ -182,15 +182,16 @@ bool has_narrow_plans(const Convolution& c, Direction direction, DType narrow) {
   return find_plan(c, direction, as_operands).graph && find_plan(c, direction, widened).graph;
 }
 
-Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction direction) {
-  const Storage storage = storage_of(spec, direction);
-  const Plan plan = find_plan(c, direction, storage);
-  const auto& graph = plan.graph;
+namespace {
+
+// Prepares a node for a plan of the graph, by its number.
+Prepared prepare_plan(const NodeSpec& spec, const Convolution& c, const Plan& plan, const Storage& storage,
+                      int64_t number) {
   const bool widens = plan.is_widened, narrows = widens && is_half(storage.out);
   const int64_t sizes[2] = {spec.in_size(0), spec.in_size(1)};
   Workspace parts;
   const auto reserve = [&](size_t bytes) { return parts.reserve(bytes).offset; };
-  const size_t scratch = reserve(graph->workspace());
+  const size_t scratch = reserve(plan.graph->workspace(number));
   const size_t wide[2] = {reserve(widens ? static_cast<size_t>(sizes[0]) * sizeof(float) : 0),
                           reserve(widens ? static_cast<size_t>(sizes[1]) * sizeof(float) : 0)};
   const size_t sums = reserve(narrows ? static_cast<size_t>(spec.out_size()) * sizeof(float) : 0);
@@ -210,12 +211,23 @@ Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction dir
     std::unordered_map<int64_t, void*> addresses = {
         {kInput0, const_cast<void*>(inputs[0])}, {kInput1, const_cast<void*>(inputs[1])}, {kOutput, result}};
     if (plan.adds_bias) addresses[kBias] = const_cast<void*>(launch.inputs[2]);
-    plan.graph->run(launch, label, std::move(addresses), workspace + scratch);
+    plan.graph->run(launch, label, number, std::move(addresses), workspace + scratch);
     if (storage.has_bias && !plan.adds_bias) {
       add_channel_bias(launch, shape, result, launch.inputs[2], storage.out, launch.outputs[0]);
     }
   };
   return {run, parts.bytes()};
+}
+
+}  // namespace
+
+Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction direction) {
+  const Storage storage = storage_of(spec, direction);
+  const Plan plan = find_plan(c, direction, storage);
+  std::vector<Form> forms;
+  add_plans(
+      plan.graph, "", [=](int64_t number) { return prepare_plan(spec, c, plan, storage, number); }, &forms);
+  return fastest(spec, cudnn_library().description(), forms);
 }
 
 }  // namespace onnx_train::cuda

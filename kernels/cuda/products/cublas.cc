@@ -62,6 +62,8 @@ class Layout {
     check_library(
         cublasLtMatrixLayoutSetAttribute(layout_, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
         "batch");
+    leading_ = leading;
+    stride_ = stride;
     alignment_ = std::gcd(std::gcd(leading, stride) * static_cast<int64_t>(size_of(dtype)), kVectorBytes);
   }
   ~Layout() { cublasLtMatrixLayoutDestroy(layout_); }
@@ -70,12 +72,30 @@ class Layout {
   cublasLtMatrixLayout_t get() const { return layout_; }
   bool is_transposed() const { return is_transposed_; }
   int64_t alignment() const { return alignment_; }
+  int64_t leading() const { return leading_; }
+  int64_t stride() const { return stride_; }
 
  private:
   cublasLtMatrixLayout_t layout_ = nullptr;
   bool is_transposed_ = false;
-  int64_t alignment_ = 1;
+  int64_t alignment_ = 1, leading_ = 0, stride_ = 0;
 };
+
+bool has_operand(LibraryActivation activation) {
+  return activation == LibraryActivation::kGeluTanhWithOperand || activation == LibraryActivation::kGeluTanhGrad;
+}
+
+cublasLtEpilogue_t epilogue_with(LibraryActivation activation, bool has_bias) {
+  switch (activation) {
+    case LibraryActivation::kNone: return has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case LibraryActivation::kRelu: return has_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    case LibraryActivation::kGeluTanh: return has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case LibraryActivation::kGeluTanhWithOperand:
+      return has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case LibraryActivation::kGeluTanhGrad: return CUBLASLT_EPILOGUE_DGELU;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
 
 // Offsets of the first matrices of each call, in bytes.
 struct Start {
@@ -151,10 +171,9 @@ void LibraryProduct::State::describe(ProductTypes types) {
   set(CUBLASLT_MATMUL_DESC_TRANSB, of_a);
   const auto name = [&] {
     switch (epilogue) {
-      case Epilogue::kBias: return p.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
       case Epilogue::kSumsOfA: return CUBLASLT_EPILOGUE_BGRADB;
       case Epilogue::kSumsOfB: return CUBLASLT_EPILOGUE_BGRADA;
-      default: return p.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
+      default: return epilogue_with(p.activation, epilogue == Epilogue::kBias);
     }
   };
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<int32_t>(name()));
@@ -163,14 +182,22 @@ void LibraryProduct::State::describe(ProductTypes types) {
     // The library chooses an algorithm by the alignment of the vector's address, which run() sets later.
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(kVectorBytes));
   }
+  if (has_operand(p.activation)) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, static_cast<int32_t>(type_of(types.out)));
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, y->leading());
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, y->stride());
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, reinterpret_cast<void*>(kVectorBytes));
+  }
   // All matrices share one bias.
   if (epilogue == Epilogue::kSumsOfA) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.m);
   if (epilogue == Epilogue::kSumsOfB) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.n);
 }
 
 // The library sums its first operand if it is not transposed, and its second if it is. A call has one vector of sums
-// per matrix.
+// per matrix. The operand of GELU has steps of whole vectors.
 bool LibraryProduct::State::has_layout_of_epilogue() const {
+  constexpr int64_t kStep = 8;  // in the documentation of CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD
+  if (has_operand(product.activation) && (y->leading() % kStep != 0 || y->stride() % kStep != 0)) return false;
   switch (epilogue) {
     case Epilogue::kSumsOfA: return starts.size() == 1 && a->is_transposed();
     case Epilogue::kSumsOfB: return starts.size() == 1 && !b->is_transposed();
@@ -262,7 +289,7 @@ std::string LibraryProduct::version() { return concat("cuBLASLt ", cublasLtGetVe
 size_t LibraryProduct::workspace() const { return state_->algorithms[rank_].workspaceSize; }
 
 void LibraryProduct::run(const Launch& launch, const void* a, const void* b, void* y, const void* vector,
-                         void* workspace, const void* c) const {
+                         void* workspace, const void* c, const void* x) const {
   State& s = *state_;
   if (s.epilogue != Epilogue::kNone) s.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
   const double alpha = s.product.alpha, beta = s.product.accumulate ? 1 : 0;
@@ -274,6 +301,7 @@ void LibraryProduct::run(const Launch& launch, const void* a, const void* b, voi
   for (const Start& start : s.starts) {
     char* const to = static_cast<char*>(y) + start.y;
     const void* const from = c ? static_cast<const char*>(c) + start.y : to;
+    if (x) s.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<const char*>(x) + start.y);
     check_library(cublasLtMatmul(library(), s.description, alpha_at, static_cast<const char*>(b) + start.b, s.b->get(),
                                  static_cast<const char*>(a) + start.a, s.a->get(), beta_at, from, s.y->get(), to,
                                  s.y->get(), &algorithm.algo, workspace, algorithm.workspaceSize, stream_of(launch)),

@@ -34,9 +34,10 @@ class LibraryProduct {
 
   size_t workspace() const;  // bytes
   // Addresses of the first elements; `vector` is null without an epilogue. A product that accumulates adds to `c`,
-  // which has the layout of y, or to y if it is null.
+  // which has the layout of y, or to y if it is null. `x` is the operand of GELU, if the product writes or reads it, in
+  // the layout of y.
   void run(const Launch& launch, const void* a, const void* b, void* y, const void* vector, void* workspace,
-           const void* c = nullptr) const;
+           const void* c = nullptr, const void* x = nullptr) const;
 
  private:
   struct State;

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/products/cublas.h"
+#include "kernels/cuda/products/algorithms.h"
 #include "kernels/cuda/products/products.h"
 #include "kernels/cuda/reduction/reductions.h"
 #include "kernels/cuda/support/fastest.h"
@@ -63,22 +63,12 @@ Prepared prepare_integers(const Product& p) {
 
 // ---- Floats
 
-constexpr int kMostAlgorithms = 4;  // of the library, that are timed for a product
-
-// Adds a form for each algorithm of the library; `prepare(product)` prepares it.
-template <typename Prepare>
-void add_algorithms(const NodeSpec& spec, const Product& p, Epilogue epilogue, const std::string& name,
-                    std::vector<Form>* forms, const Prepare& prepare) {
-  int rank = 0;
-  for (const LibraryProduct& product :
-       LibraryProduct::find(p, types_of(spec), epilogue, are_choices_timed() ? kMostAlgorithms : 1))
-    forms->push_back({concat(name, "algorithm ", rank++), prepare(product)});
-}
+constexpr int64_t kFewMatrices = 8;  // of a batch, each of which may fill the device by itself
 
 // Returns the fastest of the forms; throws Error if there is none.
-Prepared fastest_product(const NodeSpec& spec, std::vector<Form> forms) {
+Prepared fastest_product(const NodeSpec& spec, const std::vector<Form>& forms) {
   if (forms.empty()) fail_as(ErrorCode::kDevice, spec.node().label(), ": cuBLASLt has no algorithm for this product");
-  return fastest(spec, LibraryProduct::version(), std::move(forms));
+  return fastest(spec, LibraryProduct::version(), forms);
 }
 
 // The vector of the epilogue is a bias, input 2, or sums, output 1.
@@ -103,24 +93,41 @@ Prepared prepare_operand_sums(const NodeSpec& spec, const Product& p, int operan
   return prepare_sum_of(spec.in_type(operand), shape, is_reduced, operand, 1);
 }
 
+// Returns the product with an innermost batch axis of one matrix: the library covers it in one call, and takes a call
+// for each of p's matrices.
+Product one_by_one(Product p) {
+  for (Matrices* matrices : {&p.a, &p.b, &p.y}) {
+    matrices->batch.push_back(1);
+    matrices->batch_strides.push_back(0);
+  }
+  return p;
+}
+
 Prepared prepare_floats(const NodeSpec& spec, const Product& p, Epilogue epilogue) {
+  std::vector<std::pair<std::string, Product>> ways = {{"", p}};
+  const int64_t matrices = num_elements(p.y.batch);
+  if (has_choices() && matrices > 1 && matrices <= kFewMatrices) ways.push_back({"one by one, ", one_by_one(p)});
   std::vector<Form> forms;
-  add_algorithms(spec, p, epilogue, "", &forms,
-                 [&](const LibraryProduct& product) { return prepare_library_product(product, epilogue); });
+  for (const auto& [name, product] : ways) {
+    add_algorithms(spec, product, epilogue, name, &forms,
+                   [=](const LibraryProduct& library) { return prepare_library_product(library, epilogue); });
+  }
   const bool has_sums = epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB;
-  if (has_sums && (forms.empty() || are_choices_timed())) {
+  if (has_sums && (forms.empty() || has_choices())) {
     // The library has no such epilogue for some layouts, and a slow one for others.
     const Prepared sums = prepare_operand_sums(spec, p, epilogue == Epilogue::kSumsOfA ? 0 : 1);
-    add_algorithms(spec, p, Epilogue::kNone, "sums apart, ", &forms, [&](const LibraryProduct& library) -> Prepared {
+    const auto prepare = [=](const LibraryProduct& library) -> Prepared {
       const Prepared product = prepare_library_product(library, Epilogue::kNone);
       return {[product = product.run, sums = sums.run](const Launch& launch) {
                 product(launch);
                 sums(launch);
               },
               std::max(product.workspace, sums.workspace)};
-    });
+    };
+    for (const auto& [name, product] : ways)
+      add_algorithms(spec, product, Epilogue::kNone, "sums apart, " + name, &forms, prepare);
   }
-  return fastest_product(spec, std::move(forms));
+  return fastest_product(spec, forms);
 }
 
 }  // namespace
@@ -189,14 +196,14 @@ Prepared prepare_sum_with_matrix(const NodeSpec& spec, Product p) {
                            product.workspace(),
                            {{0, c}}};
                  });
-  return fastest_product(spec, std::move(forms));
+  return fastest_product(spec, forms);
 }
 
 Prepared prepare_variant(const NodeSpec& spec, Product p) {
   const Epilogue epilogue = epilogue_of(spec);
   if (epilogue == Epilogue::kResidual) return prepare_sum_with_matrix(spec, p);
   if (epilogue != Epilogue::kActivation) return prepare_product(spec, p, epilogue);
-  p.relu = true;
+  p.activation = LibraryActivation::kRelu;
   return prepare_product(spec, p, spec.num_inputs() > 2 ? Epilogue::kBias : Epilogue::kNone);
 }
 

@@ -1,6 +1,7 @@
-// A cuDNN graph with the plan that executes it; nodes with equal descriptions share it. Only files of cuDNN kernels
-// include this header, because cudnn-frontend takes a compiler 14 seconds. Graphs are made while kernels are chosen,
-// and live while a plan holds them or they are among the recently used ones. Any thread may make and run graphs.
+// A cuDNN graph with the library's plans that execute it; nodes with equal descriptions share it. Only files of cuDNN
+// kernels include this header, because cudnn-frontend takes a compiler 14 seconds. Graphs are made while kernels are
+// chosen, and live while a plan holds them or they are among the recently used ones. Any thread may make and run
+// graphs.
 #pragma once
 
 #include <cudnn_frontend.h>
@@ -8,6 +9,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -15,6 +18,7 @@
 
 #include "kernels/cuda/support/cudnn_library.h"
 #include "kernels/cuda/support/cudnn_limits.h"
+#include "kernels/cuda/support/fastest.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/recently_used.h"
 #include "kernels/cuda/support/stream.h"
@@ -40,12 +44,44 @@ struct CudnnLayout {
   auto operator<=>(const CudnnLayout&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
 };
 
+// One of the library's engines with its settings, by which it can execute a graph.
+struct CudnnPlan {
+  int64_t number;    // in the library's list
+  std::string name;  // engine and settings
+};
+
 class CudnnGraph {
  public:
-  size_t workspace() const { return static_cast<size_t>(std::max<int64_t>(0, graph_.get_workspace_size())); }
+  // Returns the plans that may execute the graph: the library's own choice, the first ones of its list, and the first
+  // one of each engine, since the list often has one engine with many settings before the next. Only its own choice is
+  // built, and is alone with ONNX_TRAIN_TIMED_CHOICES=off.
+  std::vector<CudnnPlan> plans() {
+    const std::lock_guard lock(mutex_);
+    if (!has_choices()) return {plans_[0]};
+    std::set<std::string> names = {plans_[0].name}, engines = {engine_of(plans_[0])};
+    for (; next_ < graph_.get_execution_plan_count(); ++next_) {
+      const std::optional<CudnnPlan> plan = plan_at(next_);
+      if (!plan || !names.insert(plan->name).second) continue;
+      const bool is_new = engines.insert(engine_of(*plan)).second;
+      if (is_new || plans_.size() < cudnn_limits().plans) plans_.push_back(*plan);
+    }
+    return plans_;
+  }
+  // Builds a plan, for which the library may compile a kernel for half a second. Returns false if it cannot.
+  bool build(int64_t plan) {
+    const std::lock_guard lock(mutex_);
+    return graph_.build_plan_at_index(plan).is_good();
+  }
 
-  // Enqueues the graph on the stream of a run. `addresses` maps the tensors' ids; an Error of the library names `node`.
-  void run(const Launch& launch, const std::string& node, std::unordered_map<int64_t, void*> addresses,
+  // Bytes of a plan that is built.
+  size_t workspace(int64_t plan) const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<size_t>(std::max<int64_t>(0, graph_.get_workspace_size_plan_at_index(plan)));
+  }
+
+  // Enqueues a plan that is built on the stream of a run. `addresses` maps the tensors' ids; an Error of the library
+  // names `node`.
+  void run(const Launch& launch, const std::string& node, int64_t plan, std::unordered_map<int64_t, void*> addresses,
            void* workspace) const {
     auto& stream = *static_cast<CudaStream*>(launch.stream);
     std::shared_ptr<CudnnHandle>& handle = stream.cudnn_handle();
@@ -56,7 +92,7 @@ class CudnnGraph {
       handle = std::move(made);
     }
     const std::lock_guard lock(mutex_);
-    fe::error_t error = graph_.execute(handle->get(), addresses, workspace);
+    fe::error_t error = graph_.execute_plan_at_index(handle->get(), addresses, workspace, plan);
     if (error.is_bad()) fail_at(node, error.get_message());
   }
 
@@ -84,10 +120,10 @@ class CudnnGraph {
     result->set_output(true);
   }
 
-  // Makes a plan by an algorithm that is deterministic, sums in float32 and has no property in `left_out` or
-  // `behavior_left_out`. Returns false if the library has none.
-  bool make_plan(cudnnHandle_t handle, const std::vector<fe::NumericalNote_t>& left_out = {},
-                 const std::vector<fe::BehaviorNote_t>& behavior_left_out = {}) {
+  // Makes the library's list of plans by algorithms that are deterministic, sum in float32 and have no property in
+  // `left_out` or `behavior_left_out`, and builds the first one. Returns false if the library has none.
+  bool make_plans(cudnnHandle_t handle, const std::vector<fe::NumericalNote_t>& left_out = {},
+                  const std::vector<fe::BehaviorNote_t>& behavior_left_out = {}) {
     if (graph_.validate().is_bad() || graph_.build_operation_graph(handle).is_bad() ||
         graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad())
       return false;
@@ -97,13 +133,31 @@ class CudnnGraph {
     graph_.deselect_numeric_notes(left_out);
     graph_.deselect_behavior_notes(behavior_left_out);
     graph_.deselect_workspace_greater_than(cudnn_limits().workspace);
-    return graph_.check_support().is_good() && graph_.build_plans().is_good();
+    while (plans_.empty() && next_ < graph_.get_execution_plan_count()) {
+      const std::optional<CudnnPlan> plan = plan_at(next_++);
+      if (plan && build(plan->number)) plans_.push_back(*plan);
+    }
+    return !plans_.empty();
   }
 
-  fe::graph::Graph graph_;
+  // The library's graph, with a query that it has for its own use.
+  struct Graph : fe::graph::Graph {
+    bool supports(int64_t plan) { return plans.check_support_at_index(plan).is_good(); }
+  };
+  Graph graph_;
 
  private:
-  mutable std::mutex mutex_;  // the library does not promise that two threads may run one plan
+  // Returns nothing if the library does not support the plan, or a property of it is left out.
+  std::optional<CudnnPlan> plan_at(int64_t number) {
+    CudnnPlan plan{number, ""};
+    const bool is_offered = graph_.supports(number) && graph_.get_plan_name_at_index(number, plan.name).is_good();
+    return is_offered ? std::optional(plan) : std::nullopt;
+  }
+  static std::string engine_of(const CudnnPlan& plan) { return plan.name.substr(0, plan.name.find('_')); }
+
+  std::vector<CudnnPlan> plans_;  // those that were looked at and may execute the graph
+  int64_t next_ = 0;              // in the library's list, which starts with the fastest by its estimate
+  mutable std::mutex mutex_;      // the library does not promise that two threads may run one plan
 
   [[noreturn]] static void fail_at(const std::string& node, const std::string& message) {
     fail_as(ErrorCode::kDevice, node, ": cuDNN: ", message.substr(0, message.find('\n')),
@@ -112,18 +166,29 @@ class CudnnGraph {
 };
 
 // Returns the graph of a description on the current device; null without the library or an algorithm. `Graph` is
-// constructed from a description; its build(handle) returns false if there is no algorithm.
+// constructed from a description; its make(handle) returns false if there is no algorithm.
 template <typename Graph, typename Description>
-std::shared_ptr<const Graph> shared_graph(const Description& description) {
-  using Shared = std::shared_ptr<const Graph>;
+std::shared_ptr<Graph> shared_graph(const Description& description) {
+  using Shared = std::shared_ptr<Graph>;
   static auto& graphs = *new RecentlyUsed<std::pair<int, Description>, Shared>;
   CudnnLibrary& library = cudnn_library();
   if (!library.is_loaded()) return nullptr;
   return graphs.find({current_device(), description}, cudnn_limits().graphs, [&]() -> Shared {
     const CudnnHandle handle(library);
     auto graph = std::make_shared<Graph>(description);
-    return graph->build(handle.get()) ? graph : nullptr;
+    return graph->make(handle.get()) ? graph : nullptr;
   });
+}
+
+// Adds a form `name` for each plan of a graph; prepare(plan) prepares the node for a plan that is built.
+template <typename Graph, typename Prepare>
+void add_plans(const std::shared_ptr<Graph>& graph, const char* name, const Prepare& prepare,
+               std::vector<Form>* forms) {
+  for (const CudnnPlan& plan : graph->plans()) {
+    forms->push_back({name + plan.name, [=, number = plan.number]() -> std::optional<Prepared> {
+                        return graph->build(number) ? std::optional<Prepared>(prepare(number)) : std::nullopt;
+                      }});
+  }
 }
 
 }  // namespace onnx_train::cuda

@@ -1,21 +1,48 @@
 #include "kernels/cuda/support/fastest.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
-#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 
 #include "kernels/cuda/support/cache.h"
+#include "kernels/cuda/support/noise.h"
 #include "kernels/cuda/support/stream.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cuda {
 namespace {
 
-constexpr size_t kRounds = 10;  // each form's time is its least of this many
+constexpr size_t kRounds = 9;   // a form's time is its least of this many, and of one before them
+constexpr double kSlow = 1.25;  // a form that takes so many times the best's time in the round before them is left out
+
+// ---- ONNX_TRAIN_TIMED_CHOICES
+
+struct Setting {
+  double seconds = kMostSeconds;
+  std::optional<size_t> form = {};  // of each node
+};
+
+Setting setting() {
+  const char* const value = std::getenv("ONNX_TRAIN_TIMED_CHOICES");
+  const std::string text = value ? value : "";
+  constexpr std::string_view kForm = "form=";
+  if (text.empty() || text == "on") return {};
+  if (text == "off") return {0};
+  char* end = nullptr;
+  if (text.starts_with(kForm)) {
+    const size_t form = std::strtoul(text.c_str() + kForm.size(), &end, 10);
+    if (*end == '\0') return {0, form};
+  } else {
+    const double seconds = std::strtod(text.c_str(), &end);
+    if (*end == '\0' && seconds >= 0) return {seconds};
+  }
+  fail("ONNX_TRAIN_TIMED_CHOICES=", text, ": give seconds, off, or form=2");
+}
+
+// ---- What is kept
 
 // Names the current device and its driver. The answer is kept, because the driver takes milliseconds for it.
 const std::string& hardware() {
@@ -37,24 +64,55 @@ std::string key_of(const NodeSpec& spec, const std::string& library, const std::
   return key;
 }
 
-// Memory for one run of a node; inputs are zeros.
+// The names of chosen forms: those of this process, and those on disk.
+class Chosen {
+ public:
+  // Empty if there is none.
+  const std::string& find(const std::string& key) {
+    std::string& name = names_[key];
+    if (name.empty()) {
+      const std::string text = read_cached("choice", key).value_or("");
+      name = text.substr(0, text.find('\n'));
+    }
+    return name;
+  }
+  // The file also says what was chosen for whom, for the people who look.
+  void keep(const std::string& key, const std::string& name, const std::string& times) {
+    names_[key] = name;
+    write_cached("choice", key, concat(name, "\n", times, key));
+  }
+
+ private:
+  std::map<std::string, std::string> names_;
+};
+
+// ---- Timing
+
+// Memory for one run of a node; inputs that are floats are random, since arithmetic on zeros is faster.
 class Operands {
  public:
-  Operands(const Node& node, size_t workspace, const CudaStream& stream) : stream_(stream.handle()) {
+  Operands(const Node& node, size_t workspace, CudaStream* stream) : stream_(stream) {
     for (const Value* input : node.inputs()) inputs_.push_back(input ? add(bytes_of(input)) : nullptr);
     for (const Value* output : node.outputs()) outputs_.push_back(output ? add(bytes_of(output)) : nullptr);
     workspace_ = add(workspace);
     fault_ = static_cast<Fault*>(add(sizeof(Fault)));
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!inputs_[i]) continue;
+      const Value& input = *node.inputs()[i];
+      fill_with_noise(launch(), input.dtype(), num_elements(input.type().shape()), static_cast<uint32_t>(i) << 28,
+                      const_cast<void*>(inputs_[i]));
+    }
   }
 
-  static size_t bytes(const Node& node, size_t workspace) {
-    size_t sum = workspace;
+  // Without a workspace.
+  static size_t bytes(const Node& node) {
+    size_t sum = 0;
     for (const Value* input : node.inputs()) sum += bytes_of(input);
     for (const Value* output : node.outputs()) sum += bytes_of(output);
     return sum;
   }
 
-  Launch launch(Stream* stream) const { return {inputs_.data(), outputs_.data(), workspace_, stream, fault_, 1}; }
+  Launch launch() const { return {inputs_.data(), outputs_.data(), workspace_, stream_, fault_, 1}; }
 
  private:
   // 0 if the value is absent.
@@ -65,11 +123,11 @@ class Operands {
   void* add(size_t bytes) {
     bytes = std::max<size_t>(bytes, 1);
     memory_.push_back(std::make_unique<DeviceMemory>(bytes));
-    check(cudaMemsetAsync(memory_.back()->data(), 0, bytes, stream_), "cudaMemsetAsync");
+    check(cudaMemsetAsync(memory_.back()->data(), 0, bytes, stream_->handle()), "cudaMemsetAsync");
     return memory_.back()->data();
   }
 
-  const cudaStream_t stream_;
+  CudaStream* const stream_;
   std::vector<std::unique_ptr<DeviceMemory>> memory_;
   std::vector<const void*> inputs_;
   std::vector<void*> outputs_;
@@ -77,62 +135,126 @@ class Operands {
   Fault* fault_ = nullptr;
 };
 
-// Returns the number of the fastest form; nothing if there is too little memory.
-std::optional<size_t> time(const NodeSpec& spec, const std::vector<Form>& forms) {
-  size_t workspace = 0, free = 0, total = 0;
-  for (const Form& form : forms) workspace = std::max(workspace, form.prepared.workspace);
-  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  if (Operands::bytes(spec.node(), workspace) > free / 2) return std::nullopt;
+// A form that takes part.
+struct Candidate {
+  size_t form;
+  Prepared prepared;
+  double time = 0;  // milliseconds
+};
+
+// Sets the candidates' times. They take turns, so that a change of the clock meets all of them.
+void time(const NodeSpec& spec, const SetInputs& set_inputs, std::vector<Candidate>* candidates) {
+  size_t workspace = 0;
+  for (const Candidate& candidate : *candidates) workspace = std::max(workspace, candidate.prepared.workspace);
   CudaStream stream(current_device());
-  const Operands operands(spec.node(), workspace, stream);
-  const Launch launch = operands.launch(&stream);
-  for (const Form& form : forms) form.prepared.run(launch);
-  // The forms take turns, so that a change of the clock meets all of them.
-  const std::vector<double> ends =
-      stream.time(kRounds * forms.size(), [&](size_t i) { forms[i % forms.size()].prepared.run(launch); });
-  std::vector<double> least(forms.size(), std::numeric_limits<double>::max());
-  for (size_t i = 0; i < ends.size(); ++i) {
-    double& of_form = least[i % forms.size()];
-    of_form = std::min(of_form, ends[i] - (i == 0 ? 0 : ends[i - 1]));
+  const Operands operands(spec.node(), workspace, &stream);
+  const Launch launch = operands.launch();
+  const auto run = [&](size_t rounds, const std::vector<Candidate*>& some) {
+    const std::vector<double> ends =
+        stream.time(rounds * some.size(), [&](size_t i) { some[i % some.size()]->prepared.run(launch); });
+    for (size_t i = 0; i < ends.size(); ++i) {
+      double& of_form = some[i % some.size()]->time;
+      const double time = ends[i] - (i == 0 ? 0 : ends[i - 1]);
+      of_form = of_form == 0 ? time : std::min(of_form, time);
+    }
+  };
+  if (set_inputs) set_inputs(launch);
+  // The first run loads what a form needs. It may find that the library does not run what it has promised to run.
+  std::erase_if(*candidates, [&](const Candidate& candidate) {
+    try {
+      candidate.prepared.run(launch);
+      return false;
+    } catch (const Error&) {
+      if (candidate.form == 0) throw;
+      return true;
+    }
+  });
+  std::vector<Candidate*> some;
+  for (Candidate& candidate : *candidates) some.push_back(&candidate);
+  run(1, some);
+  const double best =
+      (*std::min_element(some.begin(), some.end(), [](auto* a, auto* b) { return a->time < b->time; }))->time;
+  std::erase_if(some,
+                [&](const Candidate* candidate) { return candidate->form > 0 && candidate->time > kSlow * best; });
+  if (some.size() > 1) run(kRounds, some);
+}
+
+struct Choice {
+  size_t form = 0;
+  bool is_final = true;    // false: seconds were over
+  bool is_kept = true;     // false: there was too little memory, of which there may be more next time
+  std::string times = {};  // a line for each form that was timed
+};
+
+Choice choose(const NodeSpec& spec, const std::vector<Form>& forms, const SetInputs& set_inputs,
+              const std::function<bool()>& is_over) {
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  const size_t most = free / 2, operands = Operands::bytes(spec.node());
+  Choice choice;
+  std::vector<Candidate> candidates;
+  for (size_t i = 0; i < forms.size() && choice.is_final; ++i) {
+    if (operands > most) return {.is_kept = false};
+    choice.is_final = !is_over();
+    std::optional<Prepared> prepared = choice.is_final ? forms[i].prepare() : std::nullopt;
+    if (!prepared) continue;
+    const bool has_room = prepared->workspace <= most - operands;
+    if (i == 0 && !has_room) return {.is_kept = false};
+    choice.is_kept = choice.is_kept && has_room;
+    if (has_room) candidates.push_back({i, std::move(*prepared)});
   }
-  const auto best = static_cast<size_t>(std::min_element(least.begin(), least.end()) - least.begin());
-  return least[best] < (1 - kGain) * least[0] ? best : 0;
+  if (candidates.size() < 2) return choice;
+  choice.is_kept = true;
+  time(spec, set_inputs, &candidates);
+  const auto best = std::min_element(candidates.begin(), candidates.end(),
+                                     [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
+  for (const Candidate& candidate : candidates)
+    choice.times += concat(candidate.time, " ms ", forms[candidate.form].name, "\n");
+  if (best->time < (1 - kGain) * candidates[0].time) choice.form = best->form;
+  return choice;
 }
 
 }  // namespace
 
-bool are_choices_timed() {
-  const char* value = std::getenv("ONNX_TRAIN_TIMED_CHOICES");
-  return !value || std::string(value) != "off";
+bool has_choices() {
+  const Setting given = setting();
+  return given.form || given.seconds > 0;
 }
 
-Prepared fastest(const NodeSpec& spec, const std::string& library, std::vector<Form> forms) {
-  const auto made = [&](size_t i) {
-    Prepared prepared = std::move(forms[i].prepared);
-    prepared.form = forms[i].name;
+Prepared fastest(const NodeSpec& spec, const std::string& library, const std::vector<Form>& forms,
+                 const SetInputs& set_inputs) {
+  const auto made = [&](size_t i, const std::string& note = "") -> std::optional<Prepared> {
+    std::optional<Prepared> prepared = forms[i].prepare();
+    if (prepared) prepared->form = forms[i].name + note;
     return prepared;
   };
-  if (forms.size() == 1 || !are_choices_timed()) return made(0);
+  const Setting given = setting();
+  for (size_t i = std::min(given.form.value_or(0), forms.size() - 1); i > 0; --i) {
+    if (auto prepared = made(i)) return *prepared;
+  }
+  if (forms.size() == 1 || given.form || given.seconds == 0) return *made(0);
   // One thread at a time, so that none is in the time of another.
   static std::mutex mutex;
-  static auto& chosen = *new std::map<std::string, std::string>;
+  static auto& chosen = *new Chosen;
+  static double spent = 0;  // seconds
   const std::lock_guard lock(mutex);
   const std::string key = key_of(spec, library, forms);
-  std::string& name = chosen[key];
-  if (name.empty()) name = read_cached("choice", key).value_or("");
-  const auto find = [&] {
-    return std::find_if(forms.begin(), forms.end(), [&](const Form& form) { return form.name == name; });
-  };
-  if (find() == forms.end()) {
-    const std::optional<size_t> best = time(spec, forms);
-    if (!best) {
-      chosen.erase(key);  // there may be more memory next time
-      return made(0);
-    }
-    name = forms[*best].name;
-    write_cached("choice", key, name);
+  // A choice that was cut short is kept with the limit, too.
+  const std::string hasty_key = concat(key, "within ", given.seconds, " s\n");
+  const std::string hasty = concat(", chosen when ", given.seconds, " s of choices were over");
+  for (const bool is_final : {true, false}) {
+    const std::string& name = chosen.find(is_final ? key : hasty_key);
+    const auto form = std::find_if(forms.begin(), forms.end(), [&](const Form& f) { return f.name == name; });
+    if (form == forms.end()) continue;
+    if (auto prepared = made(static_cast<size_t>(form - forms.begin()), is_final ? "" : hasty)) return *prepared;
   }
-  return made(static_cast<size_t>(find() - forms.begin()));
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  const auto seconds = [&] { return spent + std::chrono::duration<double>(Clock::now() - start).count(); };
+  const Choice choice = choose(spec, forms, set_inputs, [&] { return seconds() >= given.seconds; });
+  spent = seconds();
+  if (choice.is_kept) chosen.keep(choice.is_final ? key : hasty_key, forms[choice.form].name, choice.times);
+  return *made(choice.form, choice.is_final ? "" : hasty);
 }
 
 }  // namespace onnx_train::cuda
