@@ -1,5 +1,5 @@
 // Choices between forms of a computation: the faster one runs, and stays chosen.
-#include "kernels/cuda/support/fastest.h"
+#include "kernels/cuda/choices/fastest.h"
 
 #include <gtest/gtest.h>
 

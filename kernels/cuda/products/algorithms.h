@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/products/cublas.h"
-#include "kernels/cuda/support/fastest.h"
+#include "kernels/cuda/choices/fastest.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cuda {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/support/fastest.h"
+#include "kernels/cuda/choices/fastest.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "kernels/cuda/support/cache.h"
-#include "kernels/cuda/support/noise.h"
+#include "kernels/cuda/choices/noise.h"
 #include "kernels/cuda/support/stream.h"
 #include "onnx_passes/ir/error.h"
 
