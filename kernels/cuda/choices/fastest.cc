@@ -7,8 +7,8 @@
 #include <memory>
 #include <mutex>
 
-#include "kernels/cuda/support/cache.h"
 #include "kernels/cuda/choices/noise.h"
+#include "kernels/cuda/support/cache.h"
 #include "kernels/cuda/support/stream.h"
 #include "onnx_passes/ir/error.h"
 
