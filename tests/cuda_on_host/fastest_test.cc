@@ -1,12 +1,11 @@
 // Choices between forms of a computation: the faster one runs, and stays chosen.
-#include "kernels/cuda/support/fastest.h"
+#include "kernels/cuda/choices/fastest.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -83,9 +82,12 @@ TEST_F(CudaFastest, TheRuleHoldsWhereNothingIsTimed) {
     const ScopedVariable off("ONNX_TRAIN_TIMED_CHOICES", "off");
     EXPECT_EQ(choose(50003, 40, 1), "slow");
   }
-  EXPECT_EQ(choose(50003, 40, 1, std::numeric_limits<size_t>::max() / 2), "slow") << "too little memory";
+  gpu_host::set_memory_bytes(size_t{1} << 20);
+  EXPECT_EQ(choose(50003, 40, 1, size_t{1} << 20), "slow") << "too little memory";
+  gpu_host::set_memory_bytes(size_t{4} << 30);
   EXPECT_EQ(runs_, 0);
   EXPECT_EQ(choose(50003, 40, 1), "fast");
+  EXPECT_EQ(choose(50007, 40, 1, size_t{64} << 20), "slow") << "a large workspace";
 }
 
 TEST_F(CudaFastest, ChoicesThatTakeTooLongAreCutShortAndMadeAgainWithMoreTime) {

@@ -1,4 +1,4 @@
-// Every form between which a node may choose (kernels/cuda/support/fastest.h) computes what the CPU computes.
+// Every form between which a node may choose (kernels/cuda/choices/fastest.h) computes what the CPU computes.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -70,7 +70,22 @@ TEST(CudaForms, ConvolutionsAndTheirGradientsAreRight) {
     e.output(e.rounded(call(b, "ConvGradInput", {dy, at_w, b.ints(x)}, attrs)));
     e.output(e.rounded(call(b, "ConvGradWeight", {at_x, dy, b.ints(w)}, attrs)));
     const std::string forms = e.expect_as_on_cpu(tolerance_of(type));
-    EXPECT_EQ(has(forms, "eng"), has_cudnn()) << forms;
+    EXPECT_EQ(has(forms, "eng") && has(forms, "as a convolution, eng"), has_cudnn()) << forms;
+  }
+}
+
+// Windows of another height than width, that lie apart, with other padding at the end than at the beginning.
+TEST(CudaForms, TheGradientOfAnInputIsAConvolutionOfFlippedFilters) {
+  if (!has_cudnn()) GTEST_SKIP() << "our kernel runs without cuDNN";
+  const Shape x = {2, 8, 12, 11}, w = {16, 8, 3, 2}, y = {2, 16, 11, 10};
+  const Attrs attrs = {{"pads", Ints{1, 0, 2, 1}}, {"strides", Ints{1, 1}}, {"dilations", Ints{2, 2}}};
+  for (const DType type : {DType::kFloat, DType::kFloat16}) {
+    SCOPED_TRACE(name(type));
+    Example e(type);
+    Builder& b = e.builder();
+    e.output(e.rounded(call(b, "ConvGradInput", {e.input("dy", y), e.input("w", w), b.ints(x)}, attrs)));
+    const std::string forms = e.expect_as_on_cpu(tolerance_of(type));
+    EXPECT_TRUE(has(forms, "as a convolution, eng")) << forms;
   }
 }
 

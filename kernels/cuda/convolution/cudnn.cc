@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "kernels/cuda/convolution/channel_bias.h"
+#include "kernels/cuda/convolution/flipped_filters.h"
 #include "kernels/cuda/support/conversions.h"
 #include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/stored.h"
@@ -84,6 +85,26 @@ std::optional<Description> describe(const Convolution& c, Direction direction, D
   return d;
 }
 
+// Returns the convolution of dy that is the gradient of an input, or nothing: with steps of 1, x is as large as dy and
+// its padding, which is what a window lacks of the padding of y.
+std::optional<Description> as_convolution(const Description& d) {
+  const auto is_one = [](int64_t step) { return step == 1; };
+  if (d.direction != Direction::kInputGradient || d.x[1] != d.w[1] ||
+      !std::all_of(d.stride.begin(), d.stride.end(), is_one))
+    return std::nullopt;
+  Description forward = d;
+  forward.direction = Direction::kForward;
+  std::swap(forward.x, forward.y);
+  std::swap(forward.w[0], forward.w[1]);
+  for (size_t i = 0; i < d.begin.size(); ++i) {
+    const int64_t reach = (d.w[i + 2] - 1) * d.dilation[i];
+    forward.begin[i] = reach - d.begin[i];
+    forward.end[i] = d.x[i + 2] + reach - d.y[i + 2] - forward.begin[i];
+    if (forward.begin[i] < 0 || forward.end[i] < 0) return std::nullopt;
+  }
+  return forward;
+}
+
 class ConvolutionGraph : public CudnnGraph {
  public:
   explicit ConvolutionGraph(const Description& d) : CudnnGraph(d.type), d_(d) {}
@@ -156,11 +177,17 @@ class ConvolutionGraph : public CudnnGraph {
 struct Plan {
   std::shared_ptr<ConvolutionGraph> graph;
   bool is_widened = false, adds_bias = false;
+  bool flips = false;  // the filters: the gradient of the input is a convolution
 };
+
+std::optional<Description> describe(const Convolution& c, Direction direction, const Storage& storage, DType type,
+                                    bool has_bias) {
+  return describe(c, direction, type, has_bias, is_half(storage.in) || storage.tf32);
+}
 
 Plan find_plan(const Convolution& c, Direction direction, const Storage& storage) {
   const auto find = [&](DType type, bool has_bias) {
-    const auto description = describe(c, direction, type, has_bias, is_half(storage.in) || storage.tf32);
+    const auto description = describe(c, direction, storage, type, has_bias);
     return description ? shared_graph<ConvolutionGraph>(*description) : nullptr;
   };
   if (!is_half(storage.in)) return {find(storage.in, false)};
@@ -169,6 +196,14 @@ Plan find_plan(const Convolution& c, Direction direction, const Storage& storage
     if (const auto graph = find(storage.in, true)) return {graph, false, true};
   }
   return {find(DType::kFloat, false), true};
+}
+
+// Returns the plan that makes the gradient of an input, which `plan` makes, a convolution; without a graph if there is
+// none.
+Plan flipped(const Plan& plan, const Convolution& c, Direction direction, const Storage& storage) {
+  const DType type = plan.is_widened ? DType::kFloat : storage.in;
+  const std::optional<Description> forward = as_convolution(*describe(c, direction, storage, type, false));
+  return {forward ? shared_graph<ConvolutionGraph>(*forward) : nullptr, plan.is_widened, false, true};
 }
 
 }  // namespace
@@ -194,10 +229,12 @@ Prepared prepare_plan(const NodeSpec& spec, const Convolution& c, const Plan& pl
   const size_t scratch = reserve(plan.graph->workspace(number));
   const size_t wide[2] = {reserve(widens ? static_cast<size_t>(sizes[0]) * sizeof(float) : 0),
                           reserve(widens ? static_cast<size_t>(sizes[1]) * sizeof(float) : 0)};
+  const DType type = widens ? DType::kFloat : storage.in;
+  const size_t filters = reserve(plan.flips ? static_cast<size_t>(sizes[1]) * size_of(type) : 0);
   const size_t sums = reserve(narrows ? static_cast<size_t>(spec.out_size()) * sizeof(float) : 0);
   Shape shape = spec.out_shape();
   if (c.channels_last) shape = {spec.out_size() / shape.back(), shape.back()};
-  const auto run = [=, label = spec.node().label()](const Launch& launch) {
+  const auto run = [=, label = spec.node().label(), filter_shape = spec.in_shape(1)](const Launch& launch) {
     char* const workspace = launch.scratch<char>();
     const void* inputs[2] = {launch.inputs[0], launch.inputs[1]};
     if (widens) {
@@ -206,6 +243,10 @@ Prepared prepare_plan(const NodeSpec& spec, const Convolution& c, const Plan& pl
         widen(launch, storage.in, sizes[i], inputs[i], to);
         inputs[i] = to;
       }
+    }
+    if (plan.flips) {
+      flip_filters(launch, filter_shape, type, inputs[1], workspace + filters);
+      inputs[1] = workspace + filters;
     }
     void* const result = narrows ? workspace + sums : launch.outputs[0];
     std::unordered_map<int64_t, void*> addresses = {
@@ -225,8 +266,15 @@ Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction dir
   const Storage storage = storage_of(spec, direction);
   const Plan plan = find_plan(c, direction, storage);
   std::vector<Form> forms;
-  add_plans(
-      plan.graph, "", [=](int64_t number) { return prepare_plan(spec, c, plan, storage, number); }, &forms);
+  const auto add = [&](const Plan& of, const char* name) {
+    add_plans(
+        of.graph, name, [=](int64_t number) { return prepare_plan(spec, c, of, storage, number); }, &forms);
+  };
+  add(plan, "");
+  if (has_choices() && direction == Direction::kInputGradient) {
+    const Plan as_convolution = flipped(plan, c, direction, storage);
+    if (as_convolution.graph) add(as_convolution, "as a convolution, ");
+  }
   return fastest(spec, cudnn_library().description(), forms);
 }
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/cuda/support/fastest.h"
+#include "kernels/cuda/choices/fastest.h"
 #include "kernels/geometry/products.h"
 
 namespace onnx_train::cuda {

@@ -2,8 +2,8 @@
 // prepared; any thread.
 #pragma once
 
+#include "kernels/cuda/choices/fastest.h"
 #include "kernels/cuda/products/cublas.h"
-#include "kernels/cuda/support/fastest.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cuda {

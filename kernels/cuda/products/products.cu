@@ -6,7 +6,7 @@
 #include "kernels/cuda/products/algorithms.h"
 #include "kernels/cuda/products/products.h"
 #include "kernels/cuda/reduction/reductions.h"
-#include "kernels/cuda/support/fastest.h"
+#include "kernels/cuda/choices/fastest.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stored.h"

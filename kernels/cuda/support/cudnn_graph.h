@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/choices/fastest.h"
 #include "kernels/cuda/support/cudnn_library.h"
 #include "kernels/cuda/support/cudnn_limits.h"
-#include "kernels/cuda/support/fastest.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/recently_used.h"
 #include "kernels/cuda/support/stream.h"

@@ -1,4 +1,4 @@
-#include "kernels/cuda/support/fastest.h"
+#include "kernels/cuda/choices/fastest.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,8 +7,8 @@
 #include <memory>
 #include <mutex>
 
+#include "kernels/cuda/choices/noise.h"
 #include "kernels/cuda/support/cache.h"
-#include "kernels/cuda/support/noise.h"
 #include "kernels/cuda/support/stream.h"
 #include "onnx_passes/ir/error.h"
 
@@ -17,6 +17,10 @@ namespace {
 
 constexpr size_t kRounds = 9;   // a form's time is its least of this many, and of one before them
 constexpr double kSlow = 1.25;  // a form that takes so many times the best's time in the round before them is left out
+
+// A form that needs more memory than the rule has a workspace of at most the size of the node's operands, or of so many
+// bytes.
+constexpr size_t kSmallWorkspace = size_t{32} << 20;
 
 // ---- ONNX_TRAIN_TIMED_CHOICES
 
@@ -198,6 +202,8 @@ Choice choose(const NodeSpec& spec, const std::vector<Form>& forms, const SetInp
     choice.is_final = !is_over();
     std::optional<Prepared> prepared = choice.is_final ? forms[i].prepare() : std::nullopt;
     if (!prepared) continue;
+    const size_t needed = candidates.empty() ? prepared->workspace : candidates[0].prepared.workspace;
+    if (prepared->workspace > std::max({needed, operands, kSmallWorkspace})) continue;
     const bool has_room = prepared->workspace <= most - operands;
     if (i == 0 && !has_room) return {.is_kept = false};
     choice.is_kept = choice.is_kept && has_room;

@@ -1,4 +1,4 @@
-#include "kernels/cuda/support/noise.h"
+#include "kernels/cuda/choices/noise.h"
 
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stored.h"
