@@ -10,7 +10,18 @@
 namespace onnx_train::math {
 template <>
 inline constexpr bool kIsHalf<__half> = true;
+
+// One instruction in the place of six. It makes one NaN of all.
+template <>
+ONNX_TRAIN_HD inline BFloat16 rounded<BFloat16>(float x) {
+#ifdef __CUDA_ARCH__
+  return std::bit_cast<BFloat16>(__float2bfloat16_rn(x));
+#else
+  return BFloat16(x);
+#endif
 }
+
+}  // namespace onnx_train::math
 
 namespace onnx_train::cuda {
 
