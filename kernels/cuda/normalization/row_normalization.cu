@@ -86,16 +86,16 @@ __device__ void store_statistic(void* output, bool is_double, int64_t row, T val
 template <typename Kept, typename T>
 __device__ Statistics<T> kept_statistics(const NormalizedRows& rows, T (&d)[Kept::kCount]) {
   using Threads = typename Kept::Threads;
-  const T n = static_cast<T>(rows.n);
+  const T share = T{1} / static_cast<T>(rows.n);
   T mean = 0, squares = 0;
   if (rows.centered) {
     for (const T x : d) mean += x;
-    mean = Threads::merge(mean, Sum()) / n;
+    mean = Threads::merge(mean, Sum()) * share;
     for (T& x : d) x -= mean;
     Kept::clear_rest(d, rows.n);
   }
   for (const T x : d) squares += x * x;
-  const T variance = Threads::merge(squares, Sum()) / n;
+  const T variance = Threads::merge(squares, Sum()) * share;
   return {mean, static_cast<T>(rsqrt(variance + static_cast<T>(rows.epsilon)))};
 }
 
@@ -239,8 +239,9 @@ __device__ void add_rows_of_block(const T (&values)[Kept::kCount], int64_t n, T*
 // in registers, and those that are in flight.
 template <typename Kept>
 struct Differentiating {
-  static constexpr int kBlock = static_cast<int>(kThreads);
-  static constexpr int kBlocks = Kept::kCount > 16 ? 1 : Kept::kCount > 8 ? 2 : 3;
+  static constexpr bool kShort = Kept::kCount == 8 && Kept::Threads::kCount == gpu::kWarpSize;
+  static constexpr int kBlock = kShort ? 128 : static_cast<int>(kThreads);
+  static constexpr int kBlocks = kShort ? 5 : Kept::kCount > 16 || Kept::kOfVector == 1 ? 1 : 2;
 };
 
 // Rows of at most kRowThreads kKept elements are read once: a thread keeps kKept elements of a row, and the sums of the
@@ -249,11 +250,13 @@ template <typename X, typename DX, typename Kept, int kBlock, int kBlocks>
 __global__ void __launch_bounds__(kBlock, kBlocks)
     differentiate_in_one_pass(NormalizedRows rows, const Fault* guard, Gradient<X, DX> gradient) {
   constexpr int kRows = kBlock / Kept::Threads::kCount;  // rows of a block at a time
+  // Whether registers are left for a residual that is in flight while sums are.
+  constexpr bool kEarly = kRows > 1 || (sizeof(X) == 2 && Kept::kOfVector > 1);
   using T = Computed<X>;
   using Threads = typename Kept::Threads;
   constexpr int kKept = Kept::kCount;
   const bool writes = gradient.dx && !stops(guard);
-  const T n = static_cast<T>(rows.n);
+  const T share = T{1} / static_cast<T>(rows.n);
   const int64_t size = rows.count * rows.n, step = int64_t{gridDim.x} * kRows * rows.n;
   T dscale[kKept] = {}, dbias[kKept] = {};
   typename Kept::template Stored<X> next_x = {}, next_dy = {};
@@ -270,7 +273,7 @@ __global__ void __launch_bounds__(kBlock, kBlocks)
     Kept::widen(next_x, x);
     Kept::widen(next_dy, g);
     typename Kept::template Stored<DX> residual = {};
-    if (gradient.residual) residual = Kept::load_all(gradient.residual + row, rows.n);
+    if (kEarly && gradient.residual) residual = Kept::load_all(gradient.residual + row, rows.n);
     next += step;
     load_next();
     const T inv_std = kept_statistics<Kept>(rows, x).inv_std;
@@ -288,7 +291,8 @@ __global__ void __launch_bounds__(kBlock, kBlocks)
     if (!gradient.dx) continue;
     along = Threads::merge(along, GradientSums<T>::merge);
     if (!writes) continue;
-    const T mean_g = rows.centered ? along.first / n : T{0}, mean_along = along.second / n;
+    const T mean_g = rows.centered ? along.first * share : T{0}, mean_along = along.second * share;
+    if (!kEarly && gradient.residual) residual = Kept::load_all(gradient.residual + row, rows.n);
     for (int k = 0; k < kKept; k += Kept::kOfVector) {
       typename Kept::template Vector<DX> dx;
       for (int e = 0; e < Kept::kOfVector; ++e) {

@@ -36,12 +36,18 @@ __host__ __device__ inline Computed<S> widened(S x) {
   return math::convert<Computed<S>>(x);
 }
 
-// Calls f(S{}) for S = float, double or a 16-bit type: BFloat16 or CUDA's own float16.
+// Calls f(S{}) for a 16-bit type S: BFloat16 or CUDA's own float16.
 template <typename F>
-auto dispatch_stored(DType dtype, F&& f) {
+auto dispatch_half(DType dtype, F&& f) {
   if (dtype == DType::kBFloat16) return f(BFloat16{});
   if (dtype == DType::kFloat16) return f(__half{});
-  return dispatch_float(dtype, f);
+  fail("a kernel for 16-bit floats got ", name(dtype));
+}
+
+// Calls f(S{}) for S = float, double or a 16-bit type.
+template <typename F>
+auto dispatch_stored(DType dtype, F&& f) {
+  return is_half(dtype) ? dispatch_half(dtype, f) : dispatch_float(dtype, f);
 }
 
 inline bool is_stored(DType dtype) { return is_float_or_double(dtype) || is_half(dtype); }
@@ -56,8 +62,8 @@ inline bool is_stored_pair(DType in, DType out) {
 template <typename F>
 auto dispatch_stored_pair(DType in, DType out, F&& f) {
   if (in == out) return dispatch_stored(in, [&]<typename S>(S s) { return f(s, s); });
-  if (out == DType::kFloat) return dispatch_stored(in, [&]<typename S>(S s) { return f(s, float{}); });
-  return dispatch_stored(out, [&]<typename S>(S s) { return f(float{}, s); });
+  if (out == DType::kFloat) return dispatch_half(in, [&]<typename S>(S s) { return f(s, float{}); });
+  return dispatch_half(out, [&]<typename S>(S s) { return f(float{}, s); });
 }
 
 // Calls f(S{}) for S = float or a 16-bit float.
