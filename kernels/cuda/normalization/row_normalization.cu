@@ -99,42 +99,64 @@ __device__ Statistics<T> kept_statistics(const NormalizedRows& rows, T (&d)[Kept
   return {mean, static_cast<T>(rsqrt(variance + static_cast<T>(rows.epsilon)))};
 }
 
-// Rows of at most kRowThreads kKept elements are read once. Threads have kRows rows at a time, for which they read the
-// scales and biases once.
-template <typename X, typename Y, typename Kept, int kRows>
-__global__ void __launch_bounds__(kThreads) normalize_kept_rows(NormalizedRows rows, const Fault* guard,
-                                                                Forward<X, Y> f) {
-  using Threads = typename Kept::Threads;
-  constexpr int kKept = Kept::kCount;
+// Blocks of kThreads on a multiprocessor, for which registers are left.
+template <typename X, typename Y, typename Kept>
+constexpr int normalizing_blocks() {
+  constexpr bool kHalves = sizeof(X) == 2 && sizeof(Y) == 2;
+  if (Kept::kCount <= 8) return 4;
+  if (Kept::kOfVector == 1) return 1;
+  if (Kept::kCount <= 16) return kHalves ? 3 : 2;
+  return Kept::kCount <= 24 || kHalves ? 2 : 1;
+}
+template <typename Kept>
+constexpr int kDifferentiatingBlocks = Kept::kCount <= 8 ? 2 : 1;
+
+constexpr int kMultiprocessors = 132;  // of an H100
+
+// The rows of a thread. All threads of the grid walk over the rows.
+template <typename Kept>
+struct RowWalk {
+  static constexpr int kRows = static_cast<int>(kThreads) / Kept::Threads::kCount;  // of a block at a time
+  int64_t size, step, next;  // of elements; `next` is the offset of the next row's first one
+
+  __device__ explicit RowWalk(const NormalizedRows& rows)
+      : size(rows.count * rows.n), step(int64_t{gridDim.x} * kRows * rows.n), next(Kept::Threads::row() * rows.n) {}
+  template <typename X>
+  __device__ void load_next(typename Kept::template Stored<X>* to, const X* x, int64_t n) const {
+    if (next < size) *to = Kept::load_all(x + next, n);
+  }
+};
+
+// Rows of at most kRowThreads kKept elements are read once: a thread keeps its elements of a row, and the scales and
+// biases of all. The next row's elements are in flight meanwhile.
+template <typename X, typename Y, typename Kept>
+__global__ void __launch_bounds__(kThreads, (normalizing_blocks<X, Y, Kept>()))
+    normalize_kept_rows(NormalizedRows rows, const Fault* guard, Forward<X, Y> f) {
   using T = Computed<X>;
-  const int64_t first = Threads::row() * kRows;
-  if (stops(guard) || first >= rows.count) return;
-  typename Kept::template Stored<X> x[kRows] = {};
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    if (first + r < rows.count) x[r] = Kept::load_all(f.x + (first + r) * rows.n, rows.n);
-  }
-  T d[kRows][kKept], inv_std[kRows];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    Kept::widen(x[r], d[r]);
-    const Statistics<T> of_row = kept_statistics<Kept>(rows, d[r]);
-    inv_std[r] = of_row.inv_std;
-    if (Threads::first() != 0 || first + r >= rows.count) continue;
-    store_statistic(f.mean, f.double_statistics, first + r, of_row.mean);
-    store_statistic(f.inv_std, f.double_statistics, first + r, of_row.inv_std);
-  }
-#pragma unroll
-  for (int k = 0; k < kKept; k += Kept::kOfVector) {
-    const auto scale = Kept::load_at(k, f.scale, rows.n);
-    StoredElements<Kept::kOfVector, T> bias = {};
-    if (f.bias) bias = Kept::load_at(k, f.bias, rows.n);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
+  if (stops(guard)) return;
+  T scale[Kept::kCount], bias[Kept::kCount] = {};
+  Kept::widen(Kept::load_all(f.scale, rows.n), scale);
+  if (f.bias) Kept::widen(Kept::load_all(f.bias, rows.n), bias);
+  RowWalk<Kept> walk(rows);
+  typename Kept::template Stored<X> next_x = {};
+  walk.load_next(&next_x, f.x, rows.n);
+  while (walk.next < walk.size) {
+    const int64_t row = walk.next;
+    T d[Kept::kCount];
+    Kept::widen(next_x, d);
+    walk.next += walk.step;
+    walk.load_next(&next_x, f.x, rows.n);
+    const auto [mean, inv_std] = kept_statistics<Kept>(rows, d);
+    for (int k = 0; k < Kept::kCount; k += Kept::kOfVector) {
       typename Kept::template Vector<Y> y;
-      for (int e = 0; e < Kept::kOfVector; ++e) y[e] = math::convert<Y>(d[r][k + e] * inv_std[r] * scale[e] + bias[e]);
-      if (first + r < rows.count) Kept::store_at(k, y, f.y + (first + r) * rows.n, rows.n);
+      for (int e = 0; e < Kept::kOfVector; ++e) {
+        y[e] = math::convert<Y>(d[k + e] * inv_std * scale[k + e] + bias[k + e]);
+      }
+      Kept::store_at(k, y, f.y + row, rows.n);
     }
+    if (Kept::Threads::first() != 0 || !(f.mean || f.inv_std)) continue;
+    store_statistic(f.mean, f.double_statistics, row / rows.n, mean);
+    store_statistic(f.inv_std, f.double_statistics, row / rows.n, inv_std);
   }
 }
 
@@ -178,9 +200,9 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
     const Fault* const guard = guard_of(launch, inputs, 1);
     if constexpr (std::is_same_v<T, float>) {
       const auto run_kept = [&]<typename Kept>(Kept) {
-        constexpr int kRowThreads = Kept::Threads::kCount, kRows = kRowThreads == gpu::kWarpSize ? 2 : 1;
-        enqueue(launch, "normalize_kept_rows", normalize_kept_rows<X, Y, Kept, kRows>,
-                row_blocks<kRowThreads>((rows.count + kRows - 1) / kRows), kThreads, 0, rows, guard, f);
+        constexpr unsigned kMostBlocks = kMultiprocessors * normalizing_blocks<X, Y, Kept>();
+        enqueue(launch, "normalize_kept_rows", normalize_kept_rows<X, Y, Kept>,
+                std::min(row_blocks<Kept::Threads::kCount>(rows.count), kMostBlocks), kThreads, 0, rows, guard, f);
       };
       if (with_kept_row(rows.n, run_kept)) return;
     }
@@ -213,69 +235,46 @@ struct Gradient {
   }
 };
 
-// Writes to[place of k] = Σ values[k] over the rows of threads of the block.
-template <typename Kept, int kBlock, typename T>
+// Writes Σ values over the rows of threads of the block.
+template <typename Kept, typename T>
 __device__ void add_rows_of_block(const T (&values)[Kept::kCount], int64_t n, T* to) {
-  constexpr int kKept = Kept::kCount, kRowThreads = Kept::Threads::kCount;
-  constexpr int kRows = kBlock / kRowThreads, kColumnsOfRow = kRowThreads * kKept;
-  if constexpr (kRows == 1) {
-    for (int k = 0; k < kKept; ++k) {
-      if (Kept::has(k, n)) to[Kept::first() + Kept::place(k)] = values[k];
-    }
-  } else {
-    GPU_SHARED(scratch, T[kRows][kColumnsOfRow]);
-    __syncthreads();  // `scratch` may have been read
-    for (int k = 0; k < kKept; ++k) scratch[threadIdx.x / kRowThreads][Kept::first() + Kept::place(k)] = values[k];
-    __syncthreads();
-    for (int column = static_cast<int>(threadIdx.x); column < n; column += kBlock) {
-      T sum = scratch[0][column];
-      for (int row = 1; row < kRows; ++row) sum += scratch[row][column];
-      to[column] = sum;
-    }
+  constexpr int kRows = RowWalk<Kept>::kRows, kBlock = static_cast<int>(kThreads);
+  GPU_SHARED(scratch, T[kRows][kBlock / kRows * Kept::kCount]);
+  T* const own = scratch[threadIdx.x / Kept::Threads::kCount] + Kept::first();
+  __syncthreads();  // `scratch` may have been read
+  for (int k = 0; k < Kept::kCount; ++k) own[Kept::place(k)] = values[k];
+  __syncthreads();
+  for (int column = static_cast<int>(threadIdx.x); column < n; column += kBlock) {
+    T sum = scratch[0][column];
+    for (int row = 1; row < kRows; ++row) sum += scratch[row][column];
+    to[column] = sum;
   }
 }
 
-// The threads of a block of the next kernel, and the blocks on a multiprocessor: a thread has 4 kKept elements and sums
-// in registers, and those that are in flight.
-template <typename Kept>
-struct Differentiating {
-  static constexpr bool kShort = Kept::kCount == 8 && Kept::Threads::kCount == gpu::kWarpSize;
-  static constexpr int kBlock = kShort ? 128 : static_cast<int>(kThreads);
-  static constexpr int kBlocks = kShort ? 5 : Kept::kCount > 16 || Kept::kOfVector == 1 ? 1 : 2;
-};
-
-// Rows of at most kRowThreads kKept elements are read once: a thread keeps kKept elements of a row, and the sums of the
+// Rows of at most kRowThreads kKept elements are read once: a thread keeps its elements of a row, and the sums of the
 // same columns over all of its rows. The next row's elements are in flight meanwhile.
-template <typename X, typename DX, typename Kept, int kBlock, int kBlocks>
-__global__ void __launch_bounds__(kBlock, kBlocks)
+template <typename X, typename DX, typename Kept>
+__global__ void __launch_bounds__(kThreads, kDifferentiatingBlocks<Kept>)
     differentiate_in_one_pass(NormalizedRows rows, const Fault* guard, Gradient<X, DX> gradient) {
-  constexpr int kRows = kBlock / Kept::Threads::kCount;  // rows of a block at a time
-  // Whether registers are left for a residual that is in flight while sums are.
-  constexpr bool kEarly = kRows > 1 || (sizeof(X) == 2 && Kept::kOfVector > 1);
   using T = Computed<X>;
-  using Threads = typename Kept::Threads;
   constexpr int kKept = Kept::kCount;
   const bool writes = gradient.dx && !stops(guard);
   const T share = T{1} / static_cast<T>(rows.n);
-  const int64_t size = rows.count * rows.n, step = int64_t{gridDim.x} * kRows * rows.n;
   T dscale[kKept] = {}, dbias[kKept] = {};
+  RowWalk<Kept> walk(rows);
   typename Kept::template Stored<X> next_x = {}, next_dy = {};
-  int64_t next = (int64_t{blockIdx.x} * kRows + threadIdx.x / Threads::kCount) * rows.n;
-  const auto load_next = [&] {
-    if (next >= size) return;
-    next_x = Kept::load_all(gradient.x + next, rows.n);
-    next_dy = Kept::load_all(gradient.dy + next, rows.n);
-  };
-  load_next();
-  while (next < size) {
-    const int64_t row = next;
+  walk.load_next(&next_x, gradient.x, rows.n);
+  walk.load_next(&next_dy, gradient.dy, rows.n);
+  while (walk.next < walk.size) {
+    const int64_t row = walk.next;
     T x[kKept], g[kKept];  // x is x̂ from the statistics on, g is dy and then dy scale
     Kept::widen(next_x, x);
     Kept::widen(next_dy, g);
     typename Kept::template Stored<DX> residual = {};
-    if (kEarly && gradient.residual) residual = Kept::load_all(gradient.residual + row, rows.n);
-    next += step;
-    load_next();
+    if (gradient.residual) residual = Kept::load_all(gradient.residual + row, rows.n);
+    walk.next += walk.step;
+    walk.load_next(&next_x, gradient.x, rows.n);
+    walk.load_next(&next_dy, gradient.dy, rows.n);
     const T inv_std = kept_statistics<Kept>(rows, x).inv_std;
     GradientSums<T> along{};
     for (int k = 0; k < kKept; k += Kept::kOfVector) {
@@ -289,10 +288,9 @@ __global__ void __launch_bounds__(kBlock, kBlocks)
       }
     }
     if (!gradient.dx) continue;
-    along = Threads::merge(along, GradientSums<T>::merge);
+    along = Kept::Threads::merge(along, GradientSums<T>::merge);
     if (!writes) continue;
     const T mean_g = rows.centered ? along.first * share : T{0}, mean_along = along.second * share;
-    if (!kEarly && gradient.residual) residual = Kept::load_all(gradient.residual + row, rows.n);
     for (int k = 0; k < kKept; k += Kept::kOfVector) {
       typename Kept::template Vector<DX> dx;
       for (int e = 0; e < Kept::kOfVector; ++e) {
@@ -304,8 +302,8 @@ __global__ void __launch_bounds__(kBlock, kBlocks)
   }
   if (!gradient.sums) return;
   T* const sums = gradient.sums + int64_t{blockIdx.x} * 2 * rows.n;
-  add_rows_of_block<Kept, kBlock>(dscale, rows.n, sums);
-  add_rows_of_block<Kept, kBlock>(dbias, rows.n, sums + rows.n);
+  add_rows_of_block<Kept>(dscale, rows.n, sums);
+  add_rows_of_block<Kept>(dbias, rows.n, sums + rows.n);
 }
 
 // Longer rows and float64 rows are read by each of the following kernels.
@@ -403,8 +401,8 @@ struct Backward {
     if constexpr (std::is_same_v<T, float>) {
       // As many blocks as a large GPU holds at a time, each with a few rows.
       with_kept_row(rows.n, [&]<typename Kept>(Kept) {
-        least_rows = 2 * Differentiating<Kept>::kBlock / Kept::Threads::kCount;
-        most_pieces = 132 * Differentiating<Kept>::kBlocks;
+        least_rows = 2 * RowWalk<Kept>::kRows;
+        most_pieces = kMultiprocessors * kDifferentiatingBlocks<Kept>;
       });
     }
     pieces = std::clamp<int64_t>(rows.count / least_rows, 1, most_pieces);
@@ -448,10 +446,8 @@ struct Backward {
 
   void run_in_one_pass(const Launch& launch, const Fault* guard, const Gradient<X, DX>& gradient) const {
     with_kept_row(rows.n, [&]<typename Kept>(Kept) {
-      using Shape = Differentiating<Kept>;
-      enqueue(launch, "differentiate_in_one_pass",
-              differentiate_in_one_pass<X, DX, Kept, Shape::kBlock, Shape::kBlocks>, static_cast<unsigned>(pieces),
-              Shape::kBlock, 0, rows, guard, gradient);
+      enqueue(launch, "differentiate_in_one_pass", differentiate_in_one_pass<X, DX, Kept>,
+              static_cast<unsigned>(pieces), kThreads, 0, rows, guard, gradient);
     });
   }
 

@@ -112,6 +112,9 @@ __global__ void find_losses(CrossEntropy<T> ce, const X* __restrict__ x, T* log_
   const int64_t position = Threads::row(), stride = ce.logits.inner;
   if (position >= ce.logits.lines()) return;
   const int64_t line = ce.logits.line(position);
+  // Their latency passes during the sums.
+  const int64_t y = ce.label(position);
+  const T of_label = ce.counts(y) ? widened(x[line + y * stride]) : T{0};
   auto acc = Exponentials::start();
   for_each_vector_in_row<kRowThreads>(x, line, ce.classes, stride,
                                       [&]<int kCount>(int64_t, const StoredElements<kCount, X>& elements) {
@@ -121,7 +124,6 @@ __global__ void find_losses(CrossEntropy<T> ce, const X* __restrict__ x, T* log_
                                       });
   acc = Threads::merge(acc, [](const auto& a, const auto& b) { return Exponentials::merge(a, b); });
   const T l = acc.largest + math::log(acc.sum);
-  const int64_t y = ce.label(position);
   double loss = 0;
   if (ce.counts(y)) {
     if (ce.smoothing > 0) {
@@ -136,7 +138,7 @@ __global__ void find_losses(CrossEntropy<T> ce, const X* __restrict__ x, T* log_
                                           });
       loss = ce.smoothing_per_class * Threads::merge(distance, Sum());
     }
-    loss += (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y) * (l - widened(x[line + y * stride])));
+    loss += (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y) * (l - of_label));
   }
   if (Threads::first() != 0) return;
   losses[position] = loss;
