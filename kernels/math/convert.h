@@ -13,6 +13,12 @@ namespace onnx_train::math {
 template <typename T>
 inline constexpr bool kIsHalf = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
 
+// Rounds to nearest even. CUDA's kernels have instructions for it (kernels/cuda/support/stored.h).
+template <typename Half>
+ONNX_TRAIN_HD inline Half rounded(float x) {
+  return Half(x);
+}
+
 // Floats convert to integers by truncation; values out of range saturate and NaN gives 0 (ONNX defines neither).
 // Integers wrap around, as in NumPy. 16-bit floats convert via float32.
 template <typename To, typename From>
@@ -20,7 +26,7 @@ ONNX_TRAIN_HD inline To convert(From x) {
   if constexpr (kIsHalf<From>) {
     return convert<To>(static_cast<float>(x));
   } else if constexpr (kIsHalf<To>) {
-    return To(static_cast<float>(x));
+    return rounded<To>(static_cast<float>(x));
   } else if constexpr (std::is_same_v<To, bool>) {
     return x != From{0};
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {

@@ -134,6 +134,18 @@ struct ExponentialSum {
     if (x > a.largest) return {x, a.sum * exp(a.largest - x) + 1};
     return x == -std::numeric_limits<T>::infinity() ? a : Acc{a.largest, a.sum + exp(x - a.largest)};
   }
+  // Adds several elements, for which the sum is scaled once.
+  template <int kCount>
+  ONNX_TRAIN_HD static Acc add_all(Acc a, const T (&x)[kCount]) {
+    using Limits = std::numeric_limits<T>;
+    T largest = a.largest;
+    for (const T v : x) largest = larger(largest, v);  // not a NaN: the sum becomes one
+    // Between the finite numbers -m and m, since a difference of two infinities would be NaN.
+    const T base = larger(-larger(-largest, Limits::lowest()), Limits::lowest());
+    T sum = a.sum * exp_to_one(a.largest - base);
+    for (const T v : x) sum += exp_to_one(v - base);
+    return {largest, sum};
+  }
   ONNX_TRAIN_HD static Acc merge(Acc a, Acc b) {
     const Acc larger = b.largest > a.largest ? b : a, other = b.largest > a.largest ? a : b;
     return other.sum == 0 ? larger : Acc{larger.largest, larger.sum + other.sum * exp(other.largest - larger.largest)};

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "tests/op_cases/op_case.h"
 
 namespace onnx_train {
@@ -77,8 +79,23 @@ std::vector<OpCase> loss_cases() {
                      row({{2, 3, 4}}, all_ignored, attributes(2), {.absent = true}),
                      row({{2, 4, 3}}, all_ignored, attributes(1, "mean", 0.1), weight),
                      row({{3, 1000}, -3, 3}, labels({3}, 1000), attributes(1, "sum"), {.absent = true}),
+                     // Several blocks add the labels and losses of so many positions, and the weights of so many classes.
+                     row({{4500, 3}}, labels({4500}, 3), attributes(1), {.shape = {3}, .low = 0.1, .high = 2}),
+                     row({{2, 4500}, -3, 3}, labels({2}, 4500), attributes(1, "mean", 0.1),
+                         {.shape = {4500}, .low = 0.1, .high = 2}),
                      row({{5, 517}, -3, 3}, labels({5}, 517), attributes(1, "mean", 0.1), {.absent = true}),
                  });
+  }
+  // Classes that a mask excludes; in front of the others, too.
+  const double none = -std::numeric_limits<double>::infinity();
+  for (const int64_t classes : {4, 20}) {
+    Tensor masked = Tensor::full(DType::kFloat, {2, classes}, 0.5);
+    for (int64_t c = 0; c < classes - 2; ++c) masked.set(c, none);
+    masked.set(2 * classes - 1, none);
+    const OpInput last = {.value = Tensor::of<int64_t>({2}, {classes - 1, 0})};
+    cases.push_back(loss({.value = masked}, last, attributes(1)));
+    cases.back().no_derivative = "a difference of infinite logits has none";
+    cases.push_back(grad({.value = masked}, last, attributes(1)));
   }
   // No label has a weight: the loss is 0, and has a jump there.
   cases.push_back(loss({{5, 4}}, labels({5}, 4), attributes(1, "mean", 0.1), weightless));

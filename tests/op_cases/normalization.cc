@@ -23,7 +23,7 @@ void layer_normalization_cases(std::vector<OpCase>* cases) {
 
 // Rows that threads keep in registers, few elements or many of them, in whole vectors or not, and longer ones.
 void long_row_cases(std::vector<OpCase>* cases) {
-  for (const int64_t n : {700, 768, 1501, 1504, 4100}) {
+  for (const int64_t n : {700, 768, 960, 1501, 1504, 2056, 4100}) {
     cases->push_back({"LayerNormalization", {{{5, n}}, {{n}, 0.5, 1.5}, {{n}}}, {}, 1, "", 1e-5});
     for (const char* op : {"LayerNormalizationGrad", "RMSNormalizationGrad"}) {
       const int outputs = op == std::string("LayerNormalizationGrad") ? 3 : 2;

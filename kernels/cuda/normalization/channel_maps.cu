@@ -153,8 +153,6 @@ void differentiate_channels(const Launch& launch, const ChannelPlan& plan, const
 // NOLINTEND(bugprone-macro-parentheses)
 MAPS_OF(float, float);
 MAPS_OF(double, double);
-MAPS_OF(double, float);  // these two are never called, but dispatch_stored_pair refers to them
-MAPS_OF(float, double);
 MAPS_OF(BFloat16, BFloat16);
 MAPS_OF(BFloat16, float);
 MAPS_OF(float, BFloat16);

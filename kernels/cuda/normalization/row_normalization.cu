@@ -17,28 +17,46 @@ struct Statistics {
   T mean, inv_std;
 };
 
-// The variance is the mean of the squared differences from the mean, in a second pass. for_each(f) calls f for the
-// calling thread's elements of a row.
-template <typename Threads, typename T, typename F>
-__device__ Statistics<T> row_statistics(const NormalizedRows& rows, const F& for_each) {
-  const T n = static_cast<T>(rows.n);
-  T mean = 0;
-  if (rows.centered) {
-    for_each([&](T x) { mean += x; });
-    mean = Threads::merge(mean, Sum()) / n;
+// Rows of up to kMostKept elements are kept in registers. Calls run(KeptRow<..>()) with the threads and elements that
+// fit rows of n elements, and returns whether there are any.
+constexpr int kMostKept = 16 * static_cast<int>(kThreads);
+
+template <typename F>
+bool with_kept_row(int64_t n, const F& run) {
+  constexpr int kWarp = gpu::kWarpSize, kBlock = static_cast<int>(kThreads);
+  if (n > kMostKept) return false;
+  if (n % kRowVector != 0) {  // rows begin at odd addresses
+    n <= kWarp * 32 ? run(KeptRow<kWarp, 32, 1>()) : run(KeptRow<kBlock, 16, 1>());
+  } else if (n <= kWarp * 8) {
+    run(KeptRow<kWarp, 8>());
+  } else if (n <= kWarp * 24) {
+    run(KeptRow<kWarp, 24>());
+  } else if (n <= kWarp * 32) {
+    run(KeptRow<kWarp, 32>());
+  } else if (n <= kBlock * 8) {
+    run(KeptRow<kBlock, 8>());
+  } else {
+    run(KeptRow<kBlock, 16>());
   }
-  T squares = 0;
-  for_each([&](T x) { squares += (x - mean) * (x - mean); });
-  const T variance = Threads::merge(squares, Sum()) / n;
-  return {mean, static_cast<T>(rsqrt(variance + static_cast<T>(rows.epsilon)))};
+  return true;
 }
 
-// The statistics of a row in memory.
+// The statistics of a row in memory. The variance is the mean of the squared differences from the mean, in a second
+// pass.
 template <typename Threads, typename X, typename T = Computed<X>>
 __device__ Statistics<T> statistics_in_memory(const NormalizedRows& rows, const X* x) {
-  return row_statistics<Threads, T>(rows, [&](const auto& f) {
-    for (int64_t i = Threads::first(); i < rows.n; i += Threads::kCount) f(widened(x[i]));
-  });
+  const T n = static_cast<T>(rows.n);
+  T mean = 0, squares = 0;
+  if (rows.centered) {
+    for (int64_t i = Threads::first(); i < rows.n; i += Threads::kCount) mean += widened(x[i]);
+    mean = Threads::merge(mean, Sum()) / n;
+  }
+  for (int64_t i = Threads::first(); i < rows.n; i += Threads::kCount) {
+    const T d = widened(x[i]) - mean;
+    squares += d * d;
+  }
+  const T variance = Threads::merge(squares, Sum()) / n;
+  return {mean, static_cast<T>(rsqrt(variance + static_cast<T>(rows.epsilon)))};
 }
 
 // ---- Forward
@@ -63,32 +81,83 @@ __device__ void store_statistic(void* output, bool is_double, int64_t row, T val
   }
 }
 
-// Rows of at most kRowThreads kKept elements are read once.
-template <typename X, typename Y, int kRowThreads, int kKept>
-__global__ void normalize_kept_rows(NormalizedRows rows, const Fault* guard, Forward<X, Y> f) {
-  using Threads = RowThreads<kRowThreads>;
-  using Kept = KeptRow<kRowThreads, kKept>;
-  using T = Computed<X>;
-  const int64_t row = Threads::row();
-  if (stops(guard) || row >= rows.count) return;
-  T x[kKept];
-  Kept::load_all(x, f.x + row * rows.n, rows.n);
-  const auto [mean, inv_std] =
-      row_statistics<Threads, T>(rows, [&](const auto& add) { Kept::for_each(rows.n, [&](int k) { add(x[k]); }); });
-  // Scales and biases are read late, so that they take few registers.
-  for (int k = 0; k < kKept; k += Kept::kVector) {
-    const auto scale = Kept::load_at(k, f.scale, rows.n);
-    typename Kept::template Vector<T> bias = {};
-    if (f.bias) bias = Kept::load_at(k, f.bias, rows.n);
-    typename Kept::template Vector<Y> y;
-    for (int e = 0; e < Kept::kVector; ++e) {
-      y[e] = math::convert<Y>((x[k + e] - mean) * inv_std * scale[e] + bias[e]);
-    }
-    Kept::store_at(k, y, f.y + row * rows.n, rows.n);
+// Makes x - mean of a row's elements d, which threads keep, and returns the statistics as statistics_in_memory does.
+// Elements after the end of the row are 0 before and after.
+template <typename Kept, typename T>
+__device__ Statistics<T> kept_statistics(const NormalizedRows& rows, T (&d)[Kept::kCount]) {
+  using Threads = typename Kept::Threads;
+  const T share = T{1} / static_cast<T>(rows.n);
+  T mean = 0, squares = 0;
+  if (rows.centered) {
+    for (const T x : d) mean += x;
+    mean = Threads::merge(mean, Sum()) * share;
+    for (T& x : d) x -= mean;
+    Kept::clear_rest(d, rows.n);
   }
-  if (Threads::first() != 0) return;
-  store_statistic(f.mean, f.double_statistics, row, mean);
-  store_statistic(f.inv_std, f.double_statistics, row, inv_std);
+  for (const T x : d) squares += x * x;
+  const T variance = Threads::merge(squares, Sum()) * share;
+  return {mean, static_cast<T>(rsqrt(variance + static_cast<T>(rows.epsilon)))};
+}
+
+// Blocks of kThreads on a multiprocessor, for which registers are left.
+template <typename X, typename Y, typename Kept>
+constexpr int normalizing_blocks() {
+  constexpr bool kHalves = sizeof(X) == 2 && sizeof(Y) == 2;
+  if (Kept::kCount <= 8) return 4;
+  if (Kept::kOfVector == 1) return 1;
+  if (Kept::kCount <= 16) return kHalves ? 3 : 2;
+  return Kept::kCount <= 24 || kHalves ? 2 : 1;
+}
+template <typename Kept>
+constexpr int kDifferentiatingBlocks = Kept::kCount <= 8 ? 2 : 1;
+
+constexpr int kMultiprocessors = 132;  // of an H100
+
+// The rows of a thread. All threads of the grid walk over the rows.
+template <typename Kept>
+struct RowWalk {
+  static constexpr int kRows = static_cast<int>(kThreads) / Kept::Threads::kCount;  // of a block at a time
+  int64_t size, step, next;  // of elements; `next` is the offset of the next row's first one
+
+  __device__ explicit RowWalk(const NormalizedRows& rows)
+      : size(rows.count * rows.n), step(int64_t{gridDim.x} * kRows * rows.n), next(Kept::Threads::row() * rows.n) {}
+  template <typename X>
+  __device__ void load_next(typename Kept::template Stored<X>* to, const X* x, int64_t n) const {
+    if (next < size) *to = Kept::load_all(x + next, n);
+  }
+};
+
+// Rows of at most kRowThreads kKept elements are read once: a thread keeps its elements of a row, and the scales and
+// biases of all. The next row's elements are in flight meanwhile.
+template <typename X, typename Y, typename Kept>
+__global__ void __launch_bounds__(kThreads, (normalizing_blocks<X, Y, Kept>()))
+    normalize_kept_rows(NormalizedRows rows, const Fault* guard, Forward<X, Y> f) {
+  using T = Computed<X>;
+  if (stops(guard)) return;
+  T scale[Kept::kCount], bias[Kept::kCount] = {};
+  Kept::widen(Kept::load_all(f.scale, rows.n), scale);
+  if (f.bias) Kept::widen(Kept::load_all(f.bias, rows.n), bias);
+  RowWalk<Kept> walk(rows);
+  typename Kept::template Stored<X> next_x = {};
+  walk.load_next(&next_x, f.x, rows.n);
+  while (walk.next < walk.size) {
+    const int64_t row = walk.next;
+    T d[Kept::kCount];
+    Kept::widen(next_x, d);
+    walk.next += walk.step;
+    walk.load_next(&next_x, f.x, rows.n);
+    const auto [mean, inv_std] = kept_statistics<Kept>(rows, d);
+    for (int k = 0; k < Kept::kCount; k += Kept::kOfVector) {
+      typename Kept::template Vector<Y> y;
+      for (int e = 0; e < Kept::kOfVector; ++e) {
+        y[e] = math::convert<Y>(d[k + e] * inv_std * scale[k + e] + bias[k + e]);
+      }
+      Kept::store_at(k, y, f.y + row, rows.n);
+    }
+    if (Kept::Threads::first() != 0 || !(f.mean || f.inv_std)) continue;
+    store_statistic(f.mean, f.double_statistics, row / rows.n, mean);
+    store_statistic(f.inv_std, f.double_statistics, row / rows.n, inv_std);
+  }
 }
 
 // Longer rows and float64 rows are read in each step.
@@ -129,15 +198,13 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
                           has_inv_std ? launch.outputs[2] : nullptr,
                           double_statistics};
     const Fault* const guard = guard_of(launch, inputs, 1);
-    const auto run_kept = [&]<int kRowThreads, int kKept>(KeptRow<kRowThreads, kKept>) {
-      enqueue(launch, "normalize_kept_rows", normalize_kept_rows<X, Y, kRowThreads, kKept>,
-              row_blocks<kRowThreads>(rows.count), kThreads, 0, rows, guard, f);
-    };
-    constexpr int kWarp = gpu::kWarpSize, kBlock = static_cast<int>(kThreads);
     if constexpr (std::is_same_v<T, float>) {
-      if (rows.n <= kWarp * 8) return run_kept(KeptRow<kWarp, 8>());
-      if (rows.n <= kWarp * 32) return run_kept(KeptRow<kWarp, 32>());
-      if (rows.n <= kBlock * 16) return run_kept(KeptRow<kBlock, 16>());
+      const auto run_kept = [&]<typename Kept>(Kept) {
+        constexpr unsigned kMostBlocks = kMultiprocessors * normalizing_blocks<X, Y, Kept>();
+        enqueue(launch, "normalize_kept_rows", normalize_kept_rows<X, Y, Kept>,
+                std::min(row_blocks<Kept::Threads::kCount>(rows.count), kMostBlocks), kThreads, 0, rows, guard, f);
+      };
+      if (with_kept_row(rows.n, run_kept)) return;
     }
     enqueue_rows(
         launch, "normalize_rows", rows.count, rows.n, true,
@@ -168,72 +235,75 @@ struct Gradient {
   }
 };
 
-// Writes to[place of k] = Σ values[k] over the rows of threads of the block.
-template <int kRowThreads, int kKept, typename T>
-__device__ void add_rows_of_block(const T (&values)[kKept], int64_t n, T* to) {
-  using Kept = KeptRow<kRowThreads, kKept>;
-  GPU_SHARED(scratch, T[kThreads]);
-  for (int k = 0; k < kKept; ++k) {
-    T sum = values[k];
-    if constexpr (kRowThreads < kThreads) {
-      scratch[threadIdx.x] = sum;
-      __syncthreads();
-      if (threadIdx.x < kRowThreads) {
-        for (unsigned other = kRowThreads; other < kThreads; other += kRowThreads) sum += scratch[threadIdx.x + other];
-      }
-      __syncthreads();
-    }
-    if (threadIdx.x < kRowThreads && Kept::has(k, n)) to[Kept::first() + Kept::place(k)] = sum;
+// Writes Σ values over the rows of threads of the block.
+template <typename Kept, typename T>
+__device__ void add_rows_of_block(const T (&values)[Kept::kCount], int64_t n, T* to) {
+  constexpr int kRows = RowWalk<Kept>::kRows, kBlock = static_cast<int>(kThreads);
+  GPU_SHARED(scratch, T[kRows][kBlock / kRows * Kept::kCount]);
+  T* const own = scratch[threadIdx.x / Kept::Threads::kCount] + Kept::first();
+  __syncthreads();  // `scratch` may have been read
+  for (int k = 0; k < Kept::kCount; ++k) own[Kept::place(k)] = values[k];
+  __syncthreads();
+  for (int column = static_cast<int>(threadIdx.x); column < n; column += kBlock) {
+    T sum = scratch[0][column];
+    for (int row = 1; row < kRows; ++row) sum += scratch[row][column];
+    to[column] = sum;
   }
 }
 
-// Rows of at most kRowThreads kKept elements are read once: a thread keeps kKept elements of a row, and the sums of the
-// same columns over all rows of its block's piece. Without bounds, ptxas would take registers for a block less
-// per multiprocessor.
-template <typename X, typename DX, int kRowThreads, int kKept>
-__global__ void __launch_bounds__(kThreads, kKept > 8 ? 2 : 3)
-    differentiate_in_one_pass(NormalizedRows rows, int64_t rows_of_piece, const Fault* guard,
-                              Gradient<X, DX> gradient) {
+// Rows of at most kRowThreads kKept elements are read once: a thread keeps its elements of a row, and the sums of the
+// same columns over all of its rows. The next row's elements are in flight meanwhile.
+template <typename X, typename DX, typename Kept>
+__global__ void __launch_bounds__(kThreads, kDifferentiatingBlocks<Kept>)
+    differentiate_in_one_pass(NormalizedRows rows, const Fault* guard, Gradient<X, DX> gradient) {
   using T = Computed<X>;
-  using Threads = RowThreads<kRowThreads>;
+  constexpr int kKept = Kept::kCount;
   const bool writes = gradient.dx && !stops(guard);
-  const int64_t begin = blockIdx.x * rows_of_piece, end = std::min(begin + rows_of_piece, rows.count);
-  const T n = static_cast<T>(rows.n);
-  using Kept = KeptRow<kRowThreads, kKept>;
-  T scale[kKept], dscale[kKept] = {}, dbias[kKept] = {};
-  Kept::load_all(scale, gradient.scale, rows.n);
-  for (int64_t row = begin + threadIdx.x / kRowThreads; row < end; row += kThreads / kRowThreads) {
-    T x[kKept], dy[kKept];  // x is later x̂
-    Kept::load_all(x, gradient.x + row * rows.n, rows.n);
-    Kept::load_all(dy, gradient.dy + row * rows.n, rows.n);
-    const auto [mean, inv_std] =
-        row_statistics<Threads, T>(rows, [&](const auto& f) { Kept::for_each(rows.n, [&](int k) { f(x[k]); }); });
+  const T share = T{1} / static_cast<T>(rows.n);
+  T dscale[kKept] = {}, dbias[kKept] = {};
+  RowWalk<Kept> walk(rows);
+  typename Kept::template Stored<X> next_x = {}, next_dy = {};
+  walk.load_next(&next_x, gradient.x, rows.n);
+  walk.load_next(&next_dy, gradient.dy, rows.n);
+  while (walk.next < walk.size) {
+    const int64_t row = walk.next;
+    T x[kKept], g[kKept];  // x is x̂ from the statistics on, g is dy and then dy scale
+    Kept::widen(next_x, x);
+    Kept::widen(next_dy, g);
+    typename Kept::template Stored<DX> residual = {};
+    if (gradient.residual) residual = Kept::load_all(gradient.residual + row, rows.n);
+    walk.next += walk.step;
+    walk.load_next(&next_x, gradient.x, rows.n);
+    walk.load_next(&next_dy, gradient.dy, rows.n);
+    const T inv_std = kept_statistics<Kept>(rows, x).inv_std;
     GradientSums<T> along{};
-    Kept::for_each(rows.n, [&, mean = mean, inv_std = inv_std](int k) {
-      x[k] = (x[k] - mean) * inv_std;
-      const T g = dy[k] * scale[k];
-      along = GradientSums<T>::merge(along, {g, g * x[k]});
-      dscale[k] += dy[k] * x[k];
-      dbias[k] += dy[k];
-    });
-    if (!gradient.dx) continue;
-    along = Threads::merge(along, GradientSums<T>::merge);
-    if (!writes) continue;
-    const T mean_g = rows.centered ? along.first / n : T{0}, mean_along = along.second / n;
-    for (int k = 0; k < kKept; k += Kept::kVector) {
-      typename Kept::template Vector<DX> dx = {};
-      if (gradient.residual) dx = Kept::load_at(k, gradient.residual + row * rows.n, rows.n);
-      for (int e = 0; e < Kept::kVector; ++e) {
-        const T own = (dy[k + e] * scale[k + e] - mean_g - x[k + e] * mean_along) * inv_std;
-        dx[e] = math::convert<DX>(gradient.residual ? own + widened(dx[e]) : own);
+    for (int k = 0; k < kKept; k += Kept::kOfVector) {
+      const auto scale = Kept::load_at(k, gradient.scale, rows.n);
+      for (int e = k; e < k + Kept::kOfVector; ++e) {
+        x[e] *= inv_std;
+        dscale[e] += g[e] * x[e];
+        dbias[e] += g[e];
+        g[e] *= scale[e - k];
+        along = GradientSums<T>::merge(along, {g[e], g[e] * x[e]});
       }
-      Kept::store_at(k, dx, gradient.dx + row * rows.n, rows.n);
+    }
+    if (!gradient.dx) continue;
+    along = Kept::Threads::merge(along, GradientSums<T>::merge);
+    if (!writes) continue;
+    const T mean_g = rows.centered ? along.first * share : T{0}, mean_along = along.second * share;
+    for (int k = 0; k < kKept; k += Kept::kOfVector) {
+      typename Kept::template Vector<DX> dx;
+      for (int e = 0; e < Kept::kOfVector; ++e) {
+        const T own = (g[k + e] - mean_g - x[k + e] * mean_along) * inv_std;
+        dx[e] = math::convert<DX>(own + widened(residual[k + e]));
+      }
+      Kept::store_at(k, dx, gradient.dx + row, rows.n);
     }
   }
   if (!gradient.sums) return;
   T* const sums = gradient.sums + int64_t{blockIdx.x} * 2 * rows.n;
-  add_rows_of_block<kRowThreads>(dscale, rows.n, sums);
-  add_rows_of_block<kRowThreads>(dbias, rows.n, sums + rows.n);
+  add_rows_of_block<Kept>(dscale, rows.n, sums);
+  add_rows_of_block<Kept>(dbias, rows.n, sums + rows.n);
 }
 
 // Longer rows and float64 rows are read by each of the following kernels.
@@ -319,9 +389,6 @@ __global__ void add_pieces(int64_t n, int64_t pieces, const T* sums, T* dscale, 
   if (dbias) dbias[column] = mine.second;
 }
 
-// Elements of a row per thread, if a warp has the row and if a block has it.
-constexpr int kOfWarp = 8, kOfBlock = 4, kMostOfBlock = 16;
-
 template <typename X, typename DX>
 struct Backward {
   using T = Computed<X>;
@@ -330,9 +397,14 @@ struct Backward {
   bool has_dx, has_dscale, has_dbias, has_residual;
 
   Backward(const NodeSpec& spec, const NormalizedRows& r) : rows(r) {
-    const int64_t least_rows = !in_one_pass() || rows.n <= kOfWarp * gpu::kWarpSize ? 64 : 8;
-    // A block waits for each of its rows, so there are as many blocks as a large GPU holds.
-    const int64_t most_pieces = in_one_pass() ? 1024 : 64;
+    int64_t least_rows = 64, most_pieces = 64;
+    if constexpr (std::is_same_v<T, float>) {
+      // As many blocks as a large GPU holds at a time, each with a few rows.
+      with_kept_row(rows.n, [&]<typename Kept>(Kept) {
+        least_rows = 2 * RowWalk<Kept>::kRows;
+        most_pieces = kMultiprocessors * kDifferentiatingBlocks<Kept>;
+      });
+    }
     pieces = std::clamp<int64_t>(rows.count / least_rows, 1, most_pieces);
     rows_of_piece = (rows.count + pieces - 1) / pieces;
     has_dx = spec.has_output(0);
@@ -340,7 +412,7 @@ struct Backward {
     has_dbias = spec.num_outputs() > 2 && spec.has_output(2);
     has_residual = spec.node().attr("residual", 0) != 0;
   }
-  bool in_one_pass() const { return std::is_same_v<T, float> && rows.n <= int64_t{kMostOfBlock} * kThreads; }
+  bool in_one_pass() const { return std::is_same_v<T, float> && rows.n <= kMostKept; }
   bool has_sums() const { return has_dscale || has_dbias; }
   // The workspace holds the sums of all pieces, then the statistics of all rows.
   size_t workspace() const {
@@ -373,12 +445,10 @@ struct Backward {
   unsigned column_blocks() const { return static_cast<unsigned>((rows.n + kColumns - 1) / kColumns); }
 
   void run_in_one_pass(const Launch& launch, const Fault* guard, const Gradient<X, DX>& gradient) const {
-    constexpr int kBlock = static_cast<int>(kThreads);
-    const auto kernel = rows.n <= kOfWarp * gpu::kWarpSize ? differentiate_in_one_pass<X, DX, gpu::kWarpSize, kOfWarp>
-                        : rows.n <= kOfBlock * kBlock      ? differentiate_in_one_pass<X, DX, kBlock, kOfBlock>
-                                                           : differentiate_in_one_pass<X, DX, kBlock, kMostOfBlock>;
-    enqueue(launch, "differentiate_in_one_pass", kernel, static_cast<unsigned>(pieces), kThreads, 0, rows,
-            rows_of_piece, guard, gradient);
+    with_kept_row(rows.n, [&]<typename Kept>(Kept) {
+      enqueue(launch, "differentiate_in_one_pass", differentiate_in_one_pass<X, DX, Kept>,
+              static_cast<unsigned>(pieces), kThreads, 0, rows, guard, gradient);
+    });
   }
 
   void run_in_passes(const Launch& launch, const Fault* guard, const Gradient<X, DX>& gradient,

@@ -28,93 +28,115 @@ struct RowVectors {
   __device__ int64_t end() const { return begin + count * kRowVector; }
 };
 
-// Calls f(i, x[offset + i stride]), in ascending order, for the calling thread's elements of a row of n elements.
+// Calls f(i, elements) for the calling thread's elements x[offset + i stride] of a row of n elements, in ascending order:
+// for kRowVector neighbours from place i on, or for a single one. Several vectors are loaded before the first is used:
+// 64 bytes, whose latency is paid once.
 template <int kRowThreads, typename X, typename F>
-__device__ void for_each_in_row(const X* x, int64_t offset, int64_t n, int64_t stride, const F& f) {
+__device__ void for_each_vector_in_row(const X* x, int64_t offset, int64_t n, int64_t stride, const F& f) {
+  constexpr int kFlight = std::max(1, static_cast<int>(64 / (kRowVector * sizeof(X))));
   const int64_t first = RowThreads<kRowThreads>::first();
   const X* const row = x + offset;
+  const auto single = [&](int64_t i, const X& value) { f(i, StoredElements<1, X>{{{{{value}}}}}); };
   if (kRowThreads == 1 || stride != 1) {
-    for (int64_t i = first; i < n; i += kRowThreads) f(i, row[i * stride]);
+    for (int64_t i = first; i < n; i += kRowThreads) single(i, row[i * stride]);
     return;
   }
   const RowVectors vectors(offset, n);
-  for (int64_t i = first; i < vectors.begin; i += kRowThreads) f(i, row[i]);
-  for (int64_t v = first; v < vectors.count; v += kRowThreads) {
-    const int64_t at = vectors.begin + v * kRowVector;
-    const auto elements = load<kRowVector>(row + at);
-    for (int k = 0; k < kRowVector; ++k) f(at + k, elements[k]);
+#pragma unroll 1
+  for (int64_t i = first; i < vectors.begin; i += kRowThreads) single(i, row[i]);
+  for (int64_t v = first; v < vectors.count; v += kFlight * kRowThreads) {
+    const X* const from = row + vectors.begin + v * kRowVector;
+    StoredElements<kRowVector, X> loaded[kFlight] = {};
+#pragma unroll
+    for (int j = 0; j < kFlight; ++j) {
+      if (v + j * kRowThreads < vectors.count) loaded[j] = load_stored<kRowVector>(from + j * kRowThreads * kRowVector);
+    }
+#pragma unroll
+    for (int j = 0; j < kFlight; ++j) {
+      if (v + j * kRowThreads < vectors.count) f(vectors.begin + (v + j * kRowThreads) * kRowVector, loaded[j]);
+    }
   }
-  for (int64_t i = vectors.end() + first; i < n; i += kRowThreads) f(i, row[i]);
+#pragma unroll 1
+  for (int64_t i = vectors.end() + first; i < n; i += kRowThreads) single(i, row[i]);
+}
+
+// Calls f(i, x[offset + i stride]), in ascending order, for the calling thread's elements of a row of n elements.
+template <int kRowThreads, typename X, typename F>
+__device__ void for_each_in_row(const X* x, int64_t offset, int64_t n, int64_t stride, const F& f) {
+  for_each_vector_in_row<kRowThreads>(x, offset, n, stride,
+                                      [&]<int kCount>(int64_t i, const StoredElements<kCount, X>& elements) {
+                                        for (int k = 0; k < kCount; ++k) f(i + k, elements[k]);
+                                      });
+}
+
+// Stores f(i, elements), Elements of Ys, in the place in y of the elements that for_each_vector_in_row passes; y may be
+// x.
+template <int kRowThreads, typename X, typename Y, typename F>
+__device__ void transform_vectors_in_row(const X* x, Y* y, int64_t offset, int64_t n, int64_t stride, const F& f) {
+  for_each_vector_in_row<kRowThreads>(
+      x, offset, n, stride, [&]<int kCount>(int64_t i, const StoredElements<kCount, X>& elements) {
+        store<kCount, Y>(f(i, elements), y + offset + i * stride);
+      });
 }
 
 // y[offset + i stride] = f(i, x[offset + i stride]) for the calling thread's elements; y may be x.
 template <int kRowThreads, typename X, typename Y, typename F>
 __device__ void transform_row(const X* x, Y* y, int64_t offset, int64_t n, int64_t stride, const F& f) {
-  const int64_t first = RowThreads<kRowThreads>::first();
-  const X* const from = x + offset;
-  Y* const to = y + offset;
-  if (kRowThreads == 1 || stride != 1) {
-    for (int64_t i = first; i < n; i += kRowThreads) to[i * stride] = f(i, from[i * stride]);
-    return;
-  }
-  const RowVectors vectors(offset, n);
-  for (int64_t i = first; i < vectors.begin; i += kRowThreads) to[i] = f(i, from[i]);
-  for (int64_t v = first; v < vectors.count; v += kRowThreads) {
-    const int64_t at = vectors.begin + v * kRowVector;
-    const auto elements = load<kRowVector>(from + at);
-    Elements<kRowVector, Y> results;
-    for (int k = 0; k < kRowVector; ++k) results[k] = f(at + k, elements[k]);
-    store(results, to + at);
-  }
-  for (int64_t i = vectors.end() + first; i < n; i += kRowThreads) to[i] = f(i, from[i]);
+  transform_vectors_in_row<kRowThreads>(x, y, offset, n, stride,
+                                        [&]<int kCount>(int64_t i, const StoredElements<kCount, X>& elements) {
+                                          Elements<kCount, Y> results;
+                                          for (int k = 0; k < kCount; ++k) results[k] = f(i + k, elements[k]);
+                                          return results;
+                                        });
 }
 
-// A row of n elements, at most kRowThreads kKept; each thread keeps up to kKept of them, in vectors, while it computes.
-// Places are a thread's first one plus constants, so that they take no registers.
-template <int kRowThreads, int kKept>
+// A row of n elements, at most kRowThreads kKept; each thread keeps up to kKept of them while it computes, in vectors of
+// kVector, a divisor of n. Places are a thread's first one plus constants, so that they take no registers.
+template <int kRowThreads, int kKept, int kVector = kRowVector>
 struct KeptRow {
-  static constexpr int kVector = std::min(kKept, kRowVector);
+  static_assert(kKept % kVector == 0);
+  static constexpr int kCount = kKept, kOfVector = kVector;
+  using Threads = RowThreads<kRowThreads>;
   template <typename X>
   using Vector = Elements<kVector, X>;
+
+  // A thread's elements of a row, as they are stored.
+  template <typename X>
+  struct Stored {
+    StoredElements<kVector, X> vectors[kKept / kVector];
+    __device__ X operator[](int k) const { return vectors[k / kVector][k % kVector]; }
+  };
 
   // The place in the row of the calling thread's first element; the places of its k-th from there on.
   __device__ static int first() { return static_cast<int>(RowThreads<kRowThreads>::first()) * kVector; }
   __device__ static constexpr int place(int k) { return k / kVector * kRowThreads * kVector + k % kVector; }
-  // Whether the thread's k-th element is within the row.
-  __device__ static bool has(int k, int64_t n) { return place(k) < static_cast<int>(n) - first(); }
+  // Whether the vector with the thread's k-th element is within the row.
+  __device__ static bool has(int k, int64_t n) { return place(k - k % kVector) < static_cast<int>(n) - first(); }
 
-  // Calls f(k) for the thread's elements.
-  template <typename F>
-  __device__ static void for_each(int64_t n, const F& f) {
-    for (int k = 0; k < kKept; ++k) {
-      if (has(k, n)) f(k);
-    }
-  }
   // Returns the thread's elements k to k + kVector - 1 of a row; those after its end are zeros.
   template <typename X>
-  __device__ static Vector<X> load_at(int k, const X* row, int64_t n) {
-    const X* const from = row + first();
-    if (n % kVector == 0 && has(k, n)) return load<kVector>(from + place(k));
-    Vector<X> elements = {};
-    for (int e = 0; e < kVector; ++e) {
-      if (has(k + e, n)) elements[e] = from[place(k + e)];
-    }
-    return elements;
+  __device__ static StoredElements<kVector, X> load_at(int k, const X* row, int64_t n) {
+    if (!has(k, n)) return {};
+    return load_stored<kVector>(row + first() + place(k));
+  }
+  template <typename X>
+  __device__ static Stored<X> load_all(const X* row, int64_t n) {
+    Stored<X> all;
+    for (int k = 0; k < kKept; k += kVector) all.vectors[k / kVector] = load_at(k, row, n);
+    return all;
   }
   template <typename X, typename T>
-  __device__ static void load_all(T (&to)[kKept], const X* row, int64_t n) {
-    for (int k = 0; k < kKept; k += kVector) {
-      const auto elements = load_at(k, row, n);
-      for (int e = 0; e < kVector; ++e) to[k + e] = widened(elements[e]);
-    }
+  __device__ static void widen(const Stored<X>& all, T (&to)[kKept]) {
+    for (int k = 0; k < kKept; ++k) to[k] = widened(all[k]);
+  }
+  // Makes zeros of the elements after the end of the row.
+  template <typename T>
+  __device__ static void clear_rest(T (&values)[kKept], int64_t n) {
+    for (int k = 0; k < kKept; ++k) values[k] = has(k, n) ? values[k] : T{0};
   }
   template <typename Y>
   __device__ static void store_at(int k, const Vector<Y>& elements, Y* row, int64_t n) {
-    Y* const to = row + first();
-    if (n % kVector == 0 && has(k, n)) return store(elements, to + place(k));
-    for (int e = 0; e < kVector; ++e) {
-      if (has(k + e, n)) to[place(k + e)] = elements[e];
-    }
+    if (has(k, n)) store(elements, row + first() + place(k));
   }
 };
 

@@ -26,8 +26,13 @@ struct TensorList {
 
   // Returns the tensor of the calling block and, in *begin, the first of the block's elements.
   __device__ const Tensor& of_block(int64_t* begin) const {
-    int t = 0;
-    while (t + 1 < count && all[t + 1].first_block <= blockIdx.x) ++t;
+    int t = 0;  // the last one whose first block is not after the calling one
+    for (int others = count - 1; others > 0;) {
+      const int half = (others + 1) / 2;
+      const bool after = all[t + half].first_block > blockIdx.x;
+      if (!after) t += half;
+      others = after ? half - 1 : others - half;
+    }
     *begin = (blockIdx.x - all[t].first_block) * kOfBlock;
     return all[t];
   }

@@ -7,8 +7,10 @@
 #include "kernels/cuda/support/row_elements.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/stored.h"
+#include "kernels/cuda/support/total.h"
 #include "kernels/geometry/losses.h"
 #include "kernels/math/reducers.h"
+#include "kernels/math/vector_math.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {
@@ -53,30 +55,53 @@ struct Totals {
   int64_t wrong = std::numeric_limits<int64_t>::max();  // first position whose label is not a class
 };
 
-// One block.
+// Finds the totals (support/total.h) and reports the first label that is not a class.
 template <typename T>
-__global__ void find_totals(CrossEntropy<T> ce, Totals* totals, Fault* fault, int32_t node, int32_t labels_input) {
-  Totals mine{0, 0, std::numeric_limits<int64_t>::max()};
-  for (int64_t i = threadIdx.x; i < ce.logits.lines(); i += kThreads) {
-    const int64_t y = ce.label(i);
-    if (ce.counts(y)) {
-      mine.labels += static_cast<double>(ce.weight_of(y));
-    } else if (y != ce.ignore_index && i < mine.wrong) {
-      mine.wrong = i;
+struct LabelTotals {
+  using Acc = Totals;
+  CrossEntropy<T> ce;
+  Totals* totals;
+  Fault* fault;
+  int32_t node, labels_input;
+
+  // Positions, and classes that have a weight.
+  int64_t values() const { return std::max(ce.logits.lines(), ce.weight ? ce.classes : 0); }
+
+  __device__ Totals value(int64_t i) const {
+    Totals own;
+    if (i < ce.logits.lines()) {
+      const int64_t y = ce.label(i);
+      if (ce.counts(y)) {
+        own.labels = static_cast<double>(ce.weight_of(y));
+      } else if (y != ce.ignore_index) {
+        own.wrong = i;
+      }
+    }
+    if (ce.weight && i < ce.classes) own.classes = static_cast<double>(ce.weight[i]);
+    return own;
+  }
+  __device__ static Totals merge(const Totals& a, const Totals& b) {
+    return {a.labels + b.labels, a.classes + b.classes, a.wrong < b.wrong ? a.wrong : b.wrong};
+  }
+  __device__ void finish(Totals found) const {
+    if (!ce.weight) found.classes = static_cast<double>(ce.classes);
+    *totals = found;
+    if (found.wrong < ce.logits.lines() && fault->node == 0) {
+      *fault = {node, labels_input, found.wrong, ce.label(found.wrong)};
     }
   }
-  if (ce.weight) {
-    for (int64_t c = threadIdx.x; c < ce.classes; c += kThreads) mine.classes += static_cast<double>(ce.weight[c]);
-  } else if (threadIdx.x == 0) {
-    mine.classes = static_cast<double>(ce.classes);
-  }
-  mine = merge_block<kThreads>(mine, [](const Totals& a, const Totals& b) {
-    return Totals{a.labels + b.labels, a.classes + b.classes, a.wrong < b.wrong ? a.wrong : b.wrong};
-  });
-  if (threadIdx.x != 0) return;
-  *totals = mine;
-  if (mine.wrong < ce.logits.lines() && fault->node == 0)
-    *fault = {node, labels_input, mine.wrong, ce.label(mine.wrong)};
+};
+
+// Enqueues it. `totals` has room for the result, and for the partials after it.
+template <typename T>
+void find_totals(const Launch& launch, const CrossEntropy<T>& ce, int labels_input, Totals* totals) {
+  const LabelTotals<T> source{ce, totals, launch.fault, launch.node, labels_input};
+  enqueue_total(launch, "find_totals", source.values(), source, totals + 1);
+}
+
+// The number of Totals that find_totals writes.
+int64_t num_totals(const CrossEntropySpec& ce) {
+  return 1 + total_partials(std::max(ce.logits.lines(), ce.weight_input < 0 ? 0 : ce.classes));
 }
 
 // Computes each position's loss and, unless the pointer is null, log Σ exp of its logits.
@@ -87,36 +112,54 @@ __global__ void find_losses(CrossEntropy<T> ce, const X* __restrict__ x, T* log_
   const int64_t position = Threads::row(), stride = ce.logits.inner;
   if (position >= ce.logits.lines()) return;
   const int64_t line = ce.logits.line(position);
+  // Their latency passes during the sums.
+  const int64_t y = ce.label(position);
+  const T of_label = ce.counts(y) ? widened(x[line + y * stride]) : T{0};
   auto acc = Exponentials::start();
-  for_each_in_row<kRowThreads>(x, line, ce.classes, stride,
-                               [&](int64_t, X value) { acc = Exponentials::add(acc, widened(value)); });
+  for_each_vector_in_row<kRowThreads>(x, line, ce.classes, stride,
+                                      [&]<int kCount>(int64_t, const StoredElements<kCount, X>& elements) {
+                                        T values[kCount];
+                                        for (int k = 0; k < kCount; ++k) values[k] = widened(elements[k]);
+                                        acc = Exponentials::add_all(acc, values);
+                                      });
   acc = Threads::merge(acc, [](const auto& a, const auto& b) { return Exponentials::merge(a, b); });
   const T l = acc.largest + math::log(acc.sum);
-  const int64_t y = ce.label(position);
   double loss = 0;
   if (ce.counts(y)) {
     if (ce.smoothing > 0) {
       double distance = 0;
-      for_each_in_row<kRowThreads>(x, line, ce.classes, stride, [&](int64_t c, X value) {
-        distance += static_cast<double>(ce.weight_of(c) * (l - widened(value)));
-      });
+      for_each_vector_in_row<kRowThreads>(x, line, ce.classes, stride,
+                                          [&]<int kCount>(int64_t c, const StoredElements<kCount, X>& elements) {
+                                            T sum = 0;
+                                            for (int k = 0; k < kCount; ++k) {
+                                              sum += ce.weight_of(c + k) * (l - widened(elements[k]));
+                                            }
+                                            distance += static_cast<double>(sum);
+                                          });
       loss = ce.smoothing_per_class * Threads::merge(distance, Sum());
     }
-    loss += (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y) * (l - widened(x[line + y * stride])));
+    loss += (1 - ce.smoothing) * static_cast<double>(ce.weight_of(y) * (l - of_label));
   }
   if (Threads::first() != 0) return;
   losses[position] = loss;
   if (log_sums) log_sums[position] = l;
 }
 
-// One block.
+// The loss, of those of all positions.
 template <typename T>
-__global__ void add_losses(int64_t positions, bool mean, const double* losses, const Totals* totals, T* loss) {
-  double sum = 0;
-  for (int64_t i = threadIdx.x; i < positions; i += kThreads) sum += losses[i];
-  sum = merge_block<kThreads>(sum, Sum());
-  if (threadIdx.x == 0) *loss = static_cast<T>(mean ? mean_on_device(totals->labels, sum) : sum);
-}
+struct LossTotal {
+  using Acc = double;
+  const double* losses;
+  const Totals* totals;
+  T* loss;
+  bool mean;
+
+  __device__ double value(int64_t i) const { return losses[i]; }
+  __device__ static double merge(double a, double b) { return a + b; }
+  __device__ void finish(double sum) const {
+    *loss = static_cast<T>(mean ? mean_on_device(totals->labels, sum) : sum);
+  }
+};
 
 template <typename X>
 Prepared prepare_loss(const NodeSpec& spec) {
@@ -124,26 +167,28 @@ Prepared prepare_loss(const NodeSpec& spec) {
   const CrossEntropySpec ce = CrossEntropySpec::of_loss(spec);
   const int64_t positions = ce.logits.lines();
   const bool has_log_sums = spec.num_outputs() > 1 && spec.has_output(1);
+  // The workspace holds the totals, each position's loss, and partial sums of these.
+  const auto num_doubles = static_cast<size_t>(positions + total_partials(positions));
   const auto run = [=](const Launch& launch) {
     const CrossEntropy<T> of_run(ce, launch);
     auto* const totals = launch.scratch<Totals>();
-    auto* const losses = reinterpret_cast<double*>(totals + 1);
-    enqueue(launch, "find_totals", find_totals<T>, 1, kThreads, 0, of_run, totals, launch.fault, launch.node,
-            ce.labels_input);
+    auto* const losses = reinterpret_cast<double*>(totals + num_totals(ce));
+    find_totals(launch, of_run, ce.labels_input, totals);
     enqueue_rows(
         launch, "find_losses", positions, ce.classes, ce.logits.inner == 1,
         [](auto threads) { return find_losses<X, threads()>; }, of_run, launch.in<X>(0),
         has_log_sums ? launch.out<T>(1) : nullptr, losses);
-    enqueue(launch, "add_losses", add_losses<T>, 1, kThreads, 0, positions, ce.mean, losses, totals, launch.out<T>());
+    enqueue_total(launch, "add_losses", positions, LossTotal<T>{losses, totals, launch.out<T>(), ce.mean},
+                  losses + positions);
   };
   return {.run = run,
-          .workspace = sizeof(Totals) + static_cast<size_t>(positions) * sizeof(double),
+          .workspace = static_cast<size_t>(num_totals(ce)) * sizeof(Totals) + num_doubles * sizeof(double),
           .explain = ce.explain()};
 }
 
 // Blocks on a multiprocessor that the registers of the next kernel leave room for; float64 needs more of them.
 template <typename X, typename DX>
-constexpr int kLeastBlocks = sizeof(X) > 4 || sizeof(DX) > 4 ? 1 : 5;
+constexpr int kLeastBlocks = sizeof(X) > 4 || sizeof(DX) > 4 ? 1 : 4;
 
 // dx = share exp(x - l), minus the parts of the label and of smoothing; 0 in the padding after the classes.
 template <typename X, typename DX, int kRowThreads, typename T = Computed<X>>
@@ -162,13 +207,27 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks<X, DX>)
   const auto of_all = static_cast<T>(of_counted + scale * ce.smoothing_per_class * totals->classes);
   const auto of_class = static_cast<T>(scale * ce.smoothing_per_class);
   const T log_sum = log_sums[position];
-  transform_row<kRowThreads>(x, dx, line, ce.logits.size, ce.logits.inner, [&](int64_t c, X value) {
-    if (!counts || c >= ce.classes) return DX(0.0f);
-    T result = of_all * math::exp(widened(value) - log_sum);
-    if (c == y) result -= of_label;
-    if (ce.smoothing > 0) result -= of_class * ce.weight_of(c);
-    return math::convert<DX>(result);
-  });
+  transform_vectors_in_row<kRowThreads>(
+      x, dx, line, ce.logits.size, ce.logits.inner,
+      [&]<int kCount>(int64_t c, const StoredElements<kCount, X>& logits) -> Elements<kCount, DX> {
+        if (!counts) return {};
+        T results[kCount];
+        for (int k = 0; k < kCount; ++k) results[k] = of_all * math::exp_to_one(widened(logits[k]) - log_sum);
+        const int label = y >= c && y < c + kCount ? static_cast<int>(y - c) : kCount;
+        const int end = ce.classes < c + kCount ? static_cast<int>(ce.classes - c) : kCount;
+        if (ce.smoothing > 0) {
+          for (int k = 0; k < kCount; ++k) results[k] -= k < end ? of_class * ce.weight_of(c + k) : T{0};
+        }
+        if (label < kCount) {
+          for (int k = 0; k < kCount; ++k) results[k] -= k == label ? of_label : T{0};
+        }
+        if (end < kCount) {
+          for (int k = 0; k < kCount; ++k) results[k] = k < end ? results[k] : T{0};
+        }
+        Elements<kCount, DX> stored;
+        for (int k = 0; k < kCount; ++k) stored[k] = math::convert<DX>(results[k]);
+        return stored;
+      });
 }
 
 template <typename X, typename DX>
@@ -179,8 +238,7 @@ Prepared prepare_gradient(const NodeSpec& spec) {
   const auto run = [=](const Launch& launch) {
     const CrossEntropy<T> of_run(ce, launch);
     auto* const totals = launch.scratch<Totals>();
-    enqueue(launch, "find_totals", find_totals<T>, 1, kThreads, 0, of_run, totals, launch.fault, launch.node,
-            ce.labels_input);
+    find_totals(launch, of_run, ce.labels_input, totals);
     if (is_empty) return;
     enqueue_lines<T>(
         launch, "differentiate_losses", ce.logits, [](auto threads) { return differentiate_losses<X, DX, threads()>; },
@@ -188,7 +246,7 @@ Prepared prepare_gradient(const NodeSpec& spec) {
   };
   std::vector<InPlace> in_place;
   if (sizeof(X) == sizeof(DX)) in_place = {{0, 1}};
-  return {.run = run, .workspace = sizeof(Totals), .in_place = std::move(in_place), .explain = ce.explain()};
+  return {.run = run, .workspace = num_totals(ce) * sizeof(Totals), .in_place = std::move(in_place), .explain = ce.explain()};
 }
 
 bool supports_loss(const NodeSpec& spec) { return is_stored(spec.in_type(0)) && is_label(spec.in_type(1)); }

@@ -3,8 +3,10 @@
 #include <vector>
 
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/elements.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/tensor_list.h"
+#include "kernels/cuda/support/total.h"
 #include "kernels/cuda/support/warp.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/updates.h"
@@ -207,29 +209,37 @@ struct Normed {
 
 using NormedTensors = TensorList<Normed, kMostNormed>;
 
-// sums[block] = sum of squares of the block's elements.
+// sums[block] = sum of squares of the block's elements, of which each thread reads its own at a time.
 template <typename T>
 __global__ void sum_squares(NormedTensors tensors, double* sums) {
+  constexpr int kOfThread = static_cast<int>(kOfBlock / kThreads);
   int64_t begin = 0;
   const Normed& tensor = tensors.of_block(&begin);
-  const int64_t end = std::min(begin + kOfBlock, tensor.size);
+  const T* const data = static_cast<const T*>(tensor.data);
+  begin += threadIdx.x * kOfThread;
   double sum = 0;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-    const double x = static_cast<double>(static_cast<const T*>(tensor.data)[i]);
-    sum += x * x;
+  const auto add = [&](T x) { sum += static_cast<double>(x) * static_cast<double>(x); };
+  if (begin + kOfThread <= tensor.size) {
+    const auto elements = load<kOfThread>(data + begin);
+    for (int k = 0; k < kOfThread; ++k) add(elements[k]);
+  } else {
+    for (int64_t i = begin; i < tensor.size; ++i) add(data[i]);
   }
   sum = merge_block<kThreads>(sum, Sum());
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// One block.
+// The norm, of the sums of all blocks.
 template <typename T>
-__global__ void add_squares(int64_t n, const double* sums, T* norm) {
-  double sum = 0;
-  for (int64_t i = threadIdx.x; i < n; i += kThreads) sum += sums[i];
-  sum = merge_block<kThreads>(sum, Sum());
-  if (threadIdx.x == 0) *norm = static_cast<T>(std::sqrt(sum));
-}
+struct NormOfSums {
+  using Acc = double;
+  const double* sums;
+  T* norm;
+
+  __device__ double value(int64_t i) const { return sums[i]; }
+  __device__ static double merge(double a, double b) { return a + b; }
+  __device__ void finish(double sum) const { *norm = static_cast<T>(std::sqrt(sum)); }
+};
 
 // The inputs of one launch: they have one type.
 struct NormGroup {
@@ -272,10 +282,10 @@ Prepared prepare_global_norm(const NodeSpec& spec) {
       sums += group.blocks;
     }
     dispatch_float(out, [&]<typename T>(T) {
-      enqueue(launch, "add_squares", add_squares<T>, 1, kThreads, 0, blocks, launch.scratch<double>(), launch.out<T>());
+      enqueue_total(launch, "add_squares", blocks, NormOfSums<T>{launch.scratch<double>(), launch.out<T>()}, sums);
     });
   };
-  return {run, static_cast<size_t>(blocks) * sizeof(double)};
+  return {run, static_cast<size_t>(blocks + total_partials(blocks)) * sizeof(double)};
 }
 
 bool has_floats(const NodeSpec& spec) {
