@@ -1,0 +1,219 @@
+// The kernels of BlockAttentionGrad. A block of threads holds kKeys keys of a head, and the sums of their gradients in
+// registers, and walks over blocks of kQueries queries:
+//
+//   S = Q Kᵀ,  P = exp(S - highest) / sum,  dP = dY Vᵀ,  dS = P (dP - mean) scale,  dV += Pᵀ dY,  dK += dSᵀ Q,  dQ += dS K
+//
+// The gradients of queries are sums over blocks of threads, added in a fixed order without waiting for long: each block
+// walks from the last queries to the first, and adds to a block of queries after the block that holds the keys before
+// its own. A counter for each block of queries says how many have added. Blocks take their keys in the order in which
+// they start, so the block for which one waits has always started.
+#pragma once
+
+#include "kernels/cuda/attention/problem.h"
+#include "kernels/math/vector_math.h"
+
+namespace onnx_train::cuda {
+
+template <int kWidth_, int kQueries_, int kKeys_>
+struct AttentionGradientTiles {
+  static constexpr int kWidth = kWidth_, kQueries = kQueries_, kKeys = kKeys_;
+  using Threads = ThreadGrid<8, 16>;
+  static constexpr int kThreads = Threads::kThreads;
+  static constexpr int kStride = kWidth + 4, kScoreStride = kKeys + 8;
+  // Of shared memory: Q, dY, K, V, P or dS, and the statistics of the queries.
+  static constexpr int kElements = 2 * (kQueries + kKeys) * kStride + kQueries * kScoreStride + 3 * kQueries;
+};
+
+template <typename T>
+struct AttentionGradient {
+  Matrices<T> dy, y, dq, dk, dv;
+  const T *highest, *sum;
+  T *mean, *inverse;            // Σ dy y and 1 / sum of each query
+  T* sums;                      // of dq, if that is stored in 16 bits
+  const BlockRange* queries;    // the blocks of queries that read each block of keys
+  int query_blocks;
+  int *next_keys, *num_added;   // the next block of keys to be taken; counters of the blocks of queries of each head
+};
+
+constexpr int kRowLanes = 8;  // the threads that share a row in prepare_rows
+
+// mean = Σ dy y, inverse = 1 / sum
+template <typename T>
+__global__ void prepare_rows(int64_t rows, AttentionProblem<T> p, AttentionGradient<T> g) {
+  const int64_t at = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kRowLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kRowLanes;
+  T mean = 0;
+  if (at < rows) {
+    const int head = static_cast<int>(at / p.queries);
+    const int64_t query = at - int64_t{head} * p.queries;
+    const Matrix<T> dy = g.dy.of(head), y = g.y.of(head);
+    for (int column = lane * 4; column < p.value_width; column += kRowLanes * 4) {
+      T of_dy[4], of_y[4];
+      dy.load(query, column, p.value_width, of_dy);
+      y.load(query, column, p.value_width, of_y);
+      for (int e = 0; e < 4; ++e) mean += of_dy[e] * of_y[e];
+    }
+  }
+  for (int bit = 1; bit < kRowLanes; bit *= 2) {
+    mean += exchange_words(mean, [=](unsigned w) { return __shfl_xor_sync(gpu::kAllLanes, w, bit); });
+  }
+  if (at < rows && lane == 0) {
+    g.mean[at] = mean;
+    g.inverse[at] = T{1} / g.sum[at];
+  }
+}
+
+// Copies kCount elements from `first` on to shared memory; those from `end` on become 0.
+template <int kCount, typename T>
+__device__ void load_row(T* to, const T* from, int first, int end) {
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < kCount) gpu::copy_async<sizeof(T)>(to + i, first + i < end ? from + first + i : from, first + i < end);
+}
+
+// Returns once `counter` has reached `count`. What other blocks wrote before they counted is visible to this block's
+// threads after its next barrier.
+__device__ inline void wait_for(const int* counter, int count) {
+  while (*static_cast<const volatile int*>(counter) < count) {
+  }
+  __threadfence();
+}
+
+template <typename T, typename Tiles>
+__global__ void __launch_bounds__(Tiles::kThreads) attend_gradient(AttentionProblem<T> p, AttentionGradient<T> g) {
+  using Threads = typename Tiles::Threads;
+  constexpr int kQueries = Tiles::kQueries, kKeys = Tiles::kKeys, kWidth = Tiles::kWidth, kStride = Tiles::kStride,
+                kScoreStride = Tiles::kScoreStride;
+  constexpr int kRows = kQueries / Threads::kDown, kColumns = kKeys / Threads::kAcross,
+                kKeyRows = kKeys / Threads::kDown, kEach = kWidth / Threads::kAcross;
+  GPU_DYNAMIC_SHARED(T, shared);
+  T* const queries = shared;
+  T* const gradients = queries + kQueries * kStride;
+  T* const keys = gradients + kQueries * kStride;
+  T* const values = keys + kKeys * kStride;
+  T* const factors = values + kKeys * kStride;
+  T* const highest = factors + kQueries * kScoreStride;
+  T* const inverse = highest + kQueries;
+  T* const mean = inverse + kQueries;
+  GPU_SHARED(taken, int);
+  const bool is_first = threadIdx.x == 0;
+  if (is_first) taken = atomicAdd(g.next_keys, 1);
+  __syncthreads();
+  const int head = taken % p.heads, block = taken / p.heads, first_key = block * kKeys;
+
+  const Matrix<T> q = p.q.of(head), dy = g.dy.of(head), dq = g.dq.of(head);
+  Matrix<T> dq_sums = dq;
+  if (g.sums) dq_sums = {g.sums, int64_t{head} * p.queries * p.width, p.width, dtype_of<T>(), dq.in_fours};
+  const HeadMask<T> mask(p.mask, head);
+  const BlockRange range = g.queries[block];
+  // The last block of queries before `b` that reads the keys.
+  const auto before = [&](int b) {
+    for (--b; b >= range.begin; --b) {
+      if (block >= p.key_blocks[b].begin && block < p.key_blocks[b].end) break;
+    }
+    return b;
+  };
+  const auto load = [&](int b) {
+    const int first = b * kQueries;
+    const int64_t row = int64_t{head} * p.queries;
+    load_tile<kQueries, kWidth, kStride, Tiles::kThreads>(queries, q, first, p.queries, p.width);
+    load_tile<kQueries, kWidth, kStride, Tiles::kThreads>(gradients, dy, first, p.queries, p.value_width);
+    load_row<kQueries>(highest, g.highest + row, first, p.queries);
+    load_row<kQueries>(inverse, g.inverse + row, first, p.queries);
+    load_row<kQueries>(mean, g.mean + row, first, p.queries);
+  };
+
+  T key_sums[kKeyRows][kEach] = {}, value_sums[kKeyRows][kEach] = {};
+  load_tile<kKeys, kWidth, kStride, Tiles::kThreads>(keys, p.k.of(head), first_key, p.keys, p.width);
+  load_tile<kKeys, kWidth, kStride, Tiles::kThreads>(values, p.v.of(head), first_key, p.keys, p.value_width);
+  int b = before(range.end);
+  if (b >= range.begin) load(b);
+  while (b >= range.begin) {
+    const KeyBlocks key_blocks = p.key_blocks[b];
+    const int first = b * kQueries, added = block - key_blocks.begin;
+    const bool plain = is_plain(key_blocks, block) && first + kQueries <= p.queries;
+    gpu::wait_for_copies();
+    __syncthreads();
+    T scores[kRows][kColumns] = {}, dp[kRows][kColumns] = {};
+    add_row_products<Threads, kWidth, kStride>(queries, keys, scores);
+    make_scores<Threads>(p, mask, plain, first, first_key, scores);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int row = Threads::row() + r * Threads::kDown;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) scores[r][c] = math::exp(scores[r][c] - highest[row]) * inverse[row];
+    }
+    add_row_products<Threads, kWidth, kStride>(gradients, values, dp);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int row = Threads::row() + r * Threads::kDown;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        T& probability = scores[r][c];
+        if (p.nan_safe && probability != probability) probability = dp[r][c] = 0;
+        dp[r][c] = probability * (dp[r][c] - mean[row]) * p.scale;
+        if (plain) continue;
+        const int query = first + row, key = first_key + Threads::column() + c * Threads::kAcross;
+        if (query >= p.queries || key >= p.keys || mask.hides(query, key)) dp[r][c] = 0;
+      }
+    }
+    store_products<Threads, kScoreStride>(factors, scores);
+    __syncthreads();
+    add_column_products<Threads, kQueries, kScoreStride, kStride>(factors, gradients, value_sums);
+    __syncthreads();
+    store_products<Threads, kScoreStride>(factors, dp);
+    __syncthreads();
+    add_column_products<Threads, kQueries, kScoreStride, kStride>(factors, queries, key_sums);
+    if (is_first && added > 0) wait_for(g.num_added + head * g.query_blocks + b, added);
+    __syncthreads();  // the queries have been read, and the keys before these have been added
+    const int following = before(b);
+    if (following >= range.begin) load(following);
+    T sums[kRows][kEach] = {};
+    if (added > 0) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const int query = first + Threads::row() + r * Threads::kDown;
+#pragma unroll
+        for (int e = 0; e < kEach; e += 4) {
+          const int column = (Threads::column() + e / 4 * Threads::kAcross) * 4;
+          if (query < p.queries) dq_sums.load(query, column, p.width, sums[r] + e);
+        }
+      }
+    }
+    add_products<Threads, kKeys, kScoreStride, kStride>(factors, keys, sums);
+    const bool is_last = block == key_blocks.end - 1;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int query = first + Threads::row() + r * Threads::kDown;
+#pragma unroll
+      for (int e = 0; e < kEach; e += 4) {
+        const int column = (Threads::column() + e / 4 * Threads::kAcross) * 4;
+        if (query >= p.queries) continue;
+        if (is_last) {
+          dq.store(query, column, p.width, sums[r] + e);
+        } else {
+          dq_sums.store(query, column, p.width, sums[r] + e);
+        }
+      }
+    }
+    __syncthreads();
+    if (is_first && !is_last) {
+      __threadfence();
+      atomicExch(g.num_added + head * g.query_blocks + b, added + 1);
+    }
+    b = following;
+  }
+  const Matrix<T> dk = g.dk.of(head), dv = g.dv.of(head);
+#pragma unroll
+  for (int r = 0; r < kKeyRows; ++r) {
+    const int key = first_key + (Threads::row() + r / 4 * Threads::kDown) * 4 + r % 4;
+    if (key >= p.keys) continue;
+#pragma unroll
+    for (int e = 0; e < kEach; e += 4) {
+      const int column = (Threads::column() + e / 4 * Threads::kAcross) * 4;
+      dk.store(key, column, p.width, key_sums[r] + e);
+      dv.store(key, column, p.value_width, value_sums[r] + e);
+    }
+  }
+}
+
+}  // namespace onnx_train::cuda

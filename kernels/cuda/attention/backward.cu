@@ -1,0 +1,91 @@
+// Prepares BlockAttentionGrad by our kernels.
+#include "kernels/cuda/attention/attend_gradient.h"
+#include "kernels/cuda/attention/prepared_attention.h"
+#include "kernels/cuda/support/launch.h"
+#include "kernels/dispatch.h"
+#include "kernels/place.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+// Calls f(tiles) with the tiles for rows of up to `width` elements; returns false if there are none.
+template <typename T, typename F>
+bool dispatch_backward_tiles(int64_t width, const F& f) {
+  constexpr bool kIsFloat = std::is_same_v<T, float>;
+  if (width <= 64)
+    return f(std::conditional_t<kIsFloat, AttentionGradientTiles<64, 64, 64>, AttentionGradientTiles<64, 32, 32>>());
+  if (width <= 128)
+    return f(std::conditional_t<kIsFloat, AttentionGradientTiles<128, 32, 32>, AttentionGradientTiles<128, 16, 32>>());
+  if constexpr (kIsFloat) {
+    if (width <= 256) return f(AttentionGradientTiles<256, 16, 32>());
+  }
+  return false;
+}
+
+template <typename T, typename Tiles>
+Prepared prepare_gradient(const NodeSpec& spec) {
+  using enum AttentionTensor;
+  const PreparedAttention a(spec, Tiles::kQueries, Tiles::kKeys);
+  const PreparedMatrices dy(spec, kDy), y(spec, kY), dq(spec, kDq), dk(spec, kDk), dv(spec, kDv);
+  const int64_t heads = a.shape.heads(), rows = heads * a.shape.q.rows, query_blocks = std::ssize(a.key_blocks),
+                key_blocks = (a.shape.k.rows + Tiles::kKeys - 1) / Tiles::kKeys;
+  const SharedTable queries = on_device(onnx_train::query_blocks(a.key_blocks, key_blocks));
+  Workspace workspace;
+  const auto reserve = [&](int64_t elements) { return workspace.reserve(static_cast<size_t>(elements) * sizeof(T)); };
+  const bool has_sums = dq.stored != dtype_of<T>();
+  const size_t counters = static_cast<size_t>(heads * query_blocks + 1) * sizeof(int);
+  const OperandPlace mean = reserve(rows), inverse = reserve(rows),
+                     sums = reserve(has_sums ? rows * a.shape.q.width : 0), counted = workspace.reserve(counters);
+  const auto run = [=](const Launch& launch) {
+    const auto at = [&](const OperandPlace& place) { return static_cast<T*>(address(place, launch)); };
+    auto* const counter = static_cast<int*>(address(counted, launch));
+    const AttentionProblem<T> p = a.on<T>(launch);
+    const AttentionGradient<T> g{dy.on<T>(launch),
+                                 y.on<T>(launch),
+                                 dq.on<T>(launch),
+                                 dk.on<T>(launch),
+                                 dv.on<T>(launch),
+                                 launch.in<T>(5),
+                                 launch.in<T>(6),
+                                 at(mean),
+                                 at(inverse),
+                                 has_sums ? at(sums) : nullptr,
+                                 queries->data<BlockRange>(),
+                                 static_cast<int>(query_blocks),
+                                 counter,
+                                 counter + 1};
+    set_bytes(launch, counter, 0, counters);
+    enqueue(launch, "BlockAttentionGrad", prepare_rows<T>, blocks_for(rows * kRowLanes), kThreads, 0, rows, p, g);
+    enqueue(launch, "BlockAttentionGrad", attend_gradient<T, Tiles>, static_cast<unsigned>(heads * key_blocks),
+            Tiles::kThreads, Tiles::kElements * sizeof(T), p, g);
+  };
+  return {run, workspace.bytes()};
+}
+
+// Calls f(T{}, tiles) for the node; returns false if there are no tiles.
+template <typename F>
+bool dispatch_backward(const NodeSpec& spec, DType computed, const F& f) {
+  const AttentionOperands a = attention_operands(spec);
+  return dispatch_float(computed, [&]<typename T>(T t) {
+    return dispatch_backward_tiles<T>(std::max(a.q.width, a.v.width), [&](auto tiles) { return f(t, tiles); });
+  });
+}
+
+}  // namespace
+
+bool has_backward_tiles(const NodeSpec& spec, DType computed) {
+  return dispatch_backward(spec, computed, []<typename T, typename Tiles>(T, Tiles) {
+    return Tiles::kElements * sizeof(T) <= most_shared_bytes();
+  });
+}
+
+Prepared prepare_backward_attention(const NodeSpec& spec, DType computed) {
+  Prepared prepared;
+  dispatch_backward(spec, computed, [&]<typename T, typename Tiles>(T, Tiles) {
+    prepared = prepare_gradient<T, Tiles>(spec);
+    return true;
+  });
+  return prepared;
+}
+
+}  // namespace onnx_train::cuda
