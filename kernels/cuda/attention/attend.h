@@ -12,10 +12,10 @@
 
 namespace onnx_train::cuda {
 
-template <int kWidth_, int kQueries_, int kKeys_>
+template <int kWidth_, int kQueries_, int kKeys_, typename Threads_ = ThreadGrid<16, 8>, int kBlocks_ = 1>
 struct AttentionTiles {
-  static constexpr int kWidth = kWidth_, kQueries = kQueries_, kKeys = kKeys_;
-  using Threads = ThreadGrid<16, 8>;  // all scores of a query are in one warp
+  static constexpr int kWidth = kWidth_, kQueries = kQueries_, kKeys = kKeys_, kBlocks = kBlocks_;
+  using Threads = Threads_;  // all scores of a query are in one warp
   static constexpr int kThreads = Threads::kThreads;
   static constexpr int kStride = kWidth + 4, kScoreStride = kKeys + 8;
   static constexpr int kElements = (kQueries + 2 * kKeys) * kStride + kQueries * kScoreStride;  // of shared memory
@@ -56,7 +56,7 @@ __device__ T shift_of(T highest) {
 }
 
 template <typename T, typename Tiles>
-__global__ void __launch_bounds__(Tiles::kThreads)
+__global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
     attend(AttentionProblem<T> p, AttentionParts<T> parts, Matrices<T> y, T* highest_of, T* sum_of) {
   using Threads = typename Tiles::Threads;
   constexpr int kRows = Tiles::kQueries / Threads::kDown, kColumns = Tiles::kKeys / Threads::kAcross,

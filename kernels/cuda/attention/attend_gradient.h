@@ -14,10 +14,10 @@
 
 namespace onnx_train::cuda {
 
-template <int kWidth_, int kQueries_, int kKeys_>
+template <int kWidth_, int kQueries_, int kKeys_, typename Threads_ = ThreadGrid<8, 16>, int kBlocks_ = 1>
 struct AttentionGradientTiles {
-  static constexpr int kWidth = kWidth_, kQueries = kQueries_, kKeys = kKeys_;
-  using Threads = ThreadGrid<8, 16>;
+  static constexpr int kWidth = kWidth_, kQueries = kQueries_, kKeys = kKeys_, kBlocks = kBlocks_;
+  using Threads = Threads_;
   static constexpr int kThreads = Threads::kThreads;
   static constexpr int kStride = kWidth + 4, kScoreStride = kKeys + 8;
   // Of shared memory: Q, dY, K, V, P or dS, and the statistics of the queries.
@@ -26,10 +26,10 @@ struct AttentionGradientTiles {
 
 template <typename T>
 struct AttentionGradient {
-  Matrices<T> dy, y, dq, dk, dv;
+  Matrices<T> dy, y, dk, dv;
+  Matrices<T> dq;  // stored as T, in fours: the result, or workspace that store_sums copies to it
   const T *highest, *sum;
   T *mean, *inverse;            // Σ dy y and 1 / sum of each query
-  T* sums;                      // of dq, if that is stored in 16 bits
   const BlockRange* queries;    // the blocks of queries that read each block of keys
   int query_blocks;
   int *next_keys, *num_added;   // the next block of keys to be taken; counters of the blocks of queries of each head
@@ -63,6 +63,19 @@ __global__ void prepare_rows(int64_t rows, AttentionProblem<T> p, AttentionGradi
   }
 }
 
+// to = from, of which each thread copies 4 elements of a row.
+template <typename T>
+__global__ void store_sums(int64_t n, int queries, int width, Matrices<T> from, Matrices<T> to) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  const int fours = (width + 3) / 4;
+  const int64_t at = i / fours, head = at / queries, query = at - head * queries;
+  const int column = static_cast<int>(i - at * fours) * 4;
+  T values[4];
+  from.of(static_cast<int>(head)).load(query, column, width, values);
+  to.of(static_cast<int>(head)).store(query, column, width, values);
+}
+
 // Copies kCount elements from `first` on to shared memory; those from `end` on become 0.
 template <int kCount, typename T>
 __device__ void load_row(T* to, const T* from, int first, int end) {
@@ -79,7 +92,7 @@ __device__ inline void wait_for(const int* counter, int count) {
 }
 
 template <typename T, typename Tiles>
-__global__ void __launch_bounds__(Tiles::kThreads) attend_gradient(AttentionProblem<T> p, AttentionGradient<T> g) {
+__global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks) attend_gradient(AttentionProblem<T> p, AttentionGradient<T> g) {
   using Threads = typename Tiles::Threads;
   constexpr int kQueries = Tiles::kQueries, kKeys = Tiles::kKeys, kWidth = Tiles::kWidth, kStride = Tiles::kStride,
                 kScoreStride = Tiles::kScoreStride;
@@ -100,9 +113,8 @@ __global__ void __launch_bounds__(Tiles::kThreads) attend_gradient(AttentionProb
   __syncthreads();
   const int head = taken % p.heads, block = taken / p.heads, first_key = block * kKeys;
 
-  const Matrix<T> q = p.q.of(head), dy = g.dy.of(head), dq = g.dq.of(head);
-  Matrix<T> dq_sums = dq;
-  if (g.sums) dq_sums = {g.sums, int64_t{head} * p.queries * p.width, p.width, dtype_of<T>(), dq.in_fours};
+  const Matrix<T> q = p.q.of(head), dy = g.dy.of(head);
+  const Matrix<T> dq = g.dq.of(head);
   const HeadMask<T> mask(p.mask, head);
   const BlockRange range = g.queries[block];
   // The last block of queries before `b` that reads the keys.
@@ -151,10 +163,12 @@ __global__ void __launch_bounds__(Tiles::kThreads) attend_gradient(AttentionProb
         T& probability = scores[r][c];
         if (p.nan_safe && probability != probability) probability = dp[r][c] = 0;
         dp[r][c] = probability * (dp[r][c] - mean[row]) * p.scale;
-        if (plain) continue;
-        const int query = first + row, key = first_key + Threads::column() + c * Threads::kAcross;
-        if (query >= p.queries || key >= p.keys || mask.hides(query, key)) dp[r][c] = 0;
       }
+    }
+    if (!plain) {
+      for_each_score<Threads>(first, first_key, dp, [&](int query, int key, T* gradient) {
+        if (query >= p.queries || key >= p.keys || (mask.selects() && mask.hides(query, key))) *gradient = 0;
+      });
     }
     store_products<Threads, kScoreStride>(factors, scores);
     __syncthreads();
@@ -168,35 +182,32 @@ __global__ void __launch_bounds__(Tiles::kThreads) attend_gradient(AttentionProb
     const int following = before(b);
     if (following >= range.begin) load(following);
     T sums[kRows][kEach] = {};
-    if (added > 0) {
+    const auto for_each_four = [&](const auto& f) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const int query = first + Threads::row() + r * Threads::kDown;
 #pragma unroll
         for (int e = 0; e < kEach; e += 4) {
           const int column = (Threads::column() + e / 4 * Threads::kAcross) * 4;
-          if (query < p.queries) dq_sums.load(query, column, p.width, sums[r] + e);
+          if (query < p.queries && column < p.width) {
+            f(gpu::vector_at<Four<T>>(dq.template at<T>(query, column)), sums[r] + e);
+          }
         }
       }
+    };
+    if (added > 0) {
+      for_each_four([](const Four<T>* four, T* of_four) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) of_four[e] = four->at[e];
+      });
     }
     add_products<Threads, kKeys, kScoreStride, kStride>(factors, keys, sums);
-    const bool is_last = block == key_blocks.end - 1;
+    for_each_four([](Four<T>* four, const T* of_four) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int query = first + Threads::row() + r * Threads::kDown;
-#pragma unroll
-      for (int e = 0; e < kEach; e += 4) {
-        const int column = (Threads::column() + e / 4 * Threads::kAcross) * 4;
-        if (query >= p.queries) continue;
-        if (is_last) {
-          dq.store(query, column, p.width, sums[r] + e);
-        } else {
-          dq_sums.store(query, column, p.width, sums[r] + e);
-        }
-      }
-    }
+      for (int e = 0; e < 4; ++e) four->at[e] = of_four[e];
+    });
     __syncthreads();
-    if (is_first && !is_last) {
+    if (is_first) {
       __threadfence();
       atomicExch(g.num_added + head * g.query_blocks + b, added + 1);
     }

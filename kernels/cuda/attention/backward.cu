@@ -32,24 +32,30 @@ Prepared prepare_gradient(const NodeSpec& spec) {
   const SharedTable queries = on_device(onnx_train::query_blocks(a.key_blocks, key_blocks));
   Workspace workspace;
   const auto reserve = [&](int64_t elements) { return workspace.reserve(static_cast<size_t>(elements) * sizeof(T)); };
-  const bool has_sums = dq.stored != dtype_of<T>();
+  // The sums of dq need rows of whole fours in T.
+  const bool has_sums = dq.stored != dtype_of<T>() || !dq.in_fours;
+  const int64_t fours = (a.shape.q.width + 3) / 4;
+  std::vector<int64_t> starts;
+  for (int64_t head = 0; has_sums && head < heads; ++head) starts.push_back(head * a.shape.q.rows * fours * 4);
+  const SharedTable sum_starts = has_sums ? on_device(starts) : nullptr;
   const size_t counters = static_cast<size_t>(heads * query_blocks + 1) * sizeof(int);
   const OperandPlace mean = reserve(rows), inverse = reserve(rows),
-                     sums = reserve(has_sums ? rows * a.shape.q.width : 0), counted = workspace.reserve(counters);
+                     sums = reserve(has_sums ? rows * fours * 4 : 0), counted = workspace.reserve(counters);
   const auto run = [=](const Launch& launch) {
     const auto at = [&](const OperandPlace& place) { return static_cast<T*>(address(place, launch)); };
     auto* const counter = static_cast<int*>(address(counted, launch));
     const AttentionProblem<T> p = a.on<T>(launch);
+    Matrices<T> dq_sums = dq.on<T>(launch);
+    if (has_sums) dq_sums = {at(sums), sum_starts->data<int64_t>(), fours * 4, dtype_of<T>(), true};
     const AttentionGradient<T> g{dy.on<T>(launch),
                                  y.on<T>(launch),
-                                 dq.on<T>(launch),
                                  dk.on<T>(launch),
                                  dv.on<T>(launch),
+                                 dq_sums,
                                  launch.in<T>(5),
                                  launch.in<T>(6),
                                  at(mean),
                                  at(inverse),
-                                 has_sums ? at(sums) : nullptr,
                                  queries->data<BlockRange>(),
                                  static_cast<int>(query_blocks),
                                  counter,
@@ -58,6 +64,10 @@ Prepared prepare_gradient(const NodeSpec& spec) {
     enqueue(launch, "BlockAttentionGrad", prepare_rows<T>, blocks_for(rows * kRowLanes), kThreads, 0, rows, p, g);
     enqueue(launch, "BlockAttentionGrad", attend_gradient<T, Tiles>, static_cast<unsigned>(heads * key_blocks),
             Tiles::kThreads, Tiles::kElements * sizeof(T), p, g);
+    if (has_sums) {
+      enqueue_each(launch, "BlockAttentionGrad", store_sums<T>, rows * fours, p.queries, p.width, dq_sums,
+                   dq.on<T>(launch));
+    }
   };
   return {run, workspace.bytes()};
 }

@@ -15,8 +15,6 @@ struct Mask {
   const int64_t* planes = nullptr;  // plane of each head
   int64_t rows = 0, columns = 0;
   T fill = 0;
-
-  __device__ bool selects() const { return kind == MaskKind::kKeptWhereTrue || kind == MaskKind::kKeptWhereFalse; }
 };
 
 template <typename T>
@@ -34,34 +32,46 @@ struct AttentionProblem {
 template <typename T>
 class HeadMask {
  public:
-  __device__ HeadMask(const Mask<T>& mask, int head) : mask_(mask) {
-    if (mask.kind == MaskKind::kNone) return;
+  __device__ HeadMask(const Mask<T>& mask, int head) : kind_(mask.kind), data_(mask.data) {
+    if (kind_ == MaskKind::kNone) return;
     start_ = mask.planes[head] * mask.rows * mask.columns;
     stride_ = mask.rows == 1 ? 0 : mask.columns;
   }
+  __device__ bool selects() const { return kind_ == MaskKind::kKeptWhereTrue || kind_ == MaskKind::kKeptWhereFalse; }
   // Whether a bool mask hides the score.
   __device__ bool hides(int query, int key) const {
-    return mask_.selects() && static_cast<const bool*>(mask_.data)[at(query, key)] != (mask_.kind == MaskKind::kKeptWhereTrue);
+    return static_cast<const bool*>(data_)[at(query, key)] != (kind_ == MaskKind::kKeptWhereTrue);
   }
-  __device__ T apply(T score, int query, int key) const {
-    if (mask_.kind == MaskKind::kAdded) return score + static_cast<const T*>(mask_.data)[at(query, key)];
-    return hides(query, key) ? mask_.fill : score;
-  }
+  __device__ bool adds() const { return kind_ == MaskKind::kAdded; }
+  __device__ T added(int query, int key) const { return static_cast<const T*>(data_)[at(query, key)]; }
 
  private:
   __device__ int64_t at(int query, int key) const { return start_ + query * stride_ + key; }
 
-  const Mask<T>& mask_;
+  MaskKind kind_;
+  const void* data_;
   int64_t start_ = 0, stride_ = 0;
 };
 
-// Whether the mask changes no score of a block of keys.
+// Whether the mask changes no score of a block of keys, all of which exist.
 __device__ inline bool is_plain(const KeyBlocks& blocks, int block) {
   return block >= blocks.plain_begin && block < blocks.plain_end;
 }
 
-// Makes scores of the products of queries and keys: first_query and first_key are those of the tile. Scores of keys, and
-// of queries, that do not exist become -inf.
+// Calls f(query, key, &values[r][c]) for each of the thread's elements of a tile.
+template <typename Threads, int kRows, int kColumns, typename T, typename F>
+__device__ void for_each_score(int first_query, int first_key, T (&values)[kRows][kColumns], const F& f) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      f(first_query + Threads::row() + r * Threads::kDown, first_key + Threads::column() + c * Threads::kAcross,
+        &values[r][c]);
+    }
+  }
+}
+
+// Makes scores of the products of queries and keys. Scores of keys, and of queries, that do not exist become -inf.
 template <typename Threads, int kRows, int kColumns, typename T>
 __device__ void make_scores(const AttentionProblem<T>& p, const HeadMask<T>& mask, bool plain, int first_query,
                             int first_key, T (&scores)[kRows][kColumns]) {
@@ -71,14 +81,17 @@ __device__ void make_scores(const AttentionProblem<T>& p, const HeadMask<T>& mas
     for (int c = 0; c < kColumns; ++c) scores[r][c] *= p.scale;
   }
   if (plain) return;
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const int query = first_query + Threads::row() + r * Threads::kDown;
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      const int key = first_key + Threads::column() + c * Threads::kAcross;
-      scores[r][c] = query < p.queries && key < p.keys ? mask.apply(scores[r][c], query, key) : -static_cast<T>(INFINITY);
-    }
+  const auto update = [&](const auto& f) {
+    for_each_score<Threads>(first_query, first_key, scores, [&](int query, int key, T* score) {
+      *score = query < p.queries && key < p.keys ? f(query, key, *score) : -static_cast<T>(INFINITY);
+    });
+  };
+  if (mask.adds()) {
+    update([&](int query, int key, T score) { return score + mask.added(query, key); });
+  } else if (mask.selects()) {
+    update([&](int query, int key, T score) { return mask.hides(query, key) ? p.mask.fill : score; });
+  } else {
+    update([](int, int, T score) { return score; });
   }
 }
 

@@ -119,27 +119,29 @@ __device__ void load_tile(T* tile, const Matrix<T>& from, int first, int end, in
     T* to = tile + thread / kFours * kStride + column;
     const S* at = from.template at<S>(first + thread / kFours, column);
     const int rows = column < width ? end - first - thread / kFours : 0;  // that exist from here on
-    if (from.in_fours) {
+    if (!from.in_fours) {
+#pragma unroll 1
+      for (int row = 0; row < kRows; row += kStep, to += kStep * kStride, at += kStep * from.stride) {
+        for (int e = 0; e < 4; ++e) to[e] = row < rows && column + e < width ? widened(at[e]) : T{0};
+      }
+    } else if constexpr (std::is_same_v<S, T>) {
 #pragma unroll
       for (int row = 0; row < kRows; row += kStep, to += kStep * kStride, at += kStep * from.stride) {
-        if constexpr (std::is_same_v<S, T>) {
 #pragma unroll
-          for (int e = 0; e < 4; e += 16 / static_cast<int>(sizeof(T))) {
-            gpu::copy_async<16>(to + e, row < rows ? at + e : from.template at<S>(0, 0), row < rows);
-          }
-        } else {
-          Four<T> four = {};
-          if (row < rows) {
-            const Four<S> narrow = four_at(at);
-#pragma unroll
-            for (int e = 0; e < 4; ++e) four.at[e] = widened(narrow.at[e]);
-          }
-          *gpu::vector_at<Four<T>>(to) = four;
+        for (int e = 0; e < 4; e += 16 / static_cast<int>(sizeof(T))) {
+          gpu::copy_async<16>(to + e, row < rows ? at + e : from.template at<S>(0, 0), row < rows);
         }
       }
     } else {
+#pragma unroll 4
       for (int row = 0; row < kRows; row += kStep, to += kStep * kStride, at += kStep * from.stride) {
-        for (int e = 0; e < 4; ++e) to[e] = row < rows && column + e < width ? widened(at[e]) : T{0};
+        Four<T> four = {};
+        if (row < rows) {
+          const Four<S> narrow = four_at(at);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) four.at[e] = widened(narrow.at[e]);
+        }
+        *gpu::vector_at<Four<T>>(to) = four;
       }
     }
   });
