@@ -234,8 +234,7 @@ std::vector<KeyBlocks> key_blocks(const MaskLayout& layout, const VisibleKeys& v
       }
     }
     const auto number = [=](int64_t key) { return static_cast<int32_t>(key / columns); };
-    blocks.push_back(
-        {number(begin), number(end + columns - 1), number(plain_begin + columns - 1), number(plain_end)});
+    blocks.push_back({number(begin), number(end + columns - 1), number(plain_begin + columns - 1), number(plain_end)});
   }
   return blocks;
 }

@@ -84,15 +84,16 @@ VisibleKeys visible_keys(const MaskLayout& layout, const Tensor& mask, const Att
 struct BlockRange {
   int32_t begin, end;
 };
-// The blocks of keys that a block of queries sees; those among them that are full, and in which the mask changes nothing.
+// The blocks of keys that a block of queries sees; those among them that are full, and in which the mask changes
+// nothing.
 struct KeyBlocks {
   int32_t begin, end, plain_begin, plain_end;
 };
 
-// For each block of `rows` queries, the blocks of `columns` keys; for each of these, the blocks of queries from the first
-// to the last that sees it.
-std::vector<KeyBlocks> key_blocks(const MaskLayout& layout, const VisibleKeys& visible, const AttentionOperands& attention,
-                                  int64_t rows, int64_t columns);
+// For each block of `rows` queries, the blocks of `columns` keys; for each of these, the blocks of queries from the
+// first to the last that sees it.
+std::vector<KeyBlocks> key_blocks(const MaskLayout& layout, const VisibleKeys& visible,
+                                  const AttentionOperands& attention, int64_t rows, int64_t columns);
 std::vector<BlockRange> query_blocks(const std::vector<KeyBlocks>& keys, int64_t count);
 
 // Whether a mask of this layout hides the score at a position of its contents.

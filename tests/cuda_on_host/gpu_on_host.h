@@ -234,6 +234,8 @@ void copy_async(void* to, const void* from, bool exists) {
   gpu_host::async_copy(to, exists ? from : nullptr, kBytes);
 }
 inline void wait_for_copies() { gpu_host::async_wait(); }
+inline void store_release(int* to, int value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
+inline int load_acquire(const int* from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }
 
 template <typename P, typename T>
 P* vector_at(T* p) {

@@ -57,9 +57,7 @@ constexpr size_t kSpace = size_t{1} << 38;
 #endif
 constexpr size_t kPage = 4096, kLargePage = size_t{2} << 20;
 // What the device says of itself: compute capability, multiprocessors, and the most shared memory of a block.
-constexpr struct {
-  int major = 9, processors = 4, shared_bytes = 227 << 10;
-} kDevice;
+constexpr struct { int major = 9, processors = 4, shared_bytes = 227 << 10; } kDevice;
 constexpr size_t kAddressAlignment = 256;  // alignment of cudaMalloc
 
 // The host's times say nothing about a device; tests of choices turn them on.

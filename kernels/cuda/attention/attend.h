@@ -1,7 +1,7 @@
-// The kernels of BlockAttention. A block of threads holds kQueries queries of a head and walks over blocks of kKeys keys:
-// it multiplies, rescales what it has summed when a higher score comes (Milakov & Gimelshein 2018; Dao et al. 2022), and
-// adds the values' products. While it multiplies queries and keys, the values are copied to shared memory, and the next
-// keys while it multiplies probabilities and values.
+// The kernels of BlockAttention. A block of threads holds kQueries queries of a head and walks over blocks of kKeys
+// keys: it multiplies, rescales what it has summed when a higher score comes (Milakov & Gimelshein 2018; Dao et al.
+// 2022), and adds the values' products. While it multiplies queries and keys, the values are copied to shared memory,
+// and the next keys while it multiplies probabilities and values.
 //
 // Where heads and queries make fewer blocks than the device runs at once, several blocks share the keys of a block of
 // queries. Each writes a part of the result, and merge_parts adds the parts in a fixed order.
@@ -12,10 +12,11 @@
 
 namespace onnx_train::cuda {
 
-template <int kWidth_, int kQueries_, int kKeys_, typename Threads_ = ThreadGrid<16, 8>, int kBlocks_ = 1>
+// kBlocks is the number of blocks that a processor shall run at once, which bounds the registers.
+template <int kWidth_, int kQueries_, int kKeys_, int kBlocks_ = 1>
 struct AttentionTiles {
   static constexpr int kWidth = kWidth_, kQueries = kQueries_, kKeys = kKeys_, kBlocks = kBlocks_;
-  using Threads = Threads_;  // all scores of a query are in one warp
+  using Threads = ThreadGrid<16, 8>;  // all scores of a query are in one warp
   static constexpr int kThreads = Threads::kThreads;
   static constexpr int kStride = kWidth + 4, kScoreStride = kKeys + 8;
   static constexpr int kElements = (kQueries + 2 * kKeys) * kStride + kQueries * kScoreStride;  // of shared memory
@@ -69,8 +70,9 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
   T* const probabilities = values + Tiles::kKeys * kStride;
 
   // The last queries first: under a causal mask they have the most keys.
-  const int head = static_cast<int>(blockIdx.x % p.heads), rest = static_cast<int>((gridDim.x - 1 - blockIdx.x) / p.heads),
-            part = rest % parts.count, block = rest / parts.count, first = block * Tiles::kQueries;
+  const int head = static_cast<int>(blockIdx.x % p.heads),
+            rest = static_cast<int>((gridDim.x - 1 - blockIdx.x) / p.heads), part = rest % parts.count,
+            block = rest / parts.count, first = block * Tiles::kQueries;
   const KeyBlocks blocks = p.key_blocks[block];
   const int begin = blocks.begin + static_cast<int>(int64_t{blocks.end - blocks.begin} * part / parts.count),
             end = blocks.begin + static_cast<int>(int64_t{blocks.end - blocks.begin} * (part + 1) / parts.count);

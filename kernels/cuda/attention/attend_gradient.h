@@ -1,12 +1,13 @@
 // The kernels of BlockAttentionGrad. A block of threads holds kKeys keys of a head, and the sums of their gradients in
 // registers, and walks over blocks of kQueries queries:
 //
-//   S = Q Kᵀ,  P = exp(S - highest) / sum,  dP = dY Vᵀ,  dS = P (dP - mean) scale,  dV += Pᵀ dY,  dK += dSᵀ Q,  dQ += dS K
+//   S = Q Kᵀ,  P = exp(S - highest) / sum,  dP = dY Vᵀ,  dS = P (dP - mean) scale,  dV += Pᵀ dY,  dK += dSᵀ Q,  dQ +=
+//   dS K
 //
-// The gradients of queries are sums over blocks of threads, added in a fixed order without waiting for long: each block
-// walks from the last queries to the first, and adds to a block of queries after the block that holds the keys before
-// its own. A counter for each block of queries says how many have added. Blocks take their keys in the order in which
-// they start, so the block for which one waits has always started.
+// A gradient of queries is a sum over blocks of threads, which are added in the order of their keys: a counter for each
+// block of queries says how many have been added. All blocks walk from the last queries to the first, so that none
+// waits for long, and take their keys in the order in which they start, so that the one for which a block waits has
+// started. Under a causal mask those that start first have the most queries.
 #pragma once
 
 #include "kernels/cuda/attention/problem.h"
@@ -14,10 +15,11 @@
 
 namespace onnx_train::cuda {
 
-template <int kWidth_, int kQueries_, int kKeys_, typename Threads_ = ThreadGrid<8, 16>, int kBlocks_ = 1>
+// kBlocks is the number of blocks that a processor shall run at once, which bounds the registers.
+template <int kWidth_, int kQueries_, int kKeys_, int kDown = 8, int kBlocks_ = 1>
 struct AttentionGradientTiles {
   static constexpr int kWidth = kWidth_, kQueries = kQueries_, kKeys = kKeys_, kBlocks = kBlocks_;
-  using Threads = Threads_;
+  using Threads = ThreadGrid<kDown, 16>;
   static constexpr int kThreads = Threads::kThreads;
   static constexpr int kStride = kWidth + 4, kScoreStride = kKeys + 8;
   // Of shared memory: Q, dY, K, V, P or dS, and the statistics of the queries.
@@ -29,10 +31,10 @@ struct AttentionGradient {
   Matrices<T> dy, y, dk, dv;
   Matrices<T> dq;  // stored as T, in fours: the result, or workspace that store_sums copies to it
   const T *highest, *sum;
-  T *mean, *inverse;            // Σ dy y and 1 / sum of each query
-  const BlockRange* queries;    // the blocks of queries that read each block of keys
+  T *mean, *inverse;          // Σ dy y and 1 / sum of each query
+  const BlockRange* queries;  // the blocks of queries that read each block of keys
   int query_blocks;
-  int *next_keys, *num_added;   // the next block of keys to be taken; counters of the blocks of queries of each head
+  int *next_keys, *num_added;  // the next block of keys to be taken; counters of the blocks of queries of each head
 };
 
 constexpr int kRowLanes = 8;  // the threads that share a row in prepare_rows
@@ -83,16 +85,36 @@ __device__ void load_row(T* to, const T* from, int first, int end) {
   if (i < kCount) gpu::copy_async<sizeof(T)>(to + i, first + i < end ? from + first + i : from, first + i < end);
 }
 
-// Returns once `counter` has reached `count`. What other blocks wrote before they counted is visible to this block's
-// threads after its next barrier.
-__device__ inline void wait_for(const int* counter, int count) {
-  while (*static_cast<const volatile int*>(counter) < count) {
+// P = exp(S - highest) / sum
+template <typename Threads, int kRows, int kColumns, typename T>
+__device__ void make_probabilities(const T* highest, const T* inverse, T (&scores)[kRows][kColumns]) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int row = Threads::row() + r * Threads::kDown;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) scores[r][c] = math::exp(scores[r][c] - highest[row]) * inverse[row];
   }
-  __threadfence();
+}
+
+// dS = P (dP - mean) scale, in the place of dP. If the attention guards against NaN, such a probability becomes 0.
+template <typename Threads, int kRows, int kColumns, typename T>
+__device__ void make_score_gradients(const AttentionProblem<T>& p, const T* mean, T (&probabilities)[kRows][kColumns],
+                                     T (&dp)[kRows][kColumns]) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int row = Threads::row() + r * Threads::kDown;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      T& probability = probabilities[r][c];
+      if (p.nan_safe && probability != probability) probability = dp[r][c] = 0;
+      dp[r][c] = probability * (dp[r][c] - mean[row]) * p.scale;
+    }
+  }
 }
 
 template <typename T, typename Tiles>
-__global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks) attend_gradient(AttentionProblem<T> p, AttentionGradient<T> g) {
+__global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
+    attend_gradient(AttentionProblem<T> p, AttentionGradient<T> g) {
   using Threads = typename Tiles::Threads;
   constexpr int kQueries = Tiles::kQueries, kKeys = Tiles::kKeys, kWidth = Tiles::kWidth, kStride = Tiles::kStride,
                 kScoreStride = Tiles::kScoreStride;
@@ -113,8 +135,6 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks) attend_gradie
   __syncthreads();
   const int head = taken % p.heads, block = taken / p.heads, first_key = block * kKeys;
 
-  const Matrix<T> q = p.q.of(head), dy = g.dy.of(head);
-  const Matrix<T> dq = g.dq.of(head);
   const HeadMask<T> mask(p.mask, head);
   const BlockRange range = g.queries[block];
   // The last block of queries before `b` that reads the keys.
@@ -127,8 +147,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks) attend_gradie
   const auto load = [&](int b) {
     const int first = b * kQueries;
     const int64_t row = int64_t{head} * p.queries;
-    load_tile<kQueries, kWidth, kStride, Tiles::kThreads>(queries, q, first, p.queries, p.width);
-    load_tile<kQueries, kWidth, kStride, Tiles::kThreads>(gradients, dy, first, p.queries, p.value_width);
+    load_tile<kQueries, kWidth, kStride, Tiles::kThreads>(queries, p.q.of(head), first, p.queries, p.width);
+    load_tile<kQueries, kWidth, kStride, Tiles::kThreads>(gradients, g.dy.of(head), first, p.queries, p.value_width);
     load_row<kQueries>(highest, g.highest + row, first, p.queries);
     load_row<kQueries>(inverse, g.inverse + row, first, p.queries);
     load_row<kQueries>(mean, g.mean + row, first, p.queries);
@@ -137,34 +157,26 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks) attend_gradie
   T key_sums[kKeyRows][kEach] = {}, value_sums[kKeyRows][kEach] = {};
   load_tile<kKeys, kWidth, kStride, Tiles::kThreads>(keys, p.k.of(head), first_key, p.keys, p.width);
   load_tile<kKeys, kWidth, kStride, Tiles::kThreads>(values, p.v.of(head), first_key, p.keys, p.value_width);
+  // The number of blocks of keys that come before these.
+  const auto place = [&](int b) { return block - p.key_blocks[b].begin; };
+  const auto counter = [&](int b) { return g.num_added + int64_t{head} * g.query_blocks + b; };
+  const auto count = [&](int b) { gpu::store_release(counter(b), place(b) + 1); };
+  int added = -1;  // the block of queries to which this block has added, but has not counted itself
   int b = before(range.end);
   if (b >= range.begin) load(b);
   while (b >= range.begin) {
     const KeyBlocks key_blocks = p.key_blocks[b];
-    const int first = b * kQueries, added = block - key_blocks.begin;
+    const int first = b * kQueries;
     const bool plain = is_plain(key_blocks, block) && first + kQueries <= p.queries;
     gpu::wait_for_copies();
-    __syncthreads();
+    __syncthreads();  // the queries are there, and the sums that this block added to are written
+    if (is_first && added >= 0) count(added);
     T scores[kRows][kColumns] = {}, dp[kRows][kColumns] = {};
     add_row_products<Threads, kWidth, kStride>(queries, keys, scores);
     make_scores<Threads>(p, mask, plain, first, first_key, scores);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int row = Threads::row() + r * Threads::kDown;
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) scores[r][c] = math::exp(scores[r][c] - highest[row]) * inverse[row];
-    }
+    make_probabilities<Threads>(highest, inverse, scores);
     add_row_products<Threads, kWidth, kStride>(gradients, values, dp);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int row = Threads::row() + r * Threads::kDown;
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        T& probability = scores[r][c];
-        if (p.nan_safe && probability != probability) probability = dp[r][c] = 0;
-        dp[r][c] = probability * (dp[r][c] - mean[row]) * p.scale;
-      }
-    }
+    make_score_gradients<Threads>(p, mean, scores, dp);
     if (!plain) {
       for_each_score<Threads>(first, first_key, dp, [&](int query, int key, T* gradient) {
         if (query >= p.queries || key >= p.keys || (mask.selects() && mask.hides(query, key))) *gradient = 0;
@@ -177,11 +189,14 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks) attend_gradie
     store_products<Threads, kScoreStride>(factors, dp);
     __syncthreads();
     add_column_products<Threads, kQueries, kScoreStride, kStride>(factors, queries, key_sums);
-    if (is_first && added > 0) wait_for(g.num_added + head * g.query_blocks + b, added);
-    __syncthreads();  // the queries have been read, and the keys before these have been added
+    const bool is_sum = place(b) > 0;  // of earlier blocks
+    while (is_first && is_sum && gpu::load_acquire(counter(b)) < place(b)) {
+    }
+    __syncthreads();  // the queries have been read, and the block of keys before this one has been added
     const int following = before(b);
     if (following >= range.begin) load(following);
     T sums[kRows][kEach] = {};
+    const Matrix<T> dq = g.dq.of(head);
     const auto for_each_four = [&](const auto& f) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
@@ -195,7 +210,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks) attend_gradie
         }
       }
     };
-    if (added > 0) {
+    if (is_sum) {
       for_each_four([](const Four<T>* four, T* of_four) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) of_four[e] = four->at[e];
@@ -206,13 +221,11 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks) attend_gradie
 #pragma unroll
       for (int e = 0; e < 4; ++e) four->at[e] = of_four[e];
     });
-    __syncthreads();
-    if (is_first) {
-      __threadfence();
-      atomicExch(g.num_added + head * g.query_blocks + b, added + 1);
-    }
+    added = b;
     b = following;
   }
+  __syncthreads();
+  if (is_first && added >= 0) count(added);
   const Matrix<T> dk = g.dk.of(head), dv = g.dv.of(head);
 #pragma unroll
   for (int r = 0; r < kKeyRows; ++r) {

@@ -2,25 +2,16 @@
 #include "kernels/cuda/attention/attend_gradient.h"
 #include "kernels/cuda/attention/prepared_attention.h"
 #include "kernels/cuda/support/launch.h"
-#include "kernels/dispatch.h"
 #include "kernels/place.h"
 
 namespace onnx_train::cuda {
 namespace {
 
-// Calls f(tiles) with the tiles for rows of up to `width` elements; returns false if there are none.
-template <typename T, typename F>
-bool dispatch_backward_tiles(int64_t width, const F& f) {
-  constexpr bool kIsFloat = std::is_same_v<T, float>;
-  if (width <= 64)
-    return f(std::conditional_t<kIsFloat, AttentionGradientTiles<64, 64, 64>, AttentionGradientTiles<64, 32, 32>>());
-  if (width <= 128)
-    return f(std::conditional_t<kIsFloat, AttentionGradientTiles<128, 32, 32>, AttentionGradientTiles<128, 16, 32>>());
-  if constexpr (kIsFloat) {
-    if (width <= 256) return f(AttentionGradientTiles<256, 16, 32>());
-  }
-  return false;
-}
+// Those for rows of 128 need the shared memory of a GPU for data centres, or are smaller.
+using FloatGradientTiles =
+    std::tuple<AttentionGradientTiles<64, 32, 64, 8, 3>, AttentionGradientTiles<128, 64, 64, 16>,
+               AttentionGradientTiles<128, 32, 32, 8, 2>, AttentionGradientTiles<256, 16, 32, 8, 2>>;
+using DoubleGradientTiles = std::tuple<AttentionGradientTiles<64, 32, 32>, AttentionGradientTiles<128, 16, 32>>;
 
 template <typename T, typename Tiles>
 Prepared prepare_gradient(const NodeSpec& spec) {
@@ -39,8 +30,8 @@ Prepared prepare_gradient(const NodeSpec& spec) {
   for (int64_t head = 0; has_sums && head < heads; ++head) starts.push_back(head * a.shape.q.rows * fours * 4);
   const SharedTable sum_starts = has_sums ? on_device(starts) : nullptr;
   const size_t counters = static_cast<size_t>(heads * query_blocks + 1) * sizeof(int);
-  const OperandPlace mean = reserve(rows), inverse = reserve(rows),
-                     sums = reserve(has_sums ? rows * fours * 4 : 0), counted = workspace.reserve(counters);
+  const OperandPlace mean = reserve(rows), inverse = reserve(rows), sums = reserve(has_sums ? rows * fours * 4 : 0),
+                     counted = workspace.reserve(counters);
   const auto run = [=](const Launch& launch) {
     const auto at = [&](const OperandPlace& place) { return static_cast<T*>(address(place, launch)); };
     auto* const counter = static_cast<int*>(address(counted, launch));
@@ -76,25 +67,22 @@ Prepared prepare_gradient(const NodeSpec& spec) {
 template <typename F>
 bool dispatch_backward(const NodeSpec& spec, DType computed, const F& f) {
   const AttentionOperands a = attention_operands(spec);
-  return dispatch_float(computed, [&]<typename T>(T t) {
-    return dispatch_backward_tiles<T>(std::max(a.q.width, a.v.width), [&](auto tiles) { return f(t, tiles); });
-  });
+  const int64_t width = std::max(a.q.width, a.v.width);
+  if (computed == DType::kDouble)
+    return dispatch_tiles<double>(DoubleGradientTiles(), width, [&](auto tiles) { f(double{}, tiles); });
+  return dispatch_tiles<float>(FloatGradientTiles(), width, [&](auto tiles) { f(float{}, tiles); });
 }
 
 }  // namespace
 
 bool has_backward_tiles(const NodeSpec& spec, DType computed) {
-  return dispatch_backward(spec, computed, []<typename T, typename Tiles>(T, Tiles) {
-    return Tiles::kElements * sizeof(T) <= most_shared_bytes();
-  });
+  return dispatch_backward(spec, computed, [](auto, auto) {});
 }
 
 Prepared prepare_backward_attention(const NodeSpec& spec, DType computed) {
   Prepared prepared;
-  dispatch_backward(spec, computed, [&]<typename T, typename Tiles>(T, Tiles) {
-    prepared = prepare_gradient<T, Tiles>(spec);
-    return true;
-  });
+  dispatch_backward(spec, computed,
+                    [&]<typename T, typename Tiles>(T, Tiles) { prepared = prepare_gradient<T, Tiles>(spec); });
   return prepared;
 }
 

@@ -1,6 +1,10 @@
 // The operands of BlockAttention and BlockAttentionGrad with their descriptions in the device's memory, and the two
-// preparations of our kernels (forward.cu, backward.cu), whose rows are in attention.cc. Called while a kernel is prepared.
+// preparations of our kernels (forward.cu, backward.cu), whose rows are in attention.cu. Called while a kernel is
+// prepared.
 #pragma once
+
+#include <tuple>
+#include <vector>
 
 #include "kernels/cuda/attention/problem.h"
 #include "kernels/cuda/support/device_table.h"
@@ -18,6 +22,14 @@ Prepared prepare_backward_attention(const NodeSpec& spec, DType computed);
 // What the current device has: bytes of shared memory that a block may ask for, and processors.
 size_t most_shared_bytes();
 int num_multiprocessors();
+
+// Calls f(tiles) with the first of the tiles whose rows have `width` elements or more, and which fit into the device's
+// shared memory. Returns false if there are none.
+template <typename T, typename... Tiles, typename F>
+bool dispatch_tiles(const std::tuple<Tiles...>&, int64_t width, const F& f) {
+  const size_t most = most_shared_bytes();
+  return ((width <= Tiles::kWidth && Tiles::kElements * sizeof(T) <= most && (f(Tiles()), true)) || ...);
+}
 
 template <typename T>
 SharedTable on_device(const std::vector<T>& table) {
@@ -61,7 +73,7 @@ class PreparedAttention {
                           {},
                           keys_->data<KeyBlocks>()};
     if (planes_) {
-      p.mask = {mask_.kind,    launch.inputs[mask_input_],  planes_->data<int64_t>(), mask_.rows,
+      p.mask = {mask_.kind,    launch.inputs[mask_input_], planes_->data<int64_t>(), mask_.rows,
                 mask_.columns, static_cast<T>(mask_.fill)};
     }
     return p;

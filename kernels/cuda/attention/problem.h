@@ -28,29 +28,30 @@ struct AttentionProblem {
   const KeyBlocks* key_blocks;  // of each block of queries
 };
 
-// The mask of one head.
+// The mask of one head. The kernel's parameters hold what all heads share, which costs no registers.
 template <typename T>
 class HeadMask {
  public:
-  __device__ HeadMask(const Mask<T>& mask, int head) : kind_(mask.kind), data_(mask.data) {
-    if (kind_ == MaskKind::kNone) return;
-    start_ = mask.planes[head] * mask.rows * mask.columns;
-    stride_ = mask.rows == 1 ? 0 : mask.columns;
+  __device__ HeadMask(const Mask<T>& mask, int head) : mask_(mask) {
+    if (mask.kind == MaskKind::kNone) return;
+    const int64_t start = mask.planes[head] * mask.rows * mask.columns;
+    plane_ = static_cast<const char*>(mask.data) + start * static_cast<int64_t>(adds() ? sizeof(T) : sizeof(bool));
   }
-  __device__ bool selects() const { return kind_ == MaskKind::kKeptWhereTrue || kind_ == MaskKind::kKeptWhereFalse; }
+  __device__ bool adds() const { return mask_.kind == MaskKind::kAdded; }
+  __device__ T added(int query, int key) const { return reinterpret_cast<const T*>(plane_)[at(query, key)]; }
+  __device__ bool selects() const {
+    return mask_.kind == MaskKind::kKeptWhereTrue || mask_.kind == MaskKind::kKeptWhereFalse;
+  }
   // Whether a bool mask hides the score.
   __device__ bool hides(int query, int key) const {
-    return static_cast<const bool*>(data_)[at(query, key)] != (kind_ == MaskKind::kKeptWhereTrue);
+    return reinterpret_cast<const bool*>(plane_)[at(query, key)] != (mask_.kind == MaskKind::kKeptWhereTrue);
   }
-  __device__ bool adds() const { return kind_ == MaskKind::kAdded; }
-  __device__ T added(int query, int key) const { return static_cast<const T*>(data_)[at(query, key)]; }
 
  private:
-  __device__ int64_t at(int query, int key) const { return start_ + query * stride_ + key; }
+  __device__ int64_t at(int query, int key) const { return (mask_.rows == 1 ? 0 : query * mask_.columns) + key; }
 
-  MaskKind kind_;
-  const void* data_;
-  int64_t start_ = 0, stride_ = 0;
+  const Mask<T>& mask_;
+  const char* plane_ = nullptr;
 };
 
 // Whether the mask changes no score of a block of keys, all of which exist.

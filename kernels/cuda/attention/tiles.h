@@ -195,8 +195,8 @@ __device__ void add_products(const T* a, const T* b, T (&sums)[kRows][kColumns])
   }
 }
 
-// sums[r][c] += column r of a · column c of b, over kInner rows of both. The thread's rows are fours, 4 kDown apart; its
-// columns are fours, 4 kAcross apart.
+// sums[r][c] += column r of a · column c of b, over kInner rows of both. The thread's rows are fours, 4 kDown apart;
+// its columns are fours, 4 kAcross apart.
 template <typename Threads, int kInner, int kStrideA, int kStride, int kRows, int kColumns, typename T>
 __device__ void add_column_products(const T* a, const T* b, T (&sums)[kRows][kColumns]) {
   static_assert(kRows % 4 == 0 && kColumns % 4 == 0);

@@ -66,6 +66,15 @@ __device__ inline void wait_for_copies() {
   __pipeline_commit();
   __pipeline_wait_prior(0);
 }
+
+// One thread hands over to a thread of another block: what the block wrote before a barrier and the store is visible to
+// the other one after the load that reads the stored value and a barrier.
+__device__ inline void store_release(int* to, int value) {
+  __nv_atomic_store_n(to, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
+}
+__device__ inline int load_acquire(int* from) {
+  return __nv_atomic_load_n(from, __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
+}
 #endif
 
 // Returns `p` as the address of a vector P, whose alignment it must have.

@@ -1,4 +1,5 @@
-// The rows of our kernels for BlockAttention and BlockAttentionGrad (kernels/functions/attention.cc has their formulas).
+// The rows of our kernels for BlockAttention and BlockAttentionGrad (kernels/functions/attention.cc has their
+// formulas).
 #include <algorithm>
 
 #include "kernels/cuda/attention/prepared_attention.h"
@@ -56,8 +57,7 @@ PreparedAttention::PreparedAttention(const NodeSpec& spec, int64_t rows, int64_t
       mask_(mask_of(spec, shape)),
       mask_input_(mask_input(spec)) {
   if (mask_.kind != MaskKind::kNone) planes_ = on_device(mask_.plane);
-  key_blocks =
-      onnx_train::key_blocks(mask_, visible_keys(mask_, contents_of_mask(spec), shape), shape, rows, columns);
+  key_blocks = onnx_train::key_blocks(mask_, visible_keys(mask_, contents_of_mask(spec), shape), shape, rows, columns);
   keys_ = on_device(key_blocks);
 }
 
