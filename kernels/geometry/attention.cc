@@ -85,6 +85,12 @@ bool supports_mask(const NodeSpec& spec, DType computed, const AttentionOperands
   return (mask[rank - 2] == 1 || mask[rank - 2] == attention.q.rows) && mask[rank - 1] == attention.k.rows;
 }
 
+// Whether the mask leaves the score at a position of its contents as it is.
+bool is_neutral(const MaskLayout& layout, const Tensor& mask, int64_t position) {
+  if (layout.selects()) return mask.data<bool>()[position] == (layout.kind == MaskKind::kKeptWhereTrue);
+  return mask.dtype() == DType::kFloat ? mask.data<float>()[position] == 0 : mask.at(position) == 0;
+}
+
 }  // namespace
 
 NodePlace place_of(const NodeSpec& spec, AttentionTensor tensor) {
@@ -192,35 +198,48 @@ VisibleKeys visible_keys(const MaskLayout& layout, const Tensor& mask, const Att
     while (begin < end && hides(layout, mask, row + begin)) ++begin;
     while (begin < end && hides(layout, mask, row + end - 1)) --end;
     if (begin == end) return {};
+    bool plain = true;
+    for (int64_t key = begin; key < end && plain; ++key) plain = is_neutral(layout, mask, row + key);
     visible.begin.push_back(begin);
     visible.end.push_back(end);
+    visible.plain.push_back(plain);
   }
   return visible;
 }
 
-std::vector<int64_t> keys_of_blocks(const VisibleKeys& visible, int64_t rows) {
-  std::vector<int64_t> ranges;
-  const auto queries = std::ssize(visible.begin);
-  for (int64_t first = 0; first < queries; first += rows) {
-    const int64_t end = std::min(first + rows, queries);
-    ranges.push_back(*std::min_element(visible.begin.begin() + first, visible.begin.begin() + end));
-    ranges.push_back(*std::max_element(visible.end.begin() + first, visible.end.begin() + end));
+std::vector<KeyBlocks> key_blocks(const MaskLayout& layout, const VisibleKeys& visible,
+                                  const AttentionOperands& attention, int64_t rows, int64_t columns) {
+  const int64_t keys = attention.k.rows;
+  std::vector<KeyBlocks> blocks;
+  for (int64_t first = 0; first < attention.q.rows; first += rows) {
+    int64_t begin = 0, end = keys, plain_begin = 0, plain_end = layout.kind == MaskKind::kNone ? keys : 0;
+    if (!visible.begin.empty()) {
+      begin = keys, end = 0, plain_end = keys;
+      for (int64_t query = first; query < std::min(first + rows, attention.q.rows); ++query) {
+        const auto i = static_cast<size_t>(query);
+        begin = std::min(begin, visible.begin[i]);
+        end = std::max(end, visible.end[i]);
+        plain_begin = std::max(plain_begin, visible.begin[i]);
+        plain_end = visible.plain[i] ? std::min(plain_end, visible.end[i]) : 0;
+      }
+    }
+    const auto number = [=](int64_t key) { return static_cast<int32_t>(key / columns); };
+    blocks.push_back({number(begin), number(end + columns - 1), number(plain_begin + columns - 1), number(plain_end)});
   }
-  return ranges;
+  return blocks;
 }
 
-std::vector<int64_t> queries_of_blocks(const VisibleKeys& visible, int64_t keys, int64_t rows) {
-  if (visible.begin.empty()) return {};
-  std::vector<int64_t> ranges(2 * static_cast<size_t>((keys + rows - 1) / rows), 0);
-  for (int64_t query = 0; query < std::ssize(visible.begin); ++query) {
-    const auto i = static_cast<size_t>(query);
-    for (int64_t block = visible.begin[i] / rows; block * rows < visible.end[i]; ++block) {
-      int64_t* const range = &ranges[2 * static_cast<size_t>(block)];
-      if (range[1] == 0) range[0] = query;
-      range[1] = query + 1;
+std::vector<BlockRange> query_blocks(const std::vector<KeyBlocks>& keys, int64_t count) {
+  std::vector<BlockRange> blocks(static_cast<size_t>(count), BlockRange{0, 0});
+  for (int32_t query = 0; query < std::ssize(keys); ++query) {
+    const KeyBlocks& seen = keys[static_cast<size_t>(query)];
+    for (int32_t key = seen.begin; key < seen.end; ++key) {
+      BlockRange& range = blocks[static_cast<size_t>(key)];
+      if (range.end == 0) range.begin = query;
+      range.end = query + 1;
     }
   }
-  return ranges;
+  return blocks;
 }
 
 bool supports_attention(const NodeSpec& spec, const AttentionTypes& types) {

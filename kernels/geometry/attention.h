@@ -76,13 +76,25 @@ Tensor contents_of_mask(const NodeSpec& spec);
 // sees no key.
 struct VisibleKeys {
   std::vector<int64_t> begin, end;
+  std::vector<bool> plain;  // whether the mask changes no score between the two
 };
 VisibleKeys visible_keys(const MaskLayout& layout, const Tensor& mask, const AttentionOperands& attention);
 
-// Pairs [begin, end): the keys that any query of each block of `rows` queries sees; the queries that see any key of
-// each block of `rows` of all `keys`. Empty if `visible` is.
-std::vector<int64_t> keys_of_blocks(const VisibleKeys& visible, int64_t rows);
-std::vector<int64_t> queries_of_blocks(const VisibleKeys& visible, int64_t keys, int64_t rows);
+// Numbers of blocks, from `begin` to the one before `end`.
+struct BlockRange {
+  int32_t begin, end;
+};
+// The blocks of keys that a block of queries sees; those among them that are full, and in which the mask changes
+// nothing.
+struct KeyBlocks {
+  int32_t begin, end, plain_begin, plain_end;
+};
+
+// For each block of `rows` queries, the blocks of `columns` keys; for each of these, the blocks of queries from the
+// first to the last that sees it.
+std::vector<KeyBlocks> key_blocks(const MaskLayout& layout, const VisibleKeys& visible,
+                                  const AttentionOperands& attention, int64_t rows, int64_t columns);
+std::vector<BlockRange> query_blocks(const std::vector<KeyBlocks>& keys, int64_t count);
 
 // Whether a mask of this layout hides the score at a position of its contents.
 bool hides(const MaskLayout& layout, const Tensor& mask, int64_t position);

@@ -229,6 +229,14 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   });
 }
 
+template <int kBytes>
+void copy_async(void* to, const void* from, bool exists) {
+  gpu_host::async_copy(to, exists ? from : nullptr, kBytes);
+}
+inline void wait_for_copies() { gpu_host::async_wait(); }
+inline void store_release(int* to, int value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
+inline int load_acquire(const int* from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }
+
 template <typename P, typename T>
 P* vector_at(T* p) {
   if (reinterpret_cast<uintptr_t>(p) % alignof(P) != 0) gpu_host::refuse("a vector at an address that is not aligned");

@@ -56,6 +56,8 @@ constexpr size_t kSpace = size_t{1} << 34;  // bytes of addresses; the sanitizer
 constexpr size_t kSpace = size_t{1} << 38;
 #endif
 constexpr size_t kPage = 4096, kLargePage = size_t{2} << 20;
+// What the device says of itself: compute capability, multiprocessors, and the most shared memory of a block.
+constexpr struct { int major = 9, processors = 4, shared_bytes = 227 << 10; } kDevice;
 constexpr size_t kAddressAlignment = 256;  // alignment of cudaMalloc
 
 // The host's times say nothing about a device; tests of choices turn them on.
@@ -301,11 +303,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     if (device < 0 || device >= kDevices) return cudaErrorInvalidDevice;
     *properties = {};
     std::snprintf(properties->name, sizeof properties->name, "CUDA on the host");
-    properties->major = 9;
-    properties->multiProcessorCount = 4;
+    properties->major = kDevice.major;
+    properties->multiProcessorCount = kDevice.processors;
     properties->totalGlobalMem = runtime().memory.limit;
     properties->sharedMemPerBlock = 48 << 10;
-    properties->sharedMemPerBlockOptin = 227 << 10;
+    properties->sharedMemPerBlockOptin = kDevice.shared_bytes;
     properties->warpSize = 32;
     properties->maxThreadsPerBlock = 1024;
     properties->maxThreadsPerMultiProcessor = 2048;
@@ -515,7 +517,12 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return call([&] {
-    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+    switch (attribute) {
+      case cudaDevAttrComputeCapabilityMajor: *value = kDevice.major; break;
+      case cudaDevAttrMultiProcessorCount: *value = kDevice.processors; break;
+      case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kDevice.shared_bytes; break;
+      default: *value = 0;
+    }
     return cudaSuccess;
   });
 }

@@ -19,6 +19,10 @@
 #include GPU_ON_HOST
 #else
 
+#ifndef __CUDACC_RTC__
+#include <cuda_pipeline_primitives.h>
+#endif
+
 // GPU_SHARED(tile, float[32][33]) declares shared memory of the block; the type must need no constructor.
 #define GPU_SHARED(name, ...) __shared__ gpu::Type<__VA_ARGS__> name
 // Declares a pointer to `type` at the launch's dynamic shared memory, aligned to 16 bytes.
@@ -32,17 +36,44 @@ template <typename T>
 using Type = T;
 
 #ifndef __CUDACC_RTC__
+inline constexpr size_t kDefaultSharedBytes = 48 << 10;  // of a block; a kernel that needs more says so
+
 // Enqueues a kernel: `shared` bytes of dynamic shared memory, arguments converted to the kernel's parameters. Returns
 // the error of the launch.
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                    const Arguments&... arguments) {
+  if (shared > kDefaultSharedBytes) {
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+    if (status != cudaSuccess) return status;
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+// Copies kBytes (4, 8 or 16) to shared memory, or zeros where !exists, without registers and without waiting;
+// wait_for_copies waits for the calling thread's copies.
+template <int kBytes>
+__device__ void copy_async(void* to, const void* from, bool exists) {
+  __pipeline_memcpy_async(to, from, kBytes, exists ? 0 : kBytes);
+}
+__device__ inline void wait_for_copies() {
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
+}
+
+// One thread hands over to a thread of another block: what the block wrote before a barrier and the store is visible to
+// the other one after the load that reads the stored value and a barrier.
+__device__ inline void store_release(int* to, int value) {
+  __nv_atomic_store_n(to, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
+}
+__device__ inline int load_acquire(int* from) {
+  return __nv_atomic_load_n(from, __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
 }
 #endif
 
