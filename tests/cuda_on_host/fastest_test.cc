@@ -138,6 +138,21 @@ TEST_F(CudaFastest, FormsAreTimedOnNoise) {
   EXPECT_NEAR(squares / 50006, 1.0 / 3, 0.01);
 }
 
+TEST_F(CudaFastest, AFormWithOtherResultsIsNotChosen) {
+  const Model model = copy_of(50008);
+  const NodeSpec spec(*model.graph->first(), {Tensor()}, 1);
+  const size_t bytes = 50008 * sizeof(float);
+  const Form lazy = {"writes nothing", [] { return std::optional<Prepared>(Prepared{[](const Launch&) {}}); }};
+  const Form late = {
+      "starts at the second element", [=] {
+        return std::optional<Prepared>(Prepared{[=](const Launch& launch) {
+          launch.stream->copy({launch.outputs[0], static_cast<const float*>(launch.inputs[0]) + 1, bytes - 4});
+        }});
+      }};
+  const DeviceScope scope(cuda_device());
+  EXPECT_EQ(fastest(spec, "a library", {copies("slow", 40, bytes, &runs_), lazy, late}).form, "slow");
+}
+
 // The host's last algorithm takes a 25th of the time of the first.
 TEST_F(CudaFastest, AProductHasTheFastestAlgorithm) {
   gpu_host::let_products_have_algorithms(4);
