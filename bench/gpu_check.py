@@ -1,12 +1,15 @@
 """What scripts/gpu_check runs: each stage ends in a row of results.json and results.md, whatever the others do.
 
     python3 bench/gpu_check.py --command ONNX_TRAIN --tests GPU_TESTS --out FOLDER [--on-host] [--only STAGE,...]
-        [--filter GTEST_FILTER] [--precisions bf16,...] [--no-peers] [--before FILE] [--seconds S] [--minutes M]
+        [--filter GTEST_FILTER] [--precisions bf16,...] [--peers bf16,...] [--no-peers] [--before FILE] [--seconds S]
+        [--minutes M]
 
 Stages: machine, digits, gpt, tests, mlp, gpt2, masked_lm, resnet18, dlrm, lstm, counters, memcheck, racecheck.
 While the tests run, the networks are exported and PyTorch's are compiled, each in a process of its own. Steps are timed
-after that, one network at a time, with nothing else on the GPU. nodes.json has the time of each node by network and
-precision; nodes.md has them by kernel, beside those of the file that --before names (docs/gpu_nodes.json).
+after that, one network at a time, with nothing else on the GPU, and with all choices made (ONNX_TRAIN_TIMED_CHOICES=60),
+as later runs of the same network have them. nodes.json has the time of each node by network and
+precision, kernels.json the same by kernel; kernels.md has these beside those of the file that --before names
+(docs/gpu_kernels.json).
 """
 
 import argparse
@@ -30,10 +33,10 @@ ROOT = Path(__file__).parents[1]
 START = time.monotonic()
 # A network of models/zoo.py and its sizes: step times against PyTorch's.
 BENCHMARKS = {
-    "mlp": dict(batch=128, sizes=(784, 512, 512, 10)),
     "gpt2": dict(batch=16, width=768, heads=12, blocks=12, tokens=1024, vocabulary=50257, attention="sdpa"),
     "masked_lm": dict(batch=64, width=768, heads=12, blocks=12, tokens=128, vocabulary=30522, attention="sdpa"),
     "resnet18": dict(batch=256),
+    "mlp": dict(batch=128, sizes=(784, 512, 512, 10)),
     "dlrm": dict(batch=2048, tables=26, rows=10000, bottom=(13, 512, 256, 64, 16), top=(512, 256)),
     "lstm": dict(batch=32, width=256, layers=2, tokens=64, vocabulary=2000),
 }  # fmt: skip
@@ -53,13 +56,13 @@ class Network(threading.Thread):
     def __init__(self, check, name, folder):
         super().__init__(daemon=True)
         self.check, self.name_of_network, self.folder = check, name, Path(folder)
-        self.answers, self.error, self.built = queue.Queue(), None, False
+        self.answers, self.error, self.built, self.is_ready = queue.Queue(), None, False, False
         self.start()
 
     def run(self):
         try:
             options = {"network": self.name_of_network, "sizes": BENCHMARKS[self.name_of_network],
-                       "folder": str(self.folder), "peers": self.check.options.peers}  # fmt: skip
+                       "folder": str(self.folder), "precisions": self.check.options.peers}  # fmt: skip
             log = open(self.check.options.out / f"peer_{self.name_of_network}.log", "w")
             self.process = subprocess.Popen([sys.executable, ROOT / "bench/gpu_peer.py", json.dumps(options)], text=True,
                                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)  # fmt: skip
@@ -121,7 +124,7 @@ class Check:
 
     def stage(self, name, work):
         """Runs work() -> {what: value}. An exception is a result, too."""
-        if not self.wants(name):
+        if not self.wants(name.split()[0]):
             return
         start = time.monotonic()
         try:
@@ -143,7 +146,9 @@ class Check:
             lines.append(f"| {row['stage']} | {cells[:1500].replace('|', '/')} |")
         (out / "results.md").write_text("\n".join(lines) + "\n")
         (out / "nodes.json").write_text(json.dumps(self.nodes))
-        (out / "nodes.md").write_text(table_of_nodes(self.nodes, self.options.before))
+        kernels = {n: {p: by_kernel(rows) for p, rows in found.items()} for n, found in self.nodes.items()}
+        (out / "kernels.json").write_text(json.dumps(kernels, indent=1))
+        (out / "kernels.md").write_text(table_of_kernels(kernels, self.options.before))
 
     # ---- Stages
 
@@ -209,32 +214,35 @@ class Check:
         (self.options.out / f"{tool}.log").write_text(output[-100000:])
         return {"ok": status == 0, "status": status, "summary": output.strip().splitlines()[-1:]}
 
-    def benchmark(self, network):
-        """Milliseconds a step: ours, PyTorch eager, and torch.compile with CUDA graphs, by precision."""
+    def ready(self, network):
+        """Waits for the models of a network, and for PyTorch's."""
         while not network.built:
             if network.error or self.left() <= 1:
                 raise network.error or RuntimeError("no time was left")
             time.sleep(0.1)
-        if self.options.peers and "ready" not in network.answer():
-            raise RuntimeError("the worker did not get ready")
-        name, results = network.name_of_network, {}
-        for precision in self.options.precisions:
-            model, options = PRECISIONS[precision]
-            text = self.command("bench", network.folder / f"{model}.onnx", "--data", network.folder / "d.npz",
-                                "--batch-size", network.exported["batch"], "--seconds", self.options.seconds, "--device",
-                                "cuda", "--json", "--profile", *options)  # fmt: skip
-            found = json.loads(text)
-            self.nodes.setdefault(name, {})[precision] = [
-                [n["kernel"], n["form"], n["name"], round(n["ms"], 5), round(n["roofline_ms"], 5)] for n in found["nodes"]
-            ]
-            row = {"ours": round(found["median_ms"], 3), "bound": round(found["roofline_ms"], 3),
-                   "memory": f"{found['peak_memory_bytes'] / 1e9:.2f} GB"}  # fmt: skip
-            if self.options.peers:
-                row |= network.ask(precision, self.options.seconds)
-                best = min((row[k] for k in ("eager", "compile") if isinstance(row[k], float)), default=None)
-                row["ratio"] = best and round(best / row["ours"], 3)
-            results[precision] = row
-        return results
+        if self.options.peers and not network.is_ready:
+            network.is_ready = "ready" in network.answer()
+            if not network.is_ready:
+                raise RuntimeError("the worker did not get ready")
+
+    def benchmark(self, network, precision):
+        """Milliseconds a step: ours, PyTorch eager, and torch.compile with CUDA graphs."""
+        self.ready(network)
+        model, options = PRECISIONS[precision]
+        text = self.command("bench", network.folder / f"{model}.onnx", "--data", network.folder / "d.npz", "--batch-size",
+                            network.exported["batch"], "--seconds", self.options.seconds, "--device", "cuda", "--json",
+                            "--profile", *options)  # fmt: skip
+        found = json.loads(text)
+        self.nodes.setdefault(network.name_of_network, {})[precision] = [
+            [n["kernel"], n["form"], n["name"], round(n["ms"], 5), round(n["roofline_ms"], 5)] for n in found["nodes"]
+        ]
+        row = {"ours": round(found["median_ms"], 3), "bound": round(found["roofline_ms"], 3),
+               "memory": f"{found['peak_memory_bytes'] / 1e9:.2f} GB"}  # fmt: skip
+        if precision in self.options.peers:
+            row |= network.ask(precision, self.options.seconds)
+            best = min((row[k] for k in ("eager", "compile") if isinstance(row[k], float)), default=None)
+            row["ratio"] = best and round(best / row["ours"], 3)
+        return row
 
     def counters(self, network):
         """What ncu counts of the kernels of a step in bf16: the ten that lose most of the memory's bandwidth."""
@@ -261,22 +269,23 @@ class Check:
                 "kernels": {k: {n: round(v, 4) for n, v in longest[k].items()} for k in worst[:14]}}  # fmt: skip
 
 
-def table_of_nodes(nodes, before):
-    """Milliseconds by kernel, the largest losses first: number of nodes, time, bound, and the time before."""
+def by_kernel(nodes):
+    """Of nodes (kernel, form, name, milliseconds, bound): their number, time and bound by kernel, the largest loss first."""
+    sums = collections.defaultdict(lambda: [0, 0.0, 0.0])
+    for kernel, _, _, ms, bound in nodes:
+        sums[kernel] = [round(a + b, 5) for a, b in zip(sums[kernel], (1, ms, bound))]
+    return dict(sorted(sums.items(), key=lambda item: item[1][2] - item[1][1]))
+
+
+def table_of_kernels(kernels, before):
+    """The kernels of each step that lose most: number of nodes, time, bound, and the time before."""
     old = json.loads(before.read_text()) if before and before.exists() else {}
-
-    def by_kernel(rows):
-        sums = collections.defaultdict(lambda: [0, 0.0, 0.0])
-        for kernel, _, _, ms, bound in rows:
-            sums[kernel] = [a + b for a, b in zip(sums[kernel], (1, ms, bound))]
-        return sums
-
     lines = ["| step | kernel | count | ms | bound, ms | before, ms |", "| --- | --- | ---: | ---: | ---: | ---: |"]
-    for network, precisions in nodes.items():
-        for precision, rows in precisions.items():
-            sums, earlier = by_kernel(rows), by_kernel(old.get(network, {}).get(precision, []))
-            total = [sum(row[i] for row in sums.values()) for i in range(3)]
-            for kernel, row in [("all", total), *sorted(sums.items(), key=lambda item: item[1][2] - item[1][1])[:12]]:
+    for network, precisions in kernels.items():
+        for precision, found in precisions.items():
+            earlier = old.get(network, {}).get(precision, {})
+            total = [sum(row[i] for row in found.values()) for i in range(3)]
+            for kernel, row in [("all", total), *list(found.items())[:12]]:
                 was = sum(r[1] for r in earlier.values()) if kernel == "all" else earlier.get(kernel, [0, 0])[1]
                 cells = [f"{network} {precision}" if kernel == "all" else "", kernel, str(row[0]), f"{row[1]:.3f}",
                          f"{row[2]:.3f}", f"{was:.3f}" if was else ""]  # fmt: skip
@@ -294,12 +303,14 @@ def main():
     parser.add_argument("--only", type=names, help="names of stages")
     parser.add_argument("--filter", help="the tests to run, as googletest's filter")
     parser.add_argument("--precisions", type=names, default=list(PRECISIONS))
-    parser.add_argument("--no-peers", dest="peers", action="store_false", help="without PyTorch's times")
-    parser.add_argument("--before", type=Path, default=ROOT / "docs/gpu_nodes.json", help="an earlier nodes.json")
+    parser.add_argument("--peers", type=names, default=list(PRECISIONS), help="the precisions that PyTorch is timed in")
+    parser.add_argument("--no-peers", dest="peers", action="store_const", const=[], help="without PyTorch's times")
+    parser.add_argument("--before", type=Path, default=ROOT / "docs/gpu_kernels.json", help="an earlier kernels.json")
     parser.add_argument("--seconds", type=float, default=1, help="for each step that is timed [1]")
     parser.add_argument("--minutes", type=float, default=7, help="no stage goes on after that [7]")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("ONNX_TRAIN_TIMED_CHOICES", "60")
     check = Check(options)
     check.stage("machine", check.machine)
     with tempfile.TemporaryDirectory() as folder:
@@ -319,8 +330,10 @@ def main():
         else:
             for network in networks.values():
                 network.join(check.left())
-        for name, network in networks.items():
-            check.stage(name, lambda network=network: check.benchmark(network))
+        for precision in options.precisions:
+            for name, network in networks.items():
+                if check.wants(name):
+                    check.stage(f"{name} {precision}", lambda n=network, p=precision: check.benchmark(n, p))
         if "gpt2" in networks:
             check.stage("counters", lambda: check.counters(networks["gpt2"]))
         for network in networks.values():

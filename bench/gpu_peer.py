@@ -1,8 +1,8 @@
 """A process of gpu_check.py for one network: exports it, then times PyTorch's training of it on the GPU.
 
-    python3 bench/gpu_peer.py '{"network": NAME, "sizes": {...}, "folder": FOLDER, "peers": true}'
+    python3 bench/gpu_peer.py '{"network": NAME, "sizes": {...}, "folder": FOLDER, "precisions": [...]}'
 
-Writes m.onnx and d.npz to the folder and prints {"exported": true}. With peers it then compiles each precision once, so
+Writes m.onnx and d.npz to the folder and prints {"exported": true}. It then compiles each of the precisions once, so
 that torch.compile finds its kernels in its cache, and prints {"ready": true}. A line "PRECISION SECONDS" on the standard
 input is answered by {"eager": milliseconds, "compile": milliseconds}, or with the error in the place of a number.
 """
@@ -19,8 +19,6 @@ from torch.nn import functional
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "models"))
-# float32 as PyTorch has it by default (TF32 for convolutions alone) and with TF32 for all; bf16 by autocast.
-PRECISIONS = ("bf16", "float32", "tf32")
 
 
 def say(**fields):
@@ -28,14 +26,15 @@ def say(**fields):
 
 
 class Peer:
-    """fused AdamW, images with their channels last, gradients set to None: PyTorch where it is at its best."""
+    """PyTorch where it is at its best: fused AdamW, images with their channels last, gradients set to None. float32 is
+    without TF32, tf32 with it for products and convolutions, bf16 by autocast."""
 
     def __init__(self, example, precision, compiled):
         torch._dynamo.reset()
         gc.collect()
         torch.cuda.empty_cache()
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
         torch.backends.cudnn.benchmark = True
         device = torch.device("cuda")
         module = example.module.to(device).train()
@@ -93,9 +92,9 @@ def main():
     export(example.module, example.inputs, folder / "m.onnx", optimize=example.optimize)
     np.savez(folder / "d.npz", labels=example.labels.numpy(), **{k: v.numpy() for k, v in example.inputs.items()})
     say(exported=True, loss=example.loss, batch=len(example.labels))
-    if not options["peers"]:
+    if not options["precisions"]:
         return
-    for precision in PRECISIONS:
+    for precision in options["precisions"]:
         measured(example, precision, "compile", 0)
     torch._dynamo.reset()
     gc.collect()
