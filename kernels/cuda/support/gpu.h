@@ -19,7 +19,7 @@
 #include GPU_ON_HOST
 #else
 
-#ifndef __CUDACC_RTC__
+#if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #include <cuda_pipeline_primitives.h>
 #endif
 
@@ -55,7 +55,9 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
+#endif
 
+#if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 // Copies kBytes (4, 8 or 16) to shared memory, or zeros where !exists, without registers and without waiting;
 // wait_for_copies waits for the calling thread's copies.
 template <int kBytes>
