@@ -78,7 +78,7 @@ ONNX_TRAIN_HD inline float exp(float x) {
 }
 
 // exp(x) for sums of exponentials of which the largest is 1: x <= 0. A GPU needs half of the instructions for it; the
-// relative error there is at most (|x| + 3) 2⁻²³, so the absolute one is below 2⁻²².
+// relative error there is at most (|x| + 3) 2⁻²³, so the absolute one is below 2⁻²¹.
 ONNX_TRAIN_HD inline float exp_to_one(float x) { return exp(x); }
 
 // The larger of two numbers; a, if b is NaN.

@@ -106,7 +106,7 @@ constexpr int normalizing_blocks() {
   if (Kept::kCount <= 8) return 4;
   if (Kept::kOfVector == 1) return 1;
   if (Kept::kCount <= 16) return kHalves ? 3 : 2;
-  return Kept::kCount <= 24 || kHalves ? 2 : 1;
+  return Kept::kCount <= 24 ? 2 : 1;
 }
 template <typename Kept>
 constexpr int kDifferentiatingBlocks = Kept::kCount <= 8 ? 2 : 1;
@@ -117,13 +117,12 @@ constexpr int kMultiprocessors = 132;  // of an H100
 template <typename Kept>
 struct RowWalk {
   static constexpr int kRows = static_cast<int>(kThreads) / Kept::Threads::kCount;  // of a block at a time
-  int64_t size, step, next;  // of elements; `next` is the offset of the next row's first one
+  int64_t next = Kept::Threads::row();
 
-  __device__ explicit RowWalk(const NormalizedRows& rows)
-      : size(rows.count * rows.n), step(int64_t{gridDim.x} * kRows * rows.n), next(Kept::Threads::row() * rows.n) {}
+  __device__ static int64_t step() { return int64_t{gridDim.x} * kRows; }
   template <typename X>
-  __device__ void load_next(typename Kept::template Stored<X>* to, const X* x, int64_t n) const {
-    if (next < size) *to = Kept::load_all(x + next, n);
+  __device__ void load_next(typename Kept::template Stored<X>* to, const X* x, const NormalizedRows& rows) const {
+    if (next < rows.count) *to = Kept::load_all(x + next * rows.n, rows.n);
   }
 };
 
@@ -137,26 +136,26 @@ __global__ void __launch_bounds__(kThreads, (normalizing_blocks<X, Y, Kept>()))
   T scale[Kept::kCount], bias[Kept::kCount] = {};
   Kept::widen(Kept::load_all(f.scale, rows.n), scale);
   if (f.bias) Kept::widen(Kept::load_all(f.bias, rows.n), bias);
-  RowWalk<Kept> walk(rows);
+  RowWalk<Kept> walk;
   typename Kept::template Stored<X> next_x = {};
-  walk.load_next(&next_x, f.x, rows.n);
-  while (walk.next < walk.size) {
-    const int64_t row = walk.next;
+  walk.load_next(&next_x, f.x, rows);
+  while (walk.next < rows.count) {
     T d[Kept::kCount];
     Kept::widen(next_x, d);
-    walk.next += walk.step;
-    walk.load_next(&next_x, f.x, rows.n);
+    walk.next += walk.step();
+    walk.load_next(&next_x, f.x, rows);
+    const int64_t row = walk.next - walk.step();
     const auto [mean, inv_std] = kept_statistics<Kept>(rows, d);
     for (int k = 0; k < Kept::kCount; k += Kept::kOfVector) {
       typename Kept::template Vector<Y> y;
       for (int e = 0; e < Kept::kOfVector; ++e) {
         y[e] = math::convert<Y>(d[k + e] * inv_std * scale[k + e] + bias[k + e]);
       }
-      Kept::store_at(k, y, f.y + row, rows.n);
+      Kept::store_at(k, y, f.y + row * rows.n, rows.n);
     }
     if (Kept::Threads::first() != 0 || !(f.mean || f.inv_std)) continue;
-    store_statistic(f.mean, f.double_statistics, row / rows.n, mean);
-    store_statistic(f.inv_std, f.double_statistics, row / rows.n, inv_std);
+    store_statistic(f.mean, f.double_statistics, row, mean);
+    store_statistic(f.inv_std, f.double_statistics, row, inv_std);
   }
 }
 
@@ -261,20 +260,20 @@ __global__ void __launch_bounds__(kThreads, kDifferentiatingBlocks<Kept>)
   const bool writes = gradient.dx && !stops(guard);
   const T share = T{1} / static_cast<T>(rows.n);
   T dscale[kKept] = {}, dbias[kKept] = {};
-  RowWalk<Kept> walk(rows);
+  RowWalk<Kept> walk;
   typename Kept::template Stored<X> next_x = {}, next_dy = {};
-  walk.load_next(&next_x, gradient.x, rows.n);
-  walk.load_next(&next_dy, gradient.dy, rows.n);
-  while (walk.next < walk.size) {
+  walk.load_next(&next_x, gradient.x, rows);
+  walk.load_next(&next_dy, gradient.dy, rows);
+  while (walk.next < rows.count) {
     const int64_t row = walk.next;
     T x[kKept], g[kKept];  // x is x̂ from the statistics on, g is dy and then dy scale
     Kept::widen(next_x, x);
     Kept::widen(next_dy, g);
     typename Kept::template Stored<DX> residual = {};
-    if (gradient.residual) residual = Kept::load_all(gradient.residual + row, rows.n);
-    walk.next += walk.step;
-    walk.load_next(&next_x, gradient.x, rows.n);
-    walk.load_next(&next_dy, gradient.dy, rows.n);
+    if (gradient.residual) residual = Kept::load_all(gradient.residual + row * rows.n, rows.n);
+    walk.next += walk.step();
+    walk.load_next(&next_x, gradient.x, rows);
+    walk.load_next(&next_dy, gradient.dy, rows);
     const T inv_std = kept_statistics<Kept>(rows, x).inv_std;
     GradientSums<T> along{};
     for (int k = 0; k < kKept; k += Kept::kOfVector) {
@@ -297,7 +296,7 @@ __global__ void __launch_bounds__(kThreads, kDifferentiatingBlocks<Kept>)
         const T own = (g[k + e] - mean_g - x[k + e] * mean_along) * inv_std;
         dx[e] = math::convert<DX>(own + widened(residual[k + e]));
       }
-      Kept::store_at(k, dx, gradient.dx + row, rows.n);
+      Kept::store_at(k, dx, gradient.dx + row * rows.n, rows.n);
     }
   }
   if (!gradient.sums) return;
