@@ -14,6 +14,7 @@
 #include "onnx_passes/import/decide_branches.h"
 #include "onnx_passes/import/declared_shapes.h"
 #include "onnx_passes/import/fix_inputs.h"
+#include "onnx_passes/import/folded_parameters.h"
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/import/import_message.h"
 #include "onnx_passes/import/lost_layers.h"
@@ -341,6 +342,7 @@ void collect_weights(Model* model, const Notes& notes) {
     notes.add(concat(restored.size(), restored.size() == 1 ? " weight" : " weights"),
               concat("stored transposed by PyTorch's exporter: ", list_of(restored)),
               "have the module's names and shapes again, transposed in the graph");
+  for (const Finding& f : restore_folded_parameters(graph)) notes.add(f.subject, f.what, f.advice);
   for (const Value* value : graph->initializers()) {
     if (const std::vector<std::string> sources = original_names(*value); !sources.empty())
       notes.add(value->name(), concat("folded from ", list_of(sources)),

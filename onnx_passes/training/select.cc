@@ -96,7 +96,7 @@ void for_each_pattern(const std::vector<Value*>& values, const std::vector<std::
   std::vector<std::pair<std::string, Value*>> names;
   for (Value* value : values) {
     names.emplace_back(value->name(), value);
-    for (std::string& name : original_names(*value)) names.emplace_back(std::move(name), value);
+    for (std::string& name : other_names(*value)) names.emplace_back(std::move(name), value);
   }
   std::unordered_multimap<std::string_view, Value*> by_name;
   for (const auto& [name, value] : names) by_name.emplace(name, value);
@@ -120,7 +120,7 @@ std::vector<std::string> for_weights(const std::vector<std::string>& patterns, c
                                      const std::vector<Value*>& weights, const std::vector<Value*>& statistics) {
   const auto names_one_of = [](const std::string& pattern, const std::vector<Value*>& values) {
     return std::any_of(values.begin(), values.end(), [&](const Value* value) {
-      std::vector<std::string> names = original_names(*value);
+      std::vector<std::string> names = other_names(*value);
       names.push_back(value->name());
       return std::any_of(names.begin(), names.end(),
                          [&](const std::string& name) { return pattern == name || matches(pattern, name); });
