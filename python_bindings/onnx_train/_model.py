@@ -130,6 +130,8 @@ class Model:
         running_variance: str | None = None,
         dtype: str | None = None,
         teacher: str | None = None,
+        tie: Pairs = None,
+        untie: Patterns = None,
         cut: Patterns = None,
         join: str | os.PathLike[str] | None = None,
         head: Pairs = None,
@@ -184,6 +186,9 @@ class Model:
             running_variance: ``"unbiased"``, as PyTorch keeps it, or ``"biased"``, as ONNX does.
             dtype: ``"float64"`` makes every float a double.
             teacher: the path of a model that learns nothing, and whose outputs the loss reads as ``teacher.<output>``.
+            tie: ``{"A": "B"}``: weights with the same numbers, also transposed, sliced or repeated, that are one; `check`
+                names those that may be.
+            untie: weights that the file has once and that are several: one for each node that reads them.
             cut: inner values that become the outputs; what only the old outputs need is gone.
             join: the path of a model that is appended; its inputs have the names of outputs.
             head: ``{"logits": 3}``: a new last layer, drawn from `seed`, for an output.
@@ -232,6 +237,8 @@ class Model:
             running_variance=running_variance,
             dtype=dtype,
             teacher=teacher,
+            tie=pairs_of(tie),
+            untie=untie,
             cut=cut,
             join=None if join is None else os.fspath(join),
             head=pairs_of(head),

@@ -127,3 +127,40 @@ def test_parts_and_functions_of_parameters_stay_weights(tmp_path):
     row = next(array for array in found.values() if array.shape == (1, 16))
     np.testing.assert_allclose(row, expected(double, loss)["row"], rtol=1e-5)
     assert "computed from" not in tool.run("check", path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchscripts_copies_are_named_and_tied_on_demand(tmp_path):
+    torch.manual_seed(0)
+    module, x = Pinn(), torch.rand(16, 1)
+    path = export(module, x, tmp_path / "pinn.onnx", "loss", dynamo=False)
+    said = tool.run("build", path, "-o", tmp_path / "train.onnx", "--loss", "loss")
+    copies = [line.split(":  ")[0].strip() for line in said.splitlines() if "--tie '" in line]
+    ties = [line.split("--tie '")[1].split("'")[0] for line in said.splitlines() if "--tie '" in line]
+    assert len(copies) == 2 and [tie.split("=")[1] for tie in ties] == ["u.a.weight", "u.b.weight"]
+    build = ["build", path, "-o", tmp_path / "train.onnx", "--loss", "loss"]
+    printed = tool.run(*build, *(f"--tie={tie}" for tie in ties))
+    assert "4 tensors, 49 elements" in printed and "'u.b.weight', in another shape" in printed
+    data = tool.save(tmp_path / "data.npz", {"x": np.random.default_rng(0).random((64, 1), np.float32)})
+    tool.run("fit", tmp_path / "train.onnx", "--data", data, "--steps", 2, "--batch-size", 16, "--lr", 1e-3, "--out",
+             tmp_path / "run")  # fmt: skip
+    assert "4 parameters agree" in tool.run("verify", tmp_path / "train.onnx")
+    said = tool.run(*build, "--tie", ties[0].replace("u.a.weight", "u.a.bias"), status=1)
+    assert "does not have the numbers of 'u.a.bias' float[16]" in said
+    assert "did you mean 'u.a.weight'" in tool.run(*build, "--tie", ties[0] + "t", status=1)
+
+
+def test_a_merged_weight_is_untied(tmp_path):
+    """Exporters store equal weights of a fresh model once."""
+    import onnx
+
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> g (float[N,2] x) => (float[N,2] y)
+      <float[2] scale = {1, 1}, float[2,2] w = {1, 2, 3, 4}> {
+        a = Mul(x, scale) h = MatMul(a, w) b = Mul(h, scale) y = MatMul(b, w) }""")
+    onnx.save(model, tmp_path / "model.onnx")
+    build = ["build", tmp_path / "model.onnx", "-o", tmp_path / "train.onnx"]
+    printed = tool.run(*build)
+    assert "--untie 'w'" in printed and "--untie 'scale'" in printed
+    printed = tool.run(*build, "--untie", "w", "--untie", "scale")
+    assert "untied: 'w' and 'w/2'" in printed and "4 tensors, 12 elements" in printed and "--untie" not in printed
+    assert "one node alone reads" in tool.run(*build, "--untie", "w,w", status=1)
