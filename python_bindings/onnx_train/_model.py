@@ -149,7 +149,8 @@ class Model:
         command's default.
 
         Args:
-            loss: such as ``"cross_entropy"`` or ``onnx_train.losses.mse("y", "target")``; or a model that computes it:
+            loss: such as ``"cross_entropy"``, the default unless this is a training model, whose loss and metrics are
+                then kept; or ``onnx_train.losses.mse("y", "target")``; or a model that computes it:
                 a path that ends with .onnx, bytes, an `onnx.ModelProto` or a `Model`. An input of that model whose name
                 is that of a value of this model, mostly of an output, reads that value; its other inputs become inputs
                 of the training model, such as targets. Its one output is the loss, a float scalar.
