@@ -52,3 +52,12 @@ def test_a_loss_that_is_gone_is_named(tmp_path):
     (tmp_path / "loss.onnx").unlink()
     said = tool.run("build", trained, "-o", tmp_path / "again.onnx", status=1)
     assert "loss.onnx, which is not there; give it, or another loss: --loss" in said
+
+
+def test_a_loss_model_with_a_loss_for_each_sample_is_refused(tmp_path):
+    onnx.save(onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+      l (float[N,3] logits, float[N,3] t) => (float[N] loss) {
+        d = Sub(logits, t) q = Mul(d, d) one = Constant<value_ints = [1]>() loss = ReduceMean<keepdims=0>(q, one) }"""),
+              tmp_path / "loss.onnx")  # fmt: skip
+    said = tool.run("build", MLP, "-o", tmp_path / "train.onnx", "--loss", tmp_path / "loss.onnx", status=1)
+    assert "output 'loss' of the loss model" in said and "a loss is one float: end the model with a ReduceMean" in said
