@@ -1,5 +1,6 @@
 """A training model that is built anew: what it was trained for stays, unless the user says otherwise."""
 
+import numpy as np
 import onnx
 import pytest
 import tool
@@ -61,3 +62,19 @@ def test_a_loss_model_with_a_loss_for_each_sample_is_refused(tmp_path):
               tmp_path / "loss.onnx")  # fmt: skip
     said = tool.run("build", MLP, "-o", tmp_path / "train.onnx", "--loss", tmp_path / "loss.onnx", status=1)
     assert "output 'loss' of the loss model" in said and "a loss is one float: end the model with a ReduceMean" in said
+
+
+def test_controls_of_a_float64_model_are_float64(tmp_path):
+    path = tmp_path / "double.onnx"
+    tool.run("build", MLP, "-o", path, "--dtype", "float64", "--clip", 0.1, "--optimizer", "sgd(lr=0.1)")
+    session = onnx_train.Session(path, threads=1)
+    ports = {port.name: port for port in session.inputs("step")}
+    for name in ("learning_rate", "clip_norm"):
+        assert ports[name].dtype == "float64" and float(ports[name].default) == 0.1
+    x, labels = np.eye(4), np.array([0, 1, 2, 0])
+    before = session.state["fc2.bias"].copy()
+    norm = session.step(x, labels).grad_norm
+    assert norm > 0.1
+    f = onnx_train.grad(MLP, "cross_entropy", dtype="float64")
+    expected = before - 0.1 * (0.1 / (norm + 1e-6)) * f({"x": x, "labels": labels})["fc2.bias"]
+    np.testing.assert_allclose(session.state["fc2.bias"], expected, rtol=1e-12, atol=1e-15)
