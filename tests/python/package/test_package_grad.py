@@ -52,6 +52,21 @@ def test_frozen_weights_have_no_gradients_and_are_read():
     assert set(products) == set(others)
 
 
+@pytest.mark.parametrize("everything", ["*", ["*"]])
+def test_with_all_weights_frozen_inputs_have_gradients(everything):
+    batch = {"x": np.eye(4, dtype=np.float32), "labels": np.array([0, 1, 2, 0])}
+    expected = onnx_train.grad(MLP, "cross_entropy")(batch)["x"]
+    value, gradients = onnx_train.value_and_grad(MLP, "cross_entropy", freeze=everything)(batch)
+    assert list(gradients) == ["x"] and value > 0
+    np.testing.assert_array_equal(gradients["x"], expected)
+    assert onnx_train.verify(MLP, "cross_entropy", batch, freeze=everything)
+
+
+def test_verify_asks_for_a_batch():
+    with pytest.raises(onnx_train.UsageError, match=r"verify\(model, loss, \{'x': ..., 'labels': ...\}\)"):
+        onnx_train.verify(MLP, "cross_entropy")
+
+
 def test_verify_computes_in_float64_where_onnx_names_float32_alone(tmp_path):
     import onnx
 
