@@ -177,3 +177,8 @@ def test_operators_that_onnx_has_in_float32_alone_are_verified_in_float64(activa
         said = tool.run("verify", tmp_path / "train.onnx", "--seed", seed, "--tolerance", "1e-7")
         assert "2 parameters agree" in said, said
     tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "double.onnx", "--loss", "mse(y)", "--dtype", "float64")
+
+
+def test_a_tolerance_that_differences_cannot_tell_is_refused(tmp_path):
+    said = tool.run("verify", tmp_path / "train.onnx", "--tolerance", "1e-20", status=2)
+    assert "1e-20 is out of range; take a number, 1e-09 or more" in said
