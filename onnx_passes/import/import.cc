@@ -294,6 +294,7 @@ ModelMessage prepared(ModelMessage message, const Notes& notes) {
   if (const int64_t count = widen_four_bits(&message.proto); count > 0)
     notes.add("integers of 4 bits", concat(count, count == 1 ? " tensor has" : " tensors have", " 8 bits now"),
               "their values are what they were");
+  expect_defined_names(message.proto.graph());
   if (sort_nodes(&message.proto)) notes.add("nodes", "were not in topological order", "they are now");
   inline_functions(&message.proto);
   return message;
