@@ -174,7 +174,8 @@ TEST(MergeUpdatesPass, AScalarWhoseGradientIsAConstantStaysOut) {
     Builder b(&graph);
     const Var x = b.var(graph.add_input("x", {DType::kFloat, Dims{"N", 4}}));
     const auto weight = [&](const char* name, Shape shape) {
-      return b.var(graph.add_initializer(name, make_parameter(name, random_tensor(DType::kFloat, std::move(shape), 1))));
+      return b.var(
+          graph.add_initializer(name, make_parameter(name, random_tensor(DType::kFloat, std::move(shape), 1))));
     };
     const Var h = matmul(x, weight("a", {4, 3})) + weight("b", {3});
     const Var mean = b.op("ReduceMean", {h}, {{"keepdims", 0}});
