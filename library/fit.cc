@@ -9,6 +9,7 @@
 #include "runtime/training/controls.h"
 #include "runtime/training/fingerprint.h"
 #include "runtime/training/rate_search.h"
+#include "runtime/training/run_lock.h"
 
 namespace onnx_train {
 namespace {
@@ -90,13 +91,15 @@ TrainingPosition restore(Session* session, const std::string& path) {
   return *position;
 }
 
-// The position to go on from, if there is one. Fills in the identity of the model that the run starts from.
-std::optional<TrainingPosition> prepare_run(FitSettings* settings, Session* session) {
+// The position to go on from, if there is one. Locks the folder, and fills in the identity of the model that the run
+// starts from.
+std::optional<TrainingPosition> prepare_run(FitSettings* settings, Session* session, RunLock* lock) {
   const std::string& folder = settings->trainer.folder;
   if (folder.empty()) {
     if (settings->resume) throw UsageError("resume needs the folder of a run: out");
     return std::nullopt;
   }
+  if (std::error_code error; std::filesystem::is_directory(folder, error)) *lock = RunLock(folder);
   const std::string last = folder + "/last.onnx";
   const bool exists = std::filesystem::exists(last);
   if (exists && !settings->resume && !settings->overwrite) {
@@ -105,6 +108,7 @@ std::optional<TrainingPosition> prepare_run(FitSettings* settings, Session* sess
   settings->trainer.model = fingerprint(session->snapshot());
   if (!exists || !settings->resume) {
     std::filesystem::create_directories(folder);
+    if (!lock->is_held()) *lock = RunLock(folder);
     return std::nullopt;
   }
   const auto given = checkpoint_position(session->model());
@@ -167,7 +171,8 @@ void resolve_rate(FitSettings* settings, Session* session, const ProgramData& da
 onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* training, const onnx_train_data* evaluation,
                            FitSettings settings, const onnx_train_observer* observer) {
   Session& session = s->session;
-  const auto position = prepare_run(&settings, &session);  // a run that goes on has its scale
+  RunLock lock;
+  const auto position = prepare_run(&settings, &session, &lock);  // a run that goes on has its scale
   const std::string entry = training_entry(session);
   std::string note;  // the program knows which scales it gives
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), entry);

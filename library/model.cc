@@ -13,6 +13,7 @@
 #include "runtime/build_notes.h"
 #include "runtime/build_settings.h"
 #include "runtime/data/source.h"
+#include "runtime/kept_settings.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/default_build.h"
 
@@ -32,6 +33,7 @@ Model training_model_of(const onnx_train_model* model) {
 Model built(const onnx_train_model* forward, const onnx_train_model* loss, const onnx_train_option* options,
             size_t count) {
   BuildSettings settings;
+  settings.build.loss.clear();
   std::vector<CommandOption> known = build_options(&settings);
   if (loss) std::erase_if(known, [](const CommandOption& option) { return key_of(option) == "loss"; });
   read_options(options, count, known);
@@ -39,6 +41,7 @@ Model built(const onnx_train_model* forward, const onnx_train_model* loss, const
     const std::string& name = loss->message.proto.graph().name();
     settings.build.loss_model = import_loss_model(loss->message, name.empty() ? "a model" : name, settings.dtype);
   }
+  keep_settings(required(forward, "the forward model").message.proto, &settings);
   const BuildOptions resolved = resolve(settings);
   Model model =
       import_forward_model(required(forward, "the forward model").message, settings.dtype, import_options(settings));

@@ -30,6 +30,13 @@ StorageSpec base_spec(const AdaptOptions& options) {
 
 std::vector<CommandOption> adapt_options(AdaptOptions* o) {
   return {
+      {"--tie", &o->tie,
+       "A=B: weights with the same numbers, also transposed, sliced or repeated, that are one; `check` names those "
+       "that "
+       "may be",
+       "A=B"},
+      {"--untie", &o->untie, "weights that the file has once and that are several: one for each node that reads them",
+       "NAMES"},
       {"--cut", &o->cut, "inner values that become the outputs; what only the old outputs need is gone", "VALUES"},
       {"--join", {&o->join, file_with(".onnx")}, "append a model whose inputs have the names of outputs", "FILE"},
       {"--head", &o->heads, "OUTPUT=N: a new last layer with N outputs, such as logits=3, drawn from --seed",
@@ -54,6 +61,8 @@ std::vector<CommandOption> adapt_options(AdaptOptions* o) {
 void adapt(Model* model, const AdaptOptions& options, const std::string& dtype) {
   const AdapterSpec spec = adapter_spec(options);
   std::vector<Pass> passes;
+  if (!options.tie.empty()) passes.push_back(tie(options.tie));
+  if (!options.untie.empty()) passes.push_back(untie(options.untie));
   if (!options.cut.empty()) passes.push_back(cut(options.cut));
   if (!options.join.empty()) {
     passes.push_back(join(std::make_shared<Model>(load_forward_model(options.join, dtype)), options.join));

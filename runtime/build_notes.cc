@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "onnx_passes/import/folded_parameters.h"
 #include "onnx_passes/import/lost_layers.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/check_report.h"
@@ -16,7 +17,8 @@ constexpr const char* kNotes = "onnx_train.notes";
 }  // namespace
 
 std::vector<Finding> build_notes(const Model& forward) {
-  std::vector<Finding> notes = inspect(forward);
+  std::vector<Finding> notes = describe_folded_parameters(*forward.graph);
+  for (Finding& finding : inspect(forward)) notes.push_back(std::move(finding));
   for (Finding& lost : find_lost_layers(forward)) notes.push_back(std::move(lost));
   return notes;
 }

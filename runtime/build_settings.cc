@@ -87,7 +87,7 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
            ", an output that is the loss, or a weighted sum (docs/losses.md explains each); or "
            "FILE.onnx, a model whose inputs have the names of the model's outputs, or are new; each loss takes "
            "(prediction, target), and a target that is left out is the new input labels, or labels_<prediction> where "
-           "targets differ in type [cross_entropy]",
+           "targets differ in type [cross_entropy, or a training model's own]",
        "EXPR"},
       {"--metric", each_whole(&o.metrics),
        concat(

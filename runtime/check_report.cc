@@ -13,6 +13,7 @@
 #include "runtime/adapt.h"
 #include "runtime/build_notes.h"
 #include "runtime/example_inputs.h"
+#include "runtime/kept_settings.h"
 #include "runtime/plan/flops.h"
 #include "runtime/report_text.h"
 
@@ -140,6 +141,11 @@ std::vector<CommandOption> check_options(CheckSettings* s) {
 
 CheckReport check_model(ModelMessage message, const std::string& name, const CheckSettings& settings) {
   BuildOptions options = resolve(settings.build);
+  if (BuildSettings kept = settings.build; options.loss.empty()) {
+    keep_settings(message.proto, &kept);
+    options.loss = loss_of(message.proto) == kept.build.loss ? kept.build.loss : "";
+    options.loss_model = load_loss_model(options.loss, kept.dtype);
+  }
   Device& device = Device::find(settings.device);
   CheckReport report;
   const auto import = [&](const ImportOptions& how) { return import_forward_model(message, "float32", how); };

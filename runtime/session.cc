@@ -215,8 +215,9 @@ bool matches(const Plan& plan, const TensorMap& inputs, std::vector<const Tensor
   return true;
 }
 
-// Checks names and types; the plan checks shapes.
-void check_inputs(const std::vector<Value*>& declared, const std::string& entry, const TensorMap& inputs) {
+// Checks names and types, and that nothing is missing; the plan checks shapes.
+void check_inputs(const std::vector<Value*>& declared, const std::string& entry, const TensorMap& inputs,
+                  const std::vector<std::string>& states) {
   for (const auto& [name, tensor] : inputs) {
     const auto has_name = [&, &wanted = name](const Value* value) { return value->name() == wanted; };
     const auto input = std::find_if(declared.begin(), declared.end(), has_name);
@@ -225,6 +226,24 @@ void check_inputs(const std::vector<Value*>& declared, const std::string& entry,
       fail_as(ErrorCode::kData, "entry point '", entry, "': input '", name, "' is ", onnx_train::name(tensor.dtype()),
               "; it must be ", onnx_train::name((*input)->dtype()));
     }
+  }
+  for (const Value* input : declared) {
+    if (input->is_initializer() || inputs.count(input->name()) || std::ranges::count(states, input->name())) continue;
+    fail_as(ErrorCode::kData, "entry point '", entry, "': the input '", input->name(), "', ", to_string(input->type()),
+            ", is missing");
+  }
+}
+
+// Refuses rates of a step that would write NaN into every weight, or climb. Those on devices are not looked at.
+void check_rates(const EntryPoint& point, const TensorMap& inputs) {
+  for (const auto& [role, may_be_infinite] : {std::pair{roles::kLearningRate, false}, {roles::kClipNorm, true}}) {
+    const Value* input = point.input(role);
+    const auto given = input ? inputs.find(input->name()) : inputs.end();
+    if (given == inputs.end() || given->second.is_on_device() || given->second.size() != 1) continue;
+    const double rate = given->second.at(0);
+    if (rate >= 0 && (may_be_infinite || std::isfinite(rate))) continue;
+    fail_as(ErrorCode::kUsage, "entry point '", point.name(), "': ", input->name(), " is ", rate,
+            "; it must be a number that is not negative");
   }
 }
 
@@ -257,7 +276,7 @@ Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMa
     if (candidate->entry == entry && matches(candidate->plan(), inputs, &candidate->inputs)) return *candidate;
   }
   Model model = plain(entry);
-  check_inputs(model.graph->inputs(), entry, inputs);
+  check_inputs(model.graph->inputs(), entry, inputs, state_.names());
   CachedPlan& made = make_plan(entry, std::move(model), shapes_of(inputs));
   if (!matches(made.plan(), inputs, &made.inputs)) {
     fail_as(ErrorCode::kData, "entry point '", entry, "': an input has no value");
@@ -267,6 +286,7 @@ Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMa
 
 void Session::start(const std::string& entry, const TensorMap& inputs) {
   const Threads threads(options_.threads);
+  if (const EntryPoint* point = model_.find_entry_point(entry)) check_rates(*point, inputs);
   CachedPlan& cached = find_plan(entry, inputs);
   cached.last_used = ++clock_;
   Executable& executable = *cached.executable;

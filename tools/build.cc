@@ -11,6 +11,7 @@
 #include "runtime/build_settings.h"
 #include "runtime/check_report.h"
 #include "runtime/example_inputs.h"
+#include "runtime/kept_settings.h"
 #include "runtime/report_text.h"
 #include "runtime/training/metric_sums.h"
 #include "runtime/training/trial.h"
@@ -22,6 +23,8 @@ namespace onnx_train {
 namespace {
 
 struct BuildArguments {
+  BuildArguments() { settings.build.loss.clear(); }  // the training model's, or cross_entropy
+
   std::string model, output, config;
   BuildSettings settings;
   bool timings = false, force = false;
@@ -48,9 +51,10 @@ std::string entry_names(const Model& model) {
 }
 
 int run(const BuildArguments& arguments) {
-  const BuildSettings& settings = arguments.settings;
+  BuildSettings settings = arguments.settings;
+  std::vector<std::string> kept;
+  Model model = load_to_build(arguments.model, &settings, &kept);
   const BuildOptions options = resolve(settings);
-  Model model = load_forward_model(arguments.model, settings.dtype, import_options(settings));
   double trained = 0;
   const auto weights = select_trainable(model, options.train, options.freeze);
   for (const Value* weight : weights) trained += static_cast<double>(num_elements(weight->type().shape()));
@@ -70,6 +74,9 @@ int run(const BuildArguments& arguments) {
   for (const char* key : {"loss", "teacher", "optimizer", "mode", "precision"}) {
     const std::string value = model.metadata(std::string("onnx_train.") + key);
     if (!value.empty()) table.add({key, value});
+    if (key == std::string_view("loss")) {
+      for (const std::string& line : kept) table.add({"", line});
+    }
   }
   if (settings.precision == "auto") {
     if (model.metadata("onnx_train.precision").empty()) table.add({"precision", "float32"});

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <numeric>
 #include <set>
@@ -91,6 +92,10 @@ std::string add_loss_and_gradients(Model* model, const BuildOptions& options) {
     add_result(&step, "output/" + output->name(), builder.var(training_value(step, output)));
   }
   const std::vector<Value*> gradients = add_gradients(algorithm, step.output(roles::kLoss), sources);
+  if (std::none_of(gradients.begin(), gradients.end(), [](const Value* gradient) { return gradient; })) {
+    fail("the loss depends on none of the weights and float inputs, so that there is no gradient",
+         obstacle.empty() ? "" : "; ", obstacle);
+  }
   for (size_t i = 0; i < sources.size(); ++i) {
     const char* prefix = i < weights ? "grad/" : "grad_input/";
     if (gradients[i]) add_result(&step, prefix + sources[i]->name(), builder.var(gradients[i]));

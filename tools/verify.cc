@@ -20,6 +20,9 @@
 namespace onnx_train {
 namespace {
 
+// What rounding makes of difference quotients: 2e-16 of the loss by a step of 1e-6 or so.
+constexpr double kLeastTolerance = 1e-9;
+
 struct VerifyArguments {
   std::string model, inputs;
   std::vector<std::string> sizes;
@@ -255,29 +258,31 @@ int run(const VerifyArguments& arguments) {
 
 Subcommand verify_command() {
   auto a = std::make_shared<VerifyArguments>();
-  return {
-      "verify", "Hold every gradient of a training model against difference quotients of its own loss, in float64",
-      "  onnx-train verify train.onnx\n"
-      "  onnx-train verify train.onnx --inputs train.npz --batch 16 --tolerance 1e-6\n"
-      "  onnx-train verify train.onnx --dim sequence=64",
-      with_runtime_options(
-          {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
-           {"--inputs", &a->inputs, "data to take a batch from [random floats, zeros and ones]", "PATH"},
-           {"--batch", {&a->batch, kCount}, "samples in the batch [4]", "N"},
-           {"--dim",
-            {&a->sizes, check_size},
-            "NAME=N: the size of a symbolic dimension, where no data says it [8]",
-            "NAME=N"},
-           {"--tolerance", {&a->tolerance, kPositive}, "relative error from which on a gradient is wrong [1e-5]", "X"},
-           {"--step",
-            {&a->step, kPositive},
-            "length of the first step in the weights, times their norm where that is above 1; where differences "
-            "disagree "
-            "with it, steps from a hundredth to a hundred times as long tell a kink from a wrong gradient [1e-6]",
-            "X"},
-           {"--seed", &a->seed, "of the directions and inputs [0]", "N"}},
-          &a->runtime),
-      [a] { return run(*a); }};
+  return {"verify", "Hold every gradient of a training model against difference quotients of its own loss, in float64",
+          "  onnx-train verify train.onnx\n"
+          "  onnx-train verify train.onnx --inputs train.npz --batch 16 --tolerance 1e-6\n"
+          "  onnx-train verify train.onnx --dim sequence=64",
+          with_runtime_options(
+              {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
+               {"--inputs", &a->inputs, "data to take a batch from [random floats, zeros and ones]", "PATH"},
+               {"--batch", {&a->batch, kCount}, "samples in the batch [4]", "N"},
+               {"--dim",
+                {&a->sizes, check_size},
+                "NAME=N: the size of a symbolic dimension, where no data says it [8]",
+                "NAME=N"},
+               {"--tolerance",
+                {&a->tolerance, {kLeastTolerance, false, 1}},
+                "relative error from which on a gradient is wrong; differences in float64 tell none below 1e-9 [1e-5]",
+                "X"},
+               {"--step",
+                {&a->step, kPositive},
+                "length of the first step in the weights, times their norm where that is above 1; where differences "
+                "disagree "
+                "with it, steps from a hundredth to a hundred times as long tell a kink from a wrong gradient [1e-6]",
+                "X"},
+               {"--seed", &a->seed, "of the directions and inputs [0]", "N"}},
+              &a->runtime),
+          [a] { return run(*a); }};
 }
 
 }  // namespace onnx_train

@@ -12,10 +12,6 @@
 namespace onnx_train {
 namespace {
 
-bool is_scalar_constant(const Value& value) {
-  return value.is_initializer() && !value.graph().is_input(&value) && value.initializer()->dims_size() == 0;
-}
-
 class Outliner {
  public:
   Outliner(const std::vector<Node*>& nodes, const std::string& op)
@@ -123,6 +119,10 @@ class Outliner {
 };
 
 }  // namespace
+
+bool is_scalar_constant(const Value& value) {
+  return value.is_initializer() && !value.graph().is_input(&value) && value.initializer()->dims_size() == 0;
+}
 
 Node* outline(const std::vector<Node*>& nodes, const std::string& op) { return Outliner(nodes, op).run(); }
 

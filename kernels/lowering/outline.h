@@ -11,10 +11,13 @@
 
 namespace onnx_train {
 
+// Whether the value is a scalar initializer (one element, rank 0), which a body that reads it holds as a Constant node.
+bool is_scalar_constant(const Value& value);
+
 // Replaces `nodes`, in graph order, by one call of the function onnx_train.`op` with a new overload. Returns the call.
-// Values read from outside become inputs of the call, in the order of their first reads; scalar initializers (one
-// element, rank 0) are copied into the body as Constant nodes. Values read outside, or outputs of the graph, become
-// outputs of the call and keep their names. Other nodes between the first and the last that depend on the group move
+// Values read from outside become inputs of the call, in the order of their first reads, except scalar constants, which
+// are copied into the body. Values read outside, or outputs of the graph, become outputs of the call and keep their
+// names. Other nodes between the first and the last that depend on the group move
 // after the call. The group must be convex: throws Error if a path between two of the nodes leaves the group.
 Node* outline(const std::vector<Node*>& nodes, const std::string& op);
 

@@ -1,7 +1,7 @@
 // What a user changes of a forward model before it is trained: where it ends (cut, join), its last layer (heads), its
-// initial values (weights), and small trained parts beside frozen layers (adapters). Passes on an imported model, in
-// this order, before those of training_passes; functions on a model that one caller owns; one thread. They throw Error
-// that names the node, the value or the option.
+// initial values (weights), which of its weights are one (tie, untie), and small trained parts beside frozen layers
+// (adapters). Passes on an imported model, in this order, before those of training_passes; functions on a model that
+// one caller owns; one thread. They throw Error that names the node, the value or the option.
 //
 // What a pass found and did is a line of the metadata `onnx_train.adapted`, for people. What other passes must know of
 // single tensors is a record of its own: adapter_records.h.
@@ -21,6 +21,12 @@ namespace onnx_train {
 // Lines of text, one for each thing that was done.
 inline constexpr const char* kAdapted = "onnx_train.adapted";
 void add_adapted_note(Model* model, const std::string& line);
+
+// `pairs`: "A=B". Computes the weight A from the weight B: the same numbers in another shape, transposed, sliced or
+// repeated (weight_views.h). Then B is one weight, and A one of its names.
+Pass tie(const std::vector<std::string>& pairs);
+// The opposite: every node that reads one of the weights gets a weight of its own, with the same first values.
+Pass untie(const std::vector<std::string>& names);
 
 // Makes the inner values `names` the outputs, in this order, and removes nodes, weights and inputs that only the old
 // outputs need.

@@ -1,4 +1,5 @@
-// What --cut, --join, --head, --weights, --lora, --ia3, --bitfit and --adapter say. Plain values; any thread.
+// What --tie, --untie, --cut, --join, --head, --weights, --lora, --ia3, --bitfit and --adapter say. Plain values; any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,8 @@
 namespace onnx_train {
 
 struct AdaptOptions {
+  std::vector<std::string> tie;    // "A=B": weights that are one
+  std::vector<std::string> untie;  // weights that are several
   std::vector<std::string> cut;    // inner values that become the outputs
   std::string join;                // FILE.onnx
   std::vector<std::string> heads;  // "logits=3"
@@ -20,8 +23,8 @@ struct AdaptOptions {
   uint64_t seed = 0;                       // of new heads and adapters
 
   bool any() const {
-    return !(cut.empty() && join.empty() && heads.empty() && weights.empty() && lora.empty() && ia3.empty() &&
-             adapter.empty() && qat.empty() && quantize_base.empty()) ||
+    return !(tie.empty() && untie.empty() && cut.empty() && join.empty() && heads.empty() && weights.empty() &&
+             lora.empty() && ia3.empty() && adapter.empty() && qat.empty() && quantize_base.empty()) ||
            bitfit;
   }
 };

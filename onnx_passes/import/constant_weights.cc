@@ -6,6 +6,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/tables.h"
 #include "onnx_passes/training/weight_roles.h"
 
 namespace onnx_train {
@@ -40,7 +41,7 @@ onnx::TensorProto take_contents(Node* node) {
 
 class Lifting {
  public:
-  explicit Lifting(Graph* main) : main_(main) {}
+  explicit Lifting(Graph* main) : main_(main), stored_(main->initializers()) {}
 
   std::vector<std::string> run() {
     lift(main_, "");
@@ -48,6 +49,16 @@ class Lifting {
   }
 
  private:
+  // Whether the value is data, such as the point at which a network is evaluated: layers compute with it whose weights
+  // are initializers of the file, so that the file would have it there, too, if it were a weight.
+  bool is_data(const Value& value) const {
+    return std::all_of(value.uses().begin(), value.uses().end(), [&](const Use& use) {
+      const Node& node = *use.node;
+      return use.index == 0 && (node.is("MatMul") || node.is("Gemm") || node.is("Conv")) &&
+             stored_.contains(node.input(1));
+    });
+  }
+
   // `path` names the subgraph: "then_branch/".
   void lift(Graph* graph, const std::string& path) {
     for (Value* value : std::vector<Value*>(graph->initializers())) {
@@ -58,7 +69,7 @@ class Lifting {
     for (Node *node = graph->first(), *next = nullptr; node; node = next) {
       next = node->next();
       for (const auto& subgraph : node->subgraphs()) lift(subgraph.graph.get(), path + subgraph.attribute + "/");
-      if (!is_constant_node(*node) || !is_read_as_weight(*node->output())) continue;
+      if (!is_constant_node(*node) || !is_read_as_weight(*node->output()) || is_data(*node->output())) continue;
       graph->replace(node->output(),
                      add(node->output(), path, [&] { return make_initializer("", from_proto(take_contents(node))); }));
       graph->remove(node);
@@ -78,6 +89,7 @@ class Lifting {
   }
 
   Graph* main_;
+  const Marks<Value> stored_;  // the initializers of the file
   std::vector<std::string> names_;
 };
 

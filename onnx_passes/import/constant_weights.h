@@ -1,6 +1,5 @@
 // Weights that a file stores elsewhere than among its initializers. Functions on a model that one caller owns; throw
 // nothing of their own.
-// nothing of its own.
 #pragma once
 
 #include <string>
@@ -12,7 +11,8 @@ namespace onnx_train {
 
 // Float constants that operators read as weights (weight_roles.h) become initializers of the main graph: Constant nodes
 // of every form, ConstantOfShape, and constants in subgraphs. They keep their names; a name that is in use outside its
-// subgraph is prefixed by the subgraph's attribute: "then_branch/weight". Types must be inferred. Returns the names.
+// subgraph is prefixed by the subgraph's attribute: "then_branch/weight". Data of layers whose weights are initializers
+// stay where they are. Types must be inferred. Returns the names.
 std::vector<std::string> lift_weights(Model* model);
 
 // Removes nodes that only pass on an initializer: their readers read the initializer itself.

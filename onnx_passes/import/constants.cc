@@ -21,6 +21,7 @@ namespace {
 
 // The reasons.
 constexpr const char* kBuffer = "a buffer or literal of the module, says the file";
+constexpr const char* kComputedFrom = "computed from parameters by the exporter";  // folded_parameters.h says more
 constexpr const char* kMask = "a mask: two values, one of them hides";
 constexpr const char* kSines = "a table of sines and cosines";
 constexpr const char* kFrequencies = "frequencies or slopes";
@@ -217,6 +218,7 @@ const char* reason_of(const Value& value) {
   const Origin origin = origin_of(value);
   if (origin == Origin::kParameter) return nullptr;
   if (origin == Origin::kConstant) return kBuffer;
+  if (origin == Origin::kComputed) return kComputedFrom;
   if (!value.type().is_static()) return nullptr;
   const std::vector<Use> readers = readers_of(value);
   if (all_of(readers, is_setting)) return kSetting;
@@ -319,7 +321,7 @@ std::vector<Finding> describe_constants(const Model& model, const std::vector<Va
   Groups left, doubtful;
   for (const Value* value : model.graph->initializers()) {
     if (const auto found = constants.find(value->name()); found != constants.end()) {
-      if (!is_trained.count(value)) left.add(found->second, value);
+      if (!is_trained.count(value) && found->second != kComputedFrom) left.add(found->second, value);
     } else if (is_trained.count(value)) {
       if (const char* doubt = doubt_about(*value)) doubtful.add(doubt, value);
     }

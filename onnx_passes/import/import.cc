@@ -14,6 +14,7 @@
 #include "onnx_passes/import/decide_branches.h"
 #include "onnx_passes/import/declared_shapes.h"
 #include "onnx_passes/import/fix_inputs.h"
+#include "onnx_passes/import/folded_parameters.h"
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/import/import_message.h"
 #include "onnx_passes/import/lost_layers.h"
@@ -293,6 +294,7 @@ ModelMessage prepared(ModelMessage message, const Notes& notes) {
   if (const int64_t count = widen_four_bits(&message.proto); count > 0)
     notes.add("integers of 4 bits", concat(count, count == 1 ? " tensor has" : " tensors have", " 8 bits now"),
               "their values are what they were");
+  expect_defined_names(message.proto.graph());
   if (sort_nodes(&message.proto)) notes.add("nodes", "were not in topological order", "they are now");
   inline_functions(&message.proto);
   return message;
@@ -341,6 +343,7 @@ void collect_weights(Model* model, const Notes& notes) {
     notes.add(concat(restored.size(), restored.size() == 1 ? " weight" : " weights"),
               concat("stored transposed by PyTorch's exporter: ", list_of(restored)),
               "have the module's names and shapes again, transposed in the graph");
+  for (const Finding& f : restore_folded_parameters(graph)) notes.add(f.subject, f.what, f.advice);
   for (const Value* value : graph->initializers()) {
     if (const std::vector<std::string> sources = original_names(*value); !sources.empty())
       notes.add(value->name(), concat("folded from ", list_of(sources)),

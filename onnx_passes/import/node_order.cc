@@ -9,6 +9,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/loss/expression.h"
 
 namespace onnx_train {
 namespace {
@@ -132,6 +133,38 @@ std::vector<int> topological_order(const Nodes& nodes, const std::vector<std::ve
   return order;
 }
 
+using Defined = std::unordered_set<std::string_view>;
+
+Defined names_in(const onnx::GraphProto& graph) {
+  Defined defined;
+  for (const auto& input : graph.input()) defined.insert(input.name());
+  for (const auto& tensor : graph.initializer()) defined.insert(tensor.name());
+  for (const auto& tensor : graph.sparse_initializer()) defined.insert(tensor.values().name());
+  for (const auto& node : graph.node()) defined.insert(node.output().begin(), node.output().end());
+  return defined;
+}
+
+// `scopes`: the names of the graphs around this one; as before after the call.
+void expect_defined(const onnx::GraphProto& graph, std::vector<Defined>* scopes) {
+  scopes->push_back(names_in(graph));
+  for (const auto& node : graph.node()) {
+    for (const std::string& name : node.input()) {
+      const auto defines = [&](const Defined& scope) { return scope.count(name) > 0; };
+      if (name.empty() || std::any_of(scopes->rbegin(), scopes->rend(), defines)) continue;
+      std::vector<std::string> names;
+      for (const Defined& scope : *scopes) names.insert(names.end(), scope.begin(), scope.end());
+      std::sort(names.begin(), names.end());
+      fail("[Import] ", label(node), " reads '", name, "', which is no input, no initializer and no output of a node",
+           did_you_mean(name, names));
+    }
+    for (const auto& attribute : node.attribute()) {
+      if (attribute.has_g()) expect_defined(attribute.g(), scopes);
+      for (const auto& subgraph : attribute.graphs()) expect_defined(subgraph, scopes);
+    }
+  }
+  scopes->pop_back();
+}
+
 bool sort(Nodes* nodes) {
   bool moved = false;
   for (auto& node : *nodes) {
@@ -147,6 +180,11 @@ bool sort(Nodes* nodes) {
 }
 
 }  // namespace
+
+void expect_defined_names(const onnx::GraphProto& graph) {
+  std::vector<Defined> scopes;
+  expect_defined(graph, &scopes);
+}
 
 bool sort_nodes(onnx::ModelProto* model) {
   bool moved = sort(model->mutable_graph()->mutable_node());

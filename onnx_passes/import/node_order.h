@@ -10,4 +10,7 @@ namespace onnx_train {
 // possible. Returns whether a node moved. Throws Error that names the nodes of a cycle.
 bool sort_nodes(onnx::ModelProto* model);
 
+// Throws Error that names a node of the graph which reads a name that no input, initializer or other node defines.
+void expect_defined_names(const onnx::GraphProto& graph);
+
 }  // namespace onnx_train

@@ -15,8 +15,11 @@ namespace {
 
 constexpr const char* kOrigin = "onnx_train.origin";
 constexpr const char* kOriginalNames = "onnx_train.original_names";  // one a line
+constexpr const char* kTiedNames = "onnx_train.tied_names";          // one a line
+constexpr const char* kRepeated = "onnx_train.repeated";
 constexpr const char* kParameter = "parameter";
 constexpr const char* kConstant = "constant";
+constexpr const char* kComputed = "computed";
 // PyTorch's keys.
 constexpr const char* kSignature = "pkg.torch.export.ExportedProgram.graph_signature";
 constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
@@ -36,6 +39,47 @@ void add(Properties* properties, const char* key, const std::string& value) {
   auto* entry = properties->Add();
   entry->set_key(key);
   entry->set_value(value);
+}
+
+// One a line.
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : "\n") + name;
+  return text;
+}
+
+std::vector<std::string> lines_of(const Value& initializer, const char* key) {
+  std::vector<std::string> names;
+  const std::string* text = find(initializer.initializer()->metadata_props(), key);
+  for (size_t at = 0; text && at < text->size();) {
+    const size_t end = std::min(text->find('\n', at), text->size());
+    names.push_back(text->substr(at, end - at));
+    at = end + 1;
+  }
+  return names;
+}
+
+// Writes metadata of a tensor. Returns the initializer, which is a new value where the contents are beside the message.
+Value* set_property(Value* initializer, const char* key, const std::string& value) {
+  onnx::TensorProto message = *initializer->initializer();
+  auto* properties = message.mutable_metadata_props();
+  for (int i = properties->size() - 1; i >= 0; --i) {
+    if (properties->Get(i).key() == key) properties->DeleteSubrange(i, 1);
+  }
+  add(properties, key, value);
+  Graph& graph = initializer->graph();
+  const Tensor* beside = contents_beside(initializer->shared_initializer());
+  if (!beside) {
+    graph.set_initializer(initializer, std::move(message));
+    return initializer;
+  }
+  const std::string name = initializer->name();
+  graph.rename(initializer, graph.unique_name(name + "/replaced"));
+  Value* replacement = graph.add_initializer(name, make_initializer(std::move(message), *beside));
+  replacement->set_type(initializer->type());
+  graph.replace(initializer, replacement);
+  graph.remove_initializer(initializer);
+  return replacement;
 }
 
 Origin origin_of_kind(std::string_view kind) {
@@ -95,7 +139,14 @@ std::unordered_map<std::string, Origin> read_signature(const std::string& text) 
 struct Facts {
   Origin origin = Origin::kUnknown;
   std::vector<std::string> names;  // of the parameters that it was folded from
+  bool repeated = false;           // one of the values between has the name of an operator that repeats elements
 };
+
+// Names of values are those of PyTorch's operators: "expand_1", "ones_like".
+bool repeats(std::string_view name) {
+  return name.starts_with("expand") || name.starts_with("repeat") || name.starts_with("tile") ||
+         name.starts_with("ones") || name.starts_with("broadcast");
+}
 
 class Reader {
  public:
@@ -117,9 +168,10 @@ class Reader {
     const std::string* folded = info == infos_.end() ? nullptr : find(*info->second, kFoldedFrom);
     if (const auto known = signature_.find(name); known != signature_.end()) return {known->second, {}};
     if (!folded || signature_.empty()) return {};
-    Facts facts{Origin::kConstant, {}};
+    Facts facts{Origin::kConstant, {}, repeats(name)};
     for (const std::string& source : read_list(*folded)) {
       const auto known = signature_.find(source);
+      facts.repeated = facts.repeated || (known == signature_.end() && repeats(source));
       if (known == signature_.end() || known->second != Origin::kParameter) continue;
       facts.origin = Origin::kParameter;
       facts.names.push_back(source);
@@ -204,9 +256,8 @@ void keep_origins(onnx::ModelProto* model) {
     if (facts.origin == Origin::kUnknown) continue;
     add(tensor.mutable_metadata_props(), kOrigin, facts.origin == Origin::kParameter ? kParameter : kConstant);
     if (facts.names.empty()) continue;
-    std::string names;
-    for (const std::string& name : facts.names) names += (names.empty() ? "" : "\n") + name;
-    add(tensor.mutable_metadata_props(), kOriginalNames, names);
+    add(tensor.mutable_metadata_props(), kOriginalNames, joined(facts.names));
+    if (facts.repeated) add(tensor.mutable_metadata_props(), kRepeated, "1");
   }
 }
 
@@ -221,17 +272,28 @@ std::shared_ptr<const onnx::TensorProto> make_parameter(const std::string& name,
 Origin origin_of(const Value& initializer) {
   const std::string* origin = find(initializer.initializer()->metadata_props(), kOrigin);
   if (!origin) return Origin::kUnknown;
-  return *origin == kParameter ? Origin::kParameter : *origin == kConstant ? Origin::kConstant : Origin::kUnknown;
+  for (const auto& [text, which] :
+       {std::pair{kParameter, Origin::kParameter}, {kConstant, Origin::kConstant}, {kComputed, Origin::kComputed}}) {
+    if (*origin == text) return which;
+  }
+  return Origin::kUnknown;
 }
 
-std::vector<std::string> original_names(const Value& initializer) {
-  std::vector<std::string> names;
-  const std::string* text = find(initializer.initializer()->metadata_props(), kOriginalNames);
-  for (size_t at = 0; text && at < text->size();) {
-    const size_t end = std::min(text->find('\n', at), text->size());
-    names.push_back(text->substr(at, end - at));
-    at = end + 1;
-  }
+bool may_be_repeated(const Value& initializer) { return find(initializer.initializer()->metadata_props(), kRepeated); }
+
+void set_computed(Value* initializer) { set_property(initializer, kOrigin, kComputed); }
+
+Value* add_other_name(Value* initializer, const std::string& name) {
+  std::vector<std::string> names = lines_of(*initializer, kTiedNames);
+  names.push_back(name);
+  return set_property(initializer, kTiedNames, joined(names));
+}
+
+std::vector<std::string> original_names(const Value& initializer) { return lines_of(initializer, kOriginalNames); }
+
+std::vector<std::string> other_names(const Value& initializer) {
+  std::vector<std::string> names = original_names(initializer);
+  for (std::string& name : lines_of(initializer, kTiedNames)) names.push_back(std::move(name));
   return names;
 }
 

@@ -17,6 +17,7 @@ enum class Origin {
   kUnknown,    // the file says nothing
   kParameter,  // of the module, or folded from one; or a weight that the training model in the file trains
   kConstant,   // a buffer or a constant of the code, or folded from such alone
+  kComputed,   // folded from parameters that are weights elsewhere (folded_parameters.h)
 };
 
 // Moves what the message says of the float initializers of its graph to their tensors, where passes keep it. A tensor
@@ -27,9 +28,17 @@ void keep_origins(onnx::ModelProto* model);
 std::shared_ptr<const onnx::TensorProto> make_parameter(const std::string& name, const Tensor& contents);
 
 Origin origin_of(const Value& initializer);
+// Gives it the origin kComputed. A new value may take its place.
+void set_computed(Value* initializer);
+// Whether PyTorch's exporter folded it by operators of which one repeats elements, as their names say.
+bool may_be_repeated(const Value& initializer);
 // The names that an initializer's values have in the PyTorch module, if they differ from its own: {"layers.0.q.weight"}
 // for "val_17". Several if it was folded from several parameters.
 std::vector<std::string> original_names(const Value& initializer);
+// These, and the names of initializers that were tied to it.
+std::vector<std::string> other_names(const Value& initializer);
+// Adds the name of an initializer that has been tied to it. Returns the initializer, which may be a new value.
+Value* add_other_name(Value* initializer, const std::string& name);
 
 // PyTorch's exporter folds the transpose of a Linear layer's weight into a new initializer. Restores the parameter as
 // the module has it, name and layout, in front of a Transpose; a parameter that is in the file, too, such as a tied

@@ -128,9 +128,11 @@ class LossArguments {
   std::unordered_map<std::string, Dim> sizes_;  // by the loss's symbols
 };
 
+// A size with a name, such as that of the batch, may be any; one without a name may turn out to be 1.
 bool may_have_one_element(const TensorType& type) {
-  return is_float(type.dtype) &&
-         (!type.dims || std::ranges::all_of(*type.dims, [](const Dim& d) { return !d.known() || d.value() == 1; }));
+  return is_float(type.dtype) && (!type.dims || std::ranges::all_of(*type.dims, [](const Dim& d) {
+           return d.known() ? d.value() == 1 : d.symbol().empty();
+         }));
 }
 
 }  // namespace

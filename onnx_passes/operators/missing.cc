@@ -1,11 +1,15 @@
 #include "onnx_passes/operators/missing.h"
 
+#include <onnx/defs/schema.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
 
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/loss/expression.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
@@ -19,8 +23,23 @@ bool is_quantized(const std::string& op) {
 
 bool is_spectral(const std::string& op) { return op == "STFT" || op == "DFT" || op == "MelWeightMatrix"; }
 
+// Operators and functions of the node's domain whose names are like its own: "'Tanh'"; "" if there are none.
+std::string similar_operators(const Node& node) {
+  std::set<std::string> names;
+  for (const auto& schema : onnx::OpSchemaRegistry::get_all_schemas()) {
+    if (schema.domain() == node.domain()) names.insert(schema.Name());
+  }
+  for (const auto& function : node.graph().context().functions) {
+    if (function->domain() == node.domain()) names.insert(function->name());
+  }
+  if (names.count(node.op())) return "";  // another opset has it
+  return similar_names(node.op(), {names.begin(), names.end()});
+}
+
 std::string unknown_operator_advice(const Node& node) {
   const std::string& domain = node.domain();
+  if (const std::string similar = similar_operators(node); !similar.empty())
+    return concat("did you mean ", similar, "?");
   if (domain == "com.microsoft")
     return "ONNX Runtime's optimizer writes such operators; export without its fusions (in Optimum: no -O level)";
   if (domain == "ai.onnx.ml") {

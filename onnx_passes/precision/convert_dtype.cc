@@ -76,8 +76,9 @@ class FloatInputs {
     for (auto& node : nodes) {
       const auto* schema = onnx::OpSchemaRegistry::Schema(node.op_type(), opset_, node.domain());
       for (int i = 0; schema && i < node.input_size() && i < static_cast<int>(schema->inputs().size()); ++i) {
-        const auto& types = schema->inputs()[static_cast<size_t>(i)].GetTypes();
-        const bool only_float = types.size() == 1 && **types.begin() == "tensor(float)";
+        // A type of its own, not the type of what the operator computes: Celu's has one choice, and computes in
+        // float64.
+        const bool only_float = schema->inputs()[static_cast<size_t>(i)].GetTypeStr() == "tensor(float)";
         if (only_float && !node.input(i).empty()) node.set_input(i, as_float(node.input(i), graph));
       }
       *graph->add_node() = node;

@@ -8,6 +8,8 @@
 #include <map>
 #include <unordered_map>
 
+#include "onnx_passes/import/constants.h"
+#include "onnx_passes/import/weight_views.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
@@ -21,10 +23,11 @@ namespace {
 
 // Smaller weights may be equal by chance.
 constexpr int64_t kMinCopied = 16;
+constexpr size_t kStart = 32;  // bytes of the first elements of such a weight
 
 class Inspection {
  public:
-  explicit Inspection(const Model& model) : graph_(*model.graph) {}
+  explicit Inspection(const Model& model) : graph_(*model.graph), constants_(constants_of(model)) {}
 
   std::vector<Finding> run() {
     for (const Value* value : graph_.initializers()) {
@@ -194,89 +197,105 @@ class Inspection {
                                         readers.back()->label(), readers.size() > 2 ? " among them" : "");
       if (is_constant(weight.tensor)) {
         add(weight.value->name(), others + "; all its elements are equal",
-            "exporters merge equal weights of a model that was never trained: they are trained as one; give them "
-            "different values before exporting if they are not meant to be");
+            concat("exporters merge equal weights of a model that was never trained: they are trained as one, unless "
+                   "you untie them: --untie '",
+                   weight.value->name(), "'"));
       } else {
-        add(weight.value->name(), others, "tied weights: they are trained as one");
+        add(weight.value->name(), others,
+            concat("tied weights: they are trained as one, unless you untie them: --untie '", weight.value->name(),
+                   "'"));
       }
     }
   }
 
-  // A matrix as a sequence of rows or of columns.
-  class Matrix {
-   public:
-    Matrix(const Tensor& x, bool turned)
-        : data_(x.data<char>()),
-          element_(size_of(x.dtype())),
-          columns_(x.shape()[1]),
-          turned_(turned),
-          shape_(turned ? Shape{x.shape()[1], x.shape()[0]} : x.shape()) {}
-
-    const Shape& shape() const { return shape_; }
-    const char* at(int64_t row, int64_t column) const {
-      return data_ + static_cast<size_t>(turned_ ? column * columns_ + row : row * columns_ + column) * element_;
-    }
-    bool operator==(const Matrix& other) const {
-      if (shape_ != other.shape_) return false;
-      for (int64_t i = 0; i < shape_[0]; ++i) {
-        for (int64_t j = 0; j < shape_[1]; ++j) {
-          if (std::memcmp(at(i, j), other.at(i, j), element_) != 0) return false;
-        }
-      }
-      return true;
-    }
-
-   private:
-    const char* data_;
-    size_t element_;
-    int64_t columns_;
-    bool turned_;
-    Shape shape_;
-  };
-
-  // Any tensor as a matrix of its first axis and all others.
-  static Matrix as_matrix(const Tensor& x, bool turned) {
-    const int64_t rows = x.shape().empty() ? 1 : x.shape()[0];
-    return {x.reshaped({rows, x.size() / rows}), turned};
-  }
-
-  // A hash of the shape and a few elements.
-  static uint64_t fingerprint(const Tensor& x, bool turned) {
+  // Calls f with the offsets, in elements, of some elements of the weight in row-major order or, of a matrix that is
+  // `turned`, in column-major order.
+  template <typename F>
+  static void sample(int64_t rows, int64_t columns, bool turned, const F& f) {
     constexpr int64_t kSamples = 64;
-    const Matrix matrix = as_matrix(x, turned);
-    const Shape shape = turned ? Shape{x.shape()[1], x.shape()[0]} : x.shape();
-    uint64_t hash = XXH3_64bits(shape.data(), shape.size() * sizeof(int64_t)) + static_cast<uint64_t>(x.dtype());
     for (int64_t k = 0; k < kSamples; ++k) {
-      const int64_t row = k * matrix.shape()[0] / kSamples, column = k * 37 % kSamples * matrix.shape()[1] / kSamples;
-      hash = XXH3_64bits_withSeed(matrix.at(row, column), size_of(x.dtype()), hash);
+      const int64_t at = k * (rows * columns - 1) / (kSamples - 1);
+      f(turned ? at % rows * columns + at / rows : at);
     }
+  }
+
+  // A hash of the size and a few elements, whatever the shape.
+  static uint64_t fingerprint(const Tensor& x, bool turned) {
+    const Shape shape = turned ? without_ones(x.shape()) : Shape{1, x.size()};
+    uint64_t hash = static_cast<uint64_t>(x.dtype()) + 31 * static_cast<uint64_t>(x.size());
+    sample(shape[0], shape[1], turned, [&](int64_t offset) {
+      const size_t element = size_of(x.dtype());
+      hash = XXH3_64bits_withSeed(x.data<char>() + static_cast<size_t>(offset) * element, element, hash);
+    });
     return hash;
   }
 
-  // The weight in `seen` that equals x or, with `turned`, its transpose.
-  static const Weight* find_equal(const std::unordered_multimap<uint64_t, const Weight*>& seen, const Tensor& x,
-                                  bool turned) {
-    const auto [first, last] = seen.equal_range(fingerprint(x, turned));
+  static Shape without_ones(Shape shape) {
+    std::erase(shape, 1);
+    return shape;
+  }
+
+  using ByHash = std::unordered_multimap<uint64_t, const Weight*>;
+
+  void add_copy(const Weight& copy, const Weight& original, const WeightView& view) {
+    const Value &a = *copy.value, &b = *original.value;
+    const bool same_shape = copy.tensor.shape() == original.tensor.shape() && view.perm.empty();
+    add(a.name(), concat("equal to '", b.name(), "'", same_shape ? "" : ", ", same_shape ? "" : describe(view)),
+        concat("if the two were tied, the export has untied them: they are trained apart, unless you tie them: --tie '",
+               a.name(), "=", b.name(), "'"));
+  }
+
+  bool find_equal(const Weight& weight, bool turned, const ByHash& seen) {
+    const auto [first, last] = seen.equal_range(fingerprint(weight.tensor, turned));
     for (auto it = first; it != last; ++it) {
-      const Tensor& y = it->second->tensor;
-      if (y.dtype() == x.dtype() && as_matrix(x, turned) == as_matrix(y, false)) return it->second;
+      const auto view = find_view(it->second->tensor, weight.tensor);
+      if (!view) continue;
+      add_copy(weight, *it->second, *view);
+      return true;
     }
-    return nullptr;
+    return false;
   }
 
   // Weights that were one before the export, or were merged manually.
   void find_copies() {
-    std::unordered_multimap<uint64_t, const Weight*> seen;
+    ByHash seen;
+    std::vector<const Weight*> unique;
     for (const Weight& weight : weights_) {
-      if (weight.tensor.size() < kMinCopied || is_constant(weight.tensor)) continue;
-      const Weight* original = find_equal(seen, weight.tensor, false);
-      const bool turned = !original && weight.tensor.shape().size() == 2;
-      if (turned) original = find_equal(seen, weight.tensor, true);
+      if (weight.tensor.size() < kMinCopied || is_constant(weight.tensor) || constants_.count(weight.value->name())) {
+        continue;
+      }
+      const bool is_matrix = without_ones(weight.tensor.shape()).size() == 2;
+      if (!find_equal(weight, false, seen) && !(is_matrix && find_equal(weight, true, seen))) unique.push_back(&weight);
       seen.emplace(fingerprint(weight.tensor, false), &weight);
       release_pages(weight.tensor.data(), weight.tensor.bytes());
-      if (!original) continue;
-      add(weight.value->name(), concat("equal to '", original->value->name(), turned ? "', transposed" : "'"),
-          "if the two were tied, the export has untied them: they are trained apart");
+    }
+    find_slices(unique);
+  }
+
+  static uint64_t hash_of_start(const Tensor& x, size_t at) { return XXH3_64bits(x.data<char>() + at, kStart); }
+
+  // Weights that are some rows of another.
+  void find_slices(const std::vector<const Weight*>& weights) {
+    constexpr size_t kMaxBytes = size_t{64} << 20;  // of what is looked through
+    ByHash starts;
+    for (const Weight* weight : weights) starts.emplace(hash_of_start(weight->tensor, 0), weight);
+    Marks<Value> found;
+    for (const Weight* base : weights) {
+      const Tensor& x = base->tensor;
+      if (x.shape().empty() || x.bytes() > kMaxBytes) continue;
+      const size_t row = x.bytes() / static_cast<size_t>(x.shape()[0]);
+      for (size_t at = 0; at + kStart <= x.bytes(); at += row) {
+        const auto [first, last] = starts.equal_range(hash_of_start(x, at));
+        for (auto it = first; it != last; ++it) {
+          const Weight& part = *it->second;
+          if (part.tensor.size() >= x.size() || found.contains(part.value)) continue;
+          const auto view = find_view(x, part.tensor);
+          if (!view) continue;
+          add_copy(part, *base, *view);
+          found.insert(part.value);
+        }
+      }
+      release_pages(x.data(), x.bytes());
     }
   }
 
@@ -295,6 +314,7 @@ class Inspection {
   }
 
   const Graph& graph_;
+  const std::unordered_map<std::string, std::string> constants_;
   std::vector<Weight> weights_;
   ValueTable<const Value*> sources_;  // inputs of Identity nodes, by output
   std::vector<Finding> findings_;

@@ -55,15 +55,22 @@ class OptimizerBuilder {
     next_step_ = step_ + 1.0;
   }
 
+  // A default of a control: float64 in a model whose weights all are, so that no rate is rounded to float32.
+  Tensor control(double value) const {
+    const auto& trained = entry_.gradients;
+    const bool in_double = std::all_of(trained.begin(), trained.end(),
+                                       [](const WeightGradient& g) { return g.weight->dtype() == DType::kDouble; });
+    return Tensor::full(in_double ? DType::kDouble : DType::kFloat, {}, value);
+  }
+
   // scale = min(1, clip_norm / (norm + 1e-6)), like torch.nn.utils.clip_grad_norm_; 1 if clip_norm is infinite, so that
   // a plan with that value need not wait for the norm. Clipping by value comes first; the norm that is reported is that
   // of the gradients before both.
   void add_clipping() {
     const double lr = parse_optimizer(options_.optimizer)["lr"];
-    rate_ = b_.var(add_input_with_default(&entry_, roles::kLearningRate, Tensor::scalar(static_cast<float>(lr))));
-    const float clip =
-        options_.clip_norm > 0 ? static_cast<float>(options_.clip_norm) : std::numeric_limits<float>::infinity();
-    const Var clip_norm = b_.var(add_input_with_default(&entry_, roles::kClipNorm, Tensor::scalar(clip)));
+    rate_ = b_.var(add_input_with_default(&entry_, roles::kLearningRate, control(lr)));
+    const double clip = options_.clip_norm > 0 ? options_.clip_norm : std::numeric_limits<double>::infinity();
+    const Var clip_norm = b_.var(add_input_with_default(&entry_, roles::kClipNorm, control(clip)));
     for (const WeightGradient& g : entry_.gradients) gradients_.push_back(b_.var(g.gradient));
     b_.set_name("grad_norm");
     Var norm = call(b_, "GlobalNorm", gradients_);

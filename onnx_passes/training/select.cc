@@ -12,6 +12,7 @@
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/import/weight_origin.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/loss/expression.h"
 #include "onnx_passes/passes.h"
 
@@ -76,11 +77,30 @@ std::vector<std::string> without_files(const std::vector<std::string>& patterns,
   return result;
 }
 
+// Names whose beginning is like that of the glob, or whose end is: those of "head.weight" for "hed.*" and "*.wieght".
+std::vector<std::string> similar_to_glob(const std::string& glob, const std::vector<std::string>& names) {
+  const std::string head = glob.substr(0, glob.find_first_of("*?["));
+  const size_t last = glob.find_last_of("*?]");
+  const std::string tail = last == std::string::npos ? "" : glob.substr(last + 1);
+  std::vector<std::string> found;
+  for (const std::string& name : names) {
+    const bool begins = head.size() > 1 && !similar_names(head, {name.substr(0, head.size())}).empty();
+    const bool ends = tail.size() > 1 && name.size() >= tail.size() &&
+                      !similar_names(tail, {name.substr(name.size() - tail.size())}).empty();
+    if (begins || ends) found.push_back(name);
+  }
+  return found;
+}
+
 [[noreturn]] void nothing_matches(const std::string& pattern, const std::vector<Value*>& values,
                                   const std::string& option) {
   std::vector<std::string> names;
   for (const Value* value : values) names.push_back(value->name());
-  const std::string similar = similar_names(pattern, names);
+  std::string similar = similar_names(pattern, names);
+  if (similar.empty() && pattern.find_first_of("*?[") != kNoEnd) {
+    similar =
+        first_few(similar_to_glob(pattern, names), 3, [](const std::string& name) { return concat("'", name, "'"); });
+  }
   std::string examples;
   for (size_t i = 0; i < names.size() && i < 3; ++i) examples += concat(i ? ", '" : "'", names[i], "'");
   fail(option, " '", pattern, "' matches none of the ", names.size(), " weights; ",
@@ -96,7 +116,7 @@ void for_each_pattern(const std::vector<Value*>& values, const std::vector<std::
   std::vector<std::pair<std::string, Value*>> names;
   for (Value* value : values) {
     names.emplace_back(value->name(), value);
-    for (std::string& name : original_names(*value)) names.emplace_back(std::move(name), value);
+    for (std::string& name : other_names(*value)) names.emplace_back(std::move(name), value);
   }
   std::unordered_multimap<std::string_view, Value*> by_name;
   for (const auto& [name, value] : names) by_name.emplace(name, value);
@@ -120,7 +140,7 @@ std::vector<std::string> for_weights(const std::vector<std::string>& patterns, c
                                      const std::vector<Value*>& weights, const std::vector<Value*>& statistics) {
   const auto names_one_of = [](const std::string& pattern, const std::vector<Value*>& values) {
     return std::any_of(values.begin(), values.end(), [&](const Value* value) {
-      std::vector<std::string> names = original_names(*value);
+      std::vector<std::string> names = other_names(*value);
       names.push_back(value->name());
       return std::any_of(names.begin(), names.end(),
                          [&](const std::string& name) { return pattern == name || matches(pattern, name); });

@@ -12,8 +12,8 @@ namespace onnx_train {
 bool matches(const std::string& pattern, const std::string& name);
 
 // The initializers in `values` that some pattern matches, in their order. A pattern is a name, a glob, or @file with
-// one pattern per line; the names that an initializer has in the PyTorch module (weight_origin.h) match, too. Throws
-// Error, starting with `option`, for a pattern that matches nothing and for a file that cannot be read.
+// one pattern per line; the other names of an initializer, such as that in the PyTorch module (weight_origin.h), match,
+// too. Throws Error, starting with `option`, for a pattern that matches nothing and for a file that cannot be read.
 std::vector<Value*> match_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
                                 const std::string& option);
 // The same by the values' names alone, without an error for a pattern that matches nothing.

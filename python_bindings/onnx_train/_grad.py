@@ -59,9 +59,14 @@ def value_and_grad(
         results, _ = passes.forward(arrays)
         arrays |= results | objective.output_gradients(results)
         wanted = {name: arrays[name] for name in (*passes.backward_inputs, *passes.output_gradients.values())}
-        return objective.loss_of(results), passes.backward(wanted)
+        gradients = passes.backward(wanted)
+        return objective.loss_of(results), {name: g for name, g in gradients.items() if name in objective.wanted}
 
     return function
+
+
+def _is_everything(patterns: Patterns) -> bool:
+    return patterns == "*" or (isinstance(patterns, (list, tuple)) and "*" in patterns)
 
 
 class Objective:
@@ -71,13 +76,18 @@ class Objective:
         evaluation: the entry point ``evaluate`` as a plain model.
         passes: of that model. The trained weights are inputs; frozen ones and a loss's own are constants.
         state: the values of the file by name.
+        wanted: the names of the weights and inputs whose gradients are asked for.
         names: of the arrays of a batch, in order.
     """
 
     def __init__(
         self, model: Any, loss: Any, train: Patterns, freeze: Patterns, dtype: str | None, threads: int | None
     ) -> None:
-        training = _as_model(model).build(loss, "sgd", train=train, freeze=freeze, dtype=dtype, mode="frozen")
+        # A training model trains something; with all weights frozen it is one whose weights become constants below.
+        frozen = _is_everything(freeze)
+        training = _as_model(model).build(
+            loss, "sgd", train=train, freeze=None if frozen else freeze, dtype=dtype, mode="frozen"
+        )
         session = Session(training, threads=threads)
         self.state = session.state
         self.evaluation = training.flatten("evaluate")
@@ -87,6 +97,7 @@ class Objective:
         self.passes = passes
         self.names = [port.name for port in passes.inputs if port.name not in self.state]
         self._weights = {port.name: self.state[port.name] for port in passes.inputs if port.name in self.state}
+        self.wanted = {port.of for port in passes.gradients if not (frozen and port.of in self.state)}
         (self._loss,) = (port.name for port in session.outputs("evaluate") if port.role == "loss")
 
     def batch(self, batch: Any) -> dict[str, Any]:

@@ -130,6 +130,8 @@ class Model:
         running_variance: str | None = None,
         dtype: str | None = None,
         teacher: str | None = None,
+        tie: Pairs = None,
+        untie: Patterns = None,
         cut: Patterns = None,
         join: str | os.PathLike[str] | None = None,
         head: Pairs = None,
@@ -147,7 +149,8 @@ class Model:
         command's default.
 
         Args:
-            loss: such as ``"cross_entropy"`` or ``onnx_train.losses.mse("y", "target")``; or a model that computes it:
+            loss: such as ``"cross_entropy"``, the default unless this is a training model, whose loss and metrics are
+                then kept; or ``onnx_train.losses.mse("y", "target")``; or a model that computes it:
                 a path that ends with .onnx, bytes, an `onnx.ModelProto` or a `Model`. An input of that model whose name
                 is that of a value of this model, mostly of an output, reads that value; its other inputs become inputs
                 of the training model, such as targets. Its one output is the loss, a float scalar.
@@ -184,6 +187,9 @@ class Model:
             running_variance: ``"unbiased"``, as PyTorch keeps it, or ``"biased"``, as ONNX does.
             dtype: ``"float64"`` makes every float a double.
             teacher: the path of a model that learns nothing, and whose outputs the loss reads as ``teacher.<output>``.
+            tie: ``{"A": "B"}``: weights with the same numbers, also transposed, sliced or repeated, that are one; `check`
+                names those that may be.
+            untie: weights that the file has once and that are several: one for each node that reads them.
             cut: inner values that become the outputs; what only the old outputs need is gone.
             join: the path of a model that is appended; its inputs have the names of outputs.
             head: ``{"logits": 3}``: a new last layer, drawn from `seed`, for an output.
@@ -232,6 +238,8 @@ class Model:
             running_variance=running_variance,
             dtype=dtype,
             teacher=teacher,
+            tie=pairs_of(tie),
+            untie=untie,
             cut=cut,
             join=None if join is None else os.fspath(join),
             head=pairs_of(head),

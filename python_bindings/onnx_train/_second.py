@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ._differentiated import Differentiated
-from ._errors import DataError
+from ._errors import DataError, UsageError
 from ._grad import Objective, value_and_grad
 from ._model import Model, Patterns, _as_model
 from ._options import options_of
@@ -220,6 +220,9 @@ def verify(
     True
     """
     objective = Objective(model, loss, train, freeze, "float64", threads)
+    if batch is None:
+        names = ", ".join(f"'{name}': ..." for name in objective.names)
+        raise UsageError(f"verify needs a batch: verify(model, loss, {{{names}}})")
     state, arrays = objective.state, objective.batch(batch)
     function = value_and_grad(model, loss, train=train, freeze=freeze, dtype="float64", threads=threads)
     _, gradients = function(arrays)

@@ -13,9 +13,12 @@ namespace {
 constexpr int kMaxPlans = 16;
 constexpr size_t kMaxLines = 10;
 
+// In the units that --memory takes: small sizes, too, have a number that is not 0.
 std::string megabytes(size_t bytes) {
+  if (bytes < 1000) return concat(bytes, " B");
+  const bool kilo = bytes < 100'000;
   char text[32];
-  std::snprintf(text, sizeof text, "%.1f MB", static_cast<double>(bytes) / 1e6);
+  std::snprintf(text, sizeof text, "%.1f %s", static_cast<double>(bytes) / (kilo ? 1e3 : 1e6), kilo ? "KB" : "MB");
   return text;
 }
 

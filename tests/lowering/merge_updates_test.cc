@@ -4,6 +4,7 @@
 
 #include "kernels/host.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/import/weight_origin.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes.h"
@@ -163,6 +164,46 @@ TEST(MergeUpdatesPass, WeightsThatOthersReadStayOut) {
   EXPECT_EQ(count(plan, "Updates"), 1);
   EXPECT_EQ(count(plan, "Sgd"), 2);
   expect_equal_states(session, expected);
+}
+
+// loss = mean(x a + b) + c: the gradient of the scalar c is the constant 1, also with a guard.
+TEST(MergeUpdatesPass, AScalarWhoseGradientIsAConstantStaysOut) {
+  const auto make = [](const std::string& optimizer, const std::string& loss_scale) {
+    Model model = empty_model();
+    Graph& graph = *model.graph;
+    Builder b(&graph);
+    const Var x = b.var(graph.add_input("x", {DType::kFloat, Dims{"N", 4}}));
+    const auto weight = [&](const char* name, Shape shape) {
+      return b.var(
+          graph.add_initializer(name, make_parameter(name, random_tensor(DType::kFloat, std::move(shape), 1))));
+    };
+    const Var h = matmul(x, weight("a", {4, 3})) + weight("b", {3});
+    const Var mean = b.op("ReduceMean", {h}, {{"keepdims", 0}});
+    b.set_name("loss");
+    graph.add_output((mean + weight("c", {})).value());
+    BuildOptions options;
+    options.loss = "loss";
+    options.optimizer = optimizer;
+    options.loss_scale = loss_scale;
+    build_training_model(&model, options);
+    return model;
+  };
+  SessionOptions single;
+  single.plan.lowering.without = {"merge_updates"};
+  const TensorMap batch = {{"x", random_tensor(DType::kFloat, {5, 4}, 2)}};
+  for (const char* optimizer : {"sgd", "sgd(momentum=0.9)", "adamw"}) {
+    for (const char* loss_scale : {"", "dynamic"}) {
+      SCOPED_TRACE(concat(optimizer, " ", loss_scale));
+      Session merged(make(optimizer, loss_scale)), expected(make(optimizer, loss_scale), single);
+      const double before = merged.state().get("c").at(0);
+      for (Session* session : {&merged, &expected}) {
+        for (int i = 0; i < 2; ++i) session->run("step", batch);
+      }
+      EXPECT_EQ(count(merged.plan("step", {{"x", {5, 4}}}), "Updates"), 1);
+      EXPECT_NE(merged.state().get("c").at(0), before);
+      expect_equal_states(merged, expected);
+    }
+  }
 }
 
 }  // namespace

@@ -80,6 +80,18 @@ TEST(Analysis, CopiesTransposesAndExpandedWeights) {
                                                     "token: stored 3 times over along its first axis, [3,1,8]"));
 }
 
+TEST(Analysis, CopiesInAnotherShapeAndRowsOfAnotherWeight) {
+  Model model = parse("(float[N] x) => (float[N] y) { y = Relu(x) }");
+  Graph& g = *model.graph;
+  g.add_initializer("whole", ramp({6, 8}));
+  g.add_initializer("flat", ramp({48}));
+  Tensor rows(DType::kFloat, {3, 8});
+  for (int64_t i = 0; i < rows.size(); ++i) rows.set(i, static_cast<double>(i + 16));
+  g.add_initializer("rows", rows);
+  EXPECT_THAT(findings(model), testing::ElementsAre("flat: equal to 'whole', in another shape",
+                                                    "rows: equal to 'whole', elements 2 to 4 of axis 0"));
+}
+
 TEST(Analysis, NonFiniteWeights) {
   Model model = parse("(float[N] x) => (float[N] y) { y = Relu(x) }");
   Tensor broken = ramp({3});

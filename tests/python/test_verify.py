@@ -165,3 +165,20 @@ def test_the_error_is_the_relative_error_whatever_the_tolerance(tmp_path):
         output = tool.run("verify", path, "--tolerance", tolerance, status=1)
         line = next(line for line in output.splitlines() if line.startswith("head.weight"))
         assert line.split()[3] == "0.2", line
+
+
+@pytest.mark.parametrize("activation", ["Celu", "Celu<alpha = 0.5>", "Elu", "Selu"])
+def test_operators_that_onnx_has_in_float32_alone_are_verified_in_float64(activation, tmp_path):
+    onnx.save(onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[N,6] x) => (float[N,2] y)
+      <float[6,3] w = {{1,2,3,-4,5,-6,7,8,-9,1,2,-3,4,5,6,7,8,9}}, float[3,2] v = {{1,-2,3,4,-5,6}}> {{
+        h = MatMul(x, w) a = {activation}(h) y = MatMul(a, v) }}"""), tmp_path / "model.onnx")  # fmt: skip
+    tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "train.onnx", "--loss", "mse(y)")
+    for seed in SEEDS:
+        said = tool.run("verify", tmp_path / "train.onnx", "--seed", seed, "--tolerance", "1e-7")
+        assert "2 parameters agree" in said, said
+    tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "double.onnx", "--loss", "mse(y)", "--dtype", "float64")
+
+
+def test_a_tolerance_that_differences_cannot_tell_is_refused(tmp_path):
+    said = tool.run("verify", tmp_path / "train.onnx", "--tolerance", "1e-20", status=2)
+    assert "1e-20 is out of range; take a number, 1e-09 or more" in said

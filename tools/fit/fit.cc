@@ -11,6 +11,7 @@
 #include "runtime/process_memory.h"
 #include "runtime/report_text.h"
 #include "runtime/training/controls.h"
+#include "runtime/training/run_lock.h"
 #include "runtime/training/trainer.h"
 #include "tools/dashboard/run_view.h"
 #include "tools/dashboard/screen.h"
@@ -148,7 +149,13 @@ void report_run(const std::string& folder) {
 
 // Fills the run's folder; returns the exit status.
 int train(const FitArguments& a, const Session& session, const std::vector<std::string>& checked,
-          const MemoryRows& memory, const Found& found, bool is_built, Trainer* trainer) {
+          const MemoryRows& memory, const Found& found, bool is_built, RunLock lock, Trainer* trainer) {
+  if (!lock.is_held()) {
+    std::error_code error;  // prepare_folder says it
+    std::filesystem::create_directories(a.trainer.folder, error);
+    lock = RunLock(a.trainer.folder);
+    finds_run(a);  // another run may have begun, and ended, since this one looked
+  }
   prepare_folder(a.trainer.folder);
   if (is_built) save_model(model_of_run(a), a.trainer.folder + "/train.onnx");
   write_file(
@@ -166,7 +173,15 @@ int train(const FitArguments& a, const Session& session, const std::vector<std::
   return reason == StopReason::kInterrupted ? kInterruptedStatus : 0;
 }
 
+// Locks a folder that is there already; the others are locked when they are made.
+RunLock lock_early(const FitArguments& a) {
+  std::error_code error;
+  const bool exists = std::filesystem::is_directory(a.trainer.folder, error);
+  return exists && !a.dry_run ? RunLock(a.trainer.folder) : RunLock();
+}
+
 int run(FitArguments* a) {
+  RunLock lock = lock_early(*a);
   const bool resumes = finds_run(*a);
   if (!resumes) check_usage(a);
   Start start = resumes ? start_where_it_stopped(*a) : start_anew(*a);
@@ -212,7 +227,7 @@ int run(FitArguments* a) {
     print(rehearse(&rehearsal, a->json));
     return 0;
   }
-  return train(*a, session, checked, memory, found, start.built.has_value(), &*trainer);
+  return train(*a, session, checked, memory, found, start.built.has_value(), std::move(lock), &*trainer);
 }
 
 }  // namespace

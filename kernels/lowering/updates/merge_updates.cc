@@ -3,7 +3,9 @@
 //
 // The kernel writes each weight and slot in place, by pieces in any order. This is correct only if each is read by its
 // own update alone, so an update whose state is an operand of another (a weight that is another weight's gradient, also
-// through a view) remains a separate node. Sparse updates remain separate because they are small.
+// through a view) remains a separate node. So does the update of a scalar weight whose gradient is a constant (the
+// derivative of w in loss = f + w is 1): the body would hold the gradient, and the kernel reads tensors outside of it.
+// Sparse updates remain separate because they are small.
 //
 // With loss scaling, Where(finite, new, old) follows each result of an update and joins as its guard.
 #include "kernels/geometry/updates.h"
@@ -53,6 +55,14 @@ std::vector<Node*> guards_of(const Node& update) {
   return guards;
 }
 
+// Whether the weight, the gradient or a slot is a scalar constant, which outlining moves into the body.
+bool has_constant_operand(const Node& update) {
+  for (int i = 0; i < update.num_outputs() + 1; ++i) {
+    if (update.input(i) && is_scalar_constant(*update.input(i))) return true;
+  }
+  return false;
+}
+
 // Returns the updates that do not depend on another update, in order.
 std::vector<Node*> independent_updates(const Graph& graph) {
   std::vector<Node*> updates;
@@ -60,7 +70,8 @@ std::vector<Node*> independent_updates(const Graph& graph) {
   for (Node* node = graph.first(); node; node = node->next()) {
     bool depends = false;
     for_each_input(*node, [&](const Value* input) { depends = depends || dependent.contains(input); });
-    const bool joins = !depends && is_update_of_one(*node) && (writes_outputs_only(*node) || !guards_of(*node).empty());
+    const bool joins = !depends && is_update_of_one(*node) && !has_constant_operand(*node) &&
+                       (writes_outputs_only(*node) || !guards_of(*node).empty());
     if (joins) updates.push_back(node);
     for (const Value* output : node->outputs()) {
       if (output && (joins || depends)) dependent.insert(output);

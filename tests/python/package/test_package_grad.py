@@ -50,3 +50,28 @@ def test_frozen_weights_have_no_gradients_and_are_read():
         np.testing.assert_allclose(others[name], gradients[name], rtol=1e-6, atol=1e-9)
     products = onnx_train.hvp(MLP, "cross_entropy", freeze="fc2.weight", threads=1)(batch, {"fc1.bias": np.ones(16)})
     assert set(products) == set(others)
+
+
+@pytest.mark.parametrize("everything", ["*", ["*"]])
+def test_with_all_weights_frozen_inputs_have_gradients(everything):
+    batch = {"x": np.eye(4, dtype=np.float32), "labels": np.array([0, 1, 2, 0])}
+    expected = onnx_train.grad(MLP, "cross_entropy")(batch)["x"]
+    value, gradients = onnx_train.value_and_grad(MLP, "cross_entropy", freeze=everything)(batch)
+    assert list(gradients) == ["x"] and value > 0
+    np.testing.assert_array_equal(gradients["x"], expected)
+    assert onnx_train.verify(MLP, "cross_entropy", batch, freeze=everything)
+
+
+def test_verify_asks_for_a_batch():
+    with pytest.raises(onnx_train.UsageError, match=r"verify\(model, loss, \{'x': ..., 'labels': ...\}\)"):
+        onnx_train.verify(MLP, "cross_entropy")
+
+
+def test_verify_computes_in_float64_where_onnx_names_float32_alone(tmp_path):
+    import onnx
+
+    onnx.save(onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> g (float[N,3] x) => (float[N,3] y)
+      <float[3,3] w = {1,2,3,-4,5,-6,7,8,-9}> { h = MatMul(x, w) y = Celu(h) }"""), tmp_path / "celu.onnx")  # fmt: skip
+    batch = {"x": np.random.default_rng(0).normal(size=(4, 3)).astype("f4"), "labels": np.ones((4, 3), np.float32)}
+    found = onnx_train.verify(str(tmp_path / "celu.onnx"), "mse(y)", batch)
+    assert found and max(found.errors.values()) < 1e-8

@@ -475,3 +475,22 @@ def test_arrays_as_keywords_are_told_from_options():
     session = onnx_train.Session(onnx_train.build(MLP), threads=1)
     with pytest.raises(onnx_train.UsageError, match=r"predict takes arrays by name as one mapping: predict\({'x': \.\.\.}\)"):
         session.predict(x=np.zeros((2, 4), np.float32))
+
+
+@pytest.mark.parametrize("control", ["lr", "clip_norm"])
+@pytest.mark.parametrize("value", [float("nan"), -1, np.float32(-1e-9)])
+def test_rates_that_are_none_are_refused_and_nothing_changes(control, value):
+    trained = session()
+    before = {name: trained.state[name].copy() for name in trained.state}
+    with pytest.raises(onnx_train.UsageError, match="it must be a number that is not negative"):
+        trained.step(X, LABELS, **{control: value})
+    for name, array in before.items():
+        np.testing.assert_array_equal(trained.state[name], array)
+    trained.step(X, LABELS, lr=0, clip_norm=float("inf"))
+    with pytest.raises(onnx_train.UsageError, match="learning_rate is inf"):
+        trained.step(X, LABELS, lr=float("inf"))
+
+
+def test_an_input_that_is_missing_is_named():
+    with pytest.raises(onnx_train.DataError, match=r"the input 'labels', int64\[batch\], is missing"):
+        session().step({"x": X})
