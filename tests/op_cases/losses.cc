@@ -63,28 +63,29 @@ std::vector<OpCase> loss_cases() {
   const OpInput weightless = {.shape = {4}, .low = 0, .high = 0};
   std::vector<OpCase> cases;
   for (const auto& row : {loss, grad}) {
-    cases.insert(cases.end(),
-                 {
-                     row({{6, 10}, -5, 5}, labels({6}, 10), attributes(1), {.absent = true}),
-                     row({{6, 10}, -5, 5}, labels({6}, 10, DType::kInt32), attributes(-1, "sum"), {.absent = true}),
-                     row({{1, 1}}, labels({1}, 1), attributes(1), {.absent = true}),
-                     row({{0, 3}}, labels({0}, 3), attributes(1, "sum"), {.absent = true}),
-                     row({{5, 4}}, some_ignored, attributes(1), {.absent = true}),
-                     row({{5, 4}}, some_ignored, attributes(1, "mean", 0.1), weight),
-                     row({{5, 4}}, labels({5}, 4), attributes(1, "sum", 0.3, 1), {.absent = true}),
-                     row({{2, 3, 7}}, labels({2, 3}, 7), attributes(2, "mean", 0.1), {.absent = true}),
-                     row({{2, 4, 3, 70}}, labels({2, 3, 70}, 4), attributes(1, "mean", 0.2), weight),
-                     row({{4, 9}, -90, 90}, labels({9}, 4), attributes(0, "mean", 0, 2), weight),
-                     row({{0, 3}}, labels({0}, 3), attributes(1), {.absent = true}),
-                     row({{2, 3, 4}}, all_ignored, attributes(2), {.absent = true}),
-                     row({{2, 4, 3}}, all_ignored, attributes(1, "mean", 0.1), weight),
-                     row({{3, 1000}, -3, 3}, labels({3}, 1000), attributes(1, "sum"), {.absent = true}),
-                     // Several blocks add the labels and losses of so many positions, and the weights of so many classes.
-                     row({{4500, 3}}, labels({4500}, 3), attributes(1), {.shape = {3}, .low = 0.1, .high = 2}),
-                     row({{2, 4500}, -3, 3}, labels({2}, 4500), attributes(1, "mean", 0.1),
-                         {.shape = {4500}, .low = 0.1, .high = 2}),
-                     row({{5, 517}, -3, 3}, labels({5}, 517), attributes(1, "mean", 0.1), {.absent = true}),
-                 });
+    cases.insert(
+        cases.end(),
+        {
+            row({{6, 10}, -5, 5}, labels({6}, 10), attributes(1), {.absent = true}),
+            row({{6, 10}, -5, 5}, labels({6}, 10, DType::kInt32), attributes(-1, "sum"), {.absent = true}),
+            row({{1, 1}}, labels({1}, 1), attributes(1), {.absent = true}),
+            row({{0, 3}}, labels({0}, 3), attributes(1, "sum"), {.absent = true}),
+            row({{5, 4}}, some_ignored, attributes(1), {.absent = true}),
+            row({{5, 4}}, some_ignored, attributes(1, "mean", 0.1), weight),
+            row({{5, 4}}, labels({5}, 4), attributes(1, "sum", 0.3, 1), {.absent = true}),
+            row({{2, 3, 7}}, labels({2, 3}, 7), attributes(2, "mean", 0.1), {.absent = true}),
+            row({{2, 4, 3, 70}}, labels({2, 3, 70}, 4), attributes(1, "mean", 0.2), weight),
+            row({{4, 9}, -90, 90}, labels({9}, 4), attributes(0, "mean", 0, 2), weight),
+            row({{0, 3}}, labels({0}, 3), attributes(1), {.absent = true}),
+            row({{2, 3, 4}}, all_ignored, attributes(2), {.absent = true}),
+            row({{2, 4, 3}}, all_ignored, attributes(1, "mean", 0.1), weight),
+            row({{3, 1000}, -3, 3}, labels({3}, 1000), attributes(1, "sum"), {.absent = true}),
+            // Several blocks add the labels and losses of so many positions, and the weights of so many classes.
+            row({{4500, 3}}, labels({4500}, 3), attributes(1), {.shape = {3}, .low = 0.1, .high = 2}),
+            row({{2, 4500}, -3, 3}, labels({2}, 4500), attributes(1, "mean", 0.1),
+                {.shape = {4500}, .low = 0.1, .high = 2}),
+            row({{5, 517}, -3, 3}, labels({5}, 517), attributes(1, "mean", 0.1), {.absent = true}),
+        });
   }
   // Classes that a mask excludes; in front of the others, too.
   const double none = -std::numeric_limits<double>::infinity();

@@ -28,9 +28,9 @@ struct RowVectors {
   __device__ int64_t end() const { return begin + count * kRowVector; }
 };
 
-// Calls f(i, elements) for the calling thread's elements x[offset + i stride] of a row of n elements, in ascending order:
-// for kRowVector neighbours from place i on, or for a single one. Several vectors are loaded before the first is used:
-// 64 bytes, whose latency is paid once.
+// Calls f(i, elements) for the calling thread's elements x[offset + i stride] of a row of n elements, in ascending
+// order: for kRowVector neighbours from place i on, or for a single one. Several vectors are loaded before the first is
+// used: 64 bytes, whose latency is paid once.
 template <int kRowThreads, typename X, typename F>
 __device__ void for_each_vector_in_row(const X* x, int64_t offset, int64_t n, int64_t stride, const F& f) {
   constexpr int kFlight = std::max(1, static_cast<int>(64 / (kRowVector * sizeof(X))));
@@ -73,10 +73,10 @@ __device__ void for_each_in_row(const X* x, int64_t offset, int64_t n, int64_t s
 // x.
 template <int kRowThreads, typename X, typename Y, typename F>
 __device__ void transform_vectors_in_row(const X* x, Y* y, int64_t offset, int64_t n, int64_t stride, const F& f) {
-  for_each_vector_in_row<kRowThreads>(
-      x, offset, n, stride, [&]<int kCount>(int64_t i, const StoredElements<kCount, X>& elements) {
-        store<kCount, Y>(f(i, elements), y + offset + i * stride);
-      });
+  for_each_vector_in_row<kRowThreads>(x, offset, n, stride,
+                                      [&]<int kCount>(int64_t i, const StoredElements<kCount, X>& elements) {
+                                        store<kCount, Y>(f(i, elements), y + offset + i * stride);
+                                      });
 }
 
 // y[offset + i stride] = f(i, x[offset + i stride]) for the calling thread's elements; y may be x.
@@ -90,8 +90,8 @@ __device__ void transform_row(const X* x, Y* y, int64_t offset, int64_t n, int64
                                         });
 }
 
-// A row of n elements, at most kRowThreads kKept; each thread keeps up to kKept of them while it computes, in vectors of
-// kVector, a divisor of n. Places are a thread's first one plus constants, so that they take no registers.
+// A row of n elements, at most kRowThreads kKept; each thread keeps up to kKept of them while it computes, in vectors
+// of kVector, a divisor of n. Places are a thread's first one plus constants, so that they take no registers.
 template <int kRowThreads, int kKept, int kVector = kRowVector>
 struct KeptRow {
   static_assert(kKept % kVector == 0);

@@ -2,8 +2,8 @@
 // depends on the number of values alone, and each sum has one order: the same values give the same bits. For kernel
 // files.
 //
-// A Source has a type Acc, of which Acc{} is the total of no values, and functions on the device: value(i), merge(a, b),
-// and finish(total), which one thread calls.
+// A Source has a type Acc, of which Acc{} is the total of no values, and functions on the device: value(i), merge(a,
+// b), and finish(total), which one thread calls.
 #pragma once
 
 #include <algorithm>

@@ -156,9 +156,7 @@ struct LossTotal {
 
   __device__ double value(int64_t i) const { return losses[i]; }
   __device__ static double merge(double a, double b) { return a + b; }
-  __device__ void finish(double sum) const {
-    *loss = static_cast<T>(mean ? mean_on_device(totals->labels, sum) : sum);
-  }
+  __device__ void finish(double sum) const { *loss = static_cast<T>(mean ? mean_on_device(totals->labels, sum) : sum); }
 };
 
 template <typename X>
@@ -246,7 +244,10 @@ Prepared prepare_gradient(const NodeSpec& spec) {
   };
   std::vector<InPlace> in_place;
   if (sizeof(X) == sizeof(DX)) in_place = {{0, 1}};
-  return {.run = run, .workspace = num_totals(ce) * sizeof(Totals), .in_place = std::move(in_place), .explain = ce.explain()};
+  return {.run = run,
+          .workspace = num_totals(ce) * sizeof(Totals),
+          .in_place = std::move(in_place),
+          .explain = ce.explain()};
 }
 
 bool supports_loss(const NodeSpec& spec) { return is_stored(spec.in_type(0)) && is_label(spec.in_type(1)); }
