@@ -102,6 +102,10 @@ TEST_F(CudaFastest, ChoicesThatTakeTooLongAreCutShortAndMadeAgainWithMoreTime) {
   EXPECT_EQ(choose(50004, 40, 1), "fast") << "a choice that was not cut short";
 }
 
+TEST_F(CudaFastest, AFormWithOtherResultsTakesNoPart) {
+  EXPECT_EQ(choose(50008, 40, 0), "slow") << "the other one writes nothing";
+}
+
 TEST_F(CudaFastest, AFormCanBeDemanded) {
   for (const auto& [value, form] : {std::pair("form=0", "slow"), {"form=1", "fast"}, {"form=7", "fast"}}) {
     const ScopedVariable demanded("ONNX_TRAIN_TIMED_CHOICES", value);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -9,13 +10,16 @@
 
 #include "kernels/cuda/choices/noise.h"
 #include "kernels/cuda/support/cache.h"
+#include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stream.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cuda {
 namespace {
 
-constexpr size_t kRounds = 9;   // a form's time is its least of this many, and of one before them
+constexpr size_t kRounds = 9;           // a form's time is its least of this many, and of one before them
+constexpr int64_t kCompared = 1 << 16;  // elements of each output that are compared with the rule's
+constexpr double kWrong = 0.03;         // a difference, relative to the largest element, that no rounding makes
 constexpr double kSlow = 1.25;  // a form that takes so many times the best's time in the round before them is left out
 
 // A form that needs more memory than the rule has a workspace of at most the size of the node's operands, or of so many
@@ -97,7 +101,11 @@ class Operands {
  public:
   Operands(const Node& node, size_t workspace, CudaStream* stream) : stream_(stream) {
     for (const Value* input : node.inputs()) inputs_.push_back(input ? add(bytes_of(input)) : nullptr);
-    for (const Value* output : node.outputs()) outputs_.push_back(output ? add(bytes_of(output)) : nullptr);
+    for (const Value* output : node.outputs()) {
+      outputs_.push_back(output ? add(bytes_of(output)) : nullptr);
+      types_.emplace_back(output ? output->dtype() : DType::kUndefined,
+                          output ? num_elements(output->type().shape()) : 0);
+    }
     workspace_ = add(workspace);
     fault_ = static_cast<Fault*>(add(sizeof(Fault)));
     for (size_t i = 0; i < inputs_.size(); ++i) {
@@ -118,6 +126,22 @@ class Operands {
 
   Launch launch() const { return {inputs_.data(), outputs_.data(), workspace_, stream_, fault_, 1}; }
 
+  // Runs a form and returns the first elements of the outputs that are floats. What it does not write is NaN.
+  std::vector<Tensor> results_of(const Prepared& prepared) const {
+    std::vector<Tensor> results;
+    std::vector<void*> places;
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      if (!outputs_[i] || !is_float(types_[i].first)) continue;
+      results.emplace_back(types_[i].first, Shape{std::min(types_[i].second, kCompared)});
+      places.push_back(outputs_[i]);
+      set_bytes(launch(), outputs_[i], 0xff, results.back().bytes());
+    }
+    prepared.run(launch());
+    for (size_t i = 0; i < results.size(); ++i) stream_->copy_to_host(results[i].data(), places[i], results[i].bytes());
+    stream_->synchronize();
+    return results;
+  }
+
  private:
   // 0 if the value is absent.
   static size_t bytes_of(const Value* value) {
@@ -135,9 +159,26 @@ class Operands {
   std::vector<std::unique_ptr<DeviceMemory>> memory_;
   std::vector<const void*> inputs_;
   std::vector<void*> outputs_;
+  std::vector<std::pair<DType, int64_t>> types_;  // and numbers of elements, of outputs
   void* workspace_ = nullptr;
   Fault* fault_ = nullptr;
 };
+
+// Whether results are those of the rule, but for rounding. Elements that are NaN there say nothing.
+bool are_right(const std::vector<Tensor>& results, const std::vector<Tensor>& of_rule) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    double largest = 0, error = 0;
+    for (int64_t k = 0; k < results[i].size(); ++k) {
+      const double wanted = of_rule[i].at(k), difference = std::abs(results[i].at(k) - wanted);
+      if (std::isnan(wanted)) continue;
+      if (std::isnan(difference)) return false;
+      largest = std::max(largest, std::abs(wanted));
+      error = std::max(error, difference);
+    }
+    if (error > kWrong * largest) return false;
+  }
+  return true;
+}
 
 // A form that takes part.
 struct Candidate {
@@ -163,11 +204,14 @@ void time(const NodeSpec& spec, const SetInputs& set_inputs, std::vector<Candida
     }
   };
   if (set_inputs) set_inputs(launch);
-  // The first run loads what a form needs. It may find that the library does not run what it has promised to run.
+  // The first run loads what a form needs. It may show that the library does not run what it has promised to run, or
+  // runs it wrongly: on an H200 a plan of cuDNN 9.19 did so in the weight gradient of three-dimensional windows.
+  std::vector<Tensor> of_rule;
   std::erase_if(*candidates, [&](const Candidate& candidate) {
     try {
-      candidate.prepared.run(launch);
-      return false;
+      std::vector<Tensor> results = operands.results_of(candidate.prepared);
+      if (candidate.form == 0) of_rule = results;
+      return !are_right(results, of_rule);
     } catch (const Error&) {
       if (candidate.form == 0) throw;
       return true;
