@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "kernels/cuda/choices/difference.h"
 #include "kernels/cuda/choices/noise.h"
 #include "kernels/cuda/support/cache.h"
+#include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stream.h"
 #include "onnx_passes/ir/error.h"
 
@@ -19,10 +21,10 @@ namespace {
 constexpr size_t kRounds = 9;   // a form's time is its least of this many, and of one before them
 constexpr double kSlow = 1.25;  // a form that takes so many times the best's time in the round before them is left out
 
-// A form whose results are further from the rule's is not chosen. Numbers of 16 bits and products in TF32 stay below
-// it; an engine of a library that is wrong for a shape does not: on an H200, one of cuDNN 9.19 for the gradient of a
-// filter in 3-D with other paddings before than after.
-constexpr double kMostDifference = 0.02;
+// A form with a result that is further from the rule's, relative to the largest of all, is not chosen. Numbers of 16
+// bits and products in TF32 stay below it; an engine of a library that is wrong for a shape does not: on an H200, one
+// of cuDNN 9.19 for the gradient of three-dimensional filters.
+constexpr double kMostDifference = 0.03;
 
 // A form that needs more memory than the rule has a workspace of at most the size of the node's operands, or of so many
 // bytes.
@@ -103,7 +105,11 @@ class Operands {
  public:
   Operands(const Node& node, size_t workspace, CudaStream* stream) : stream_(stream) {
     for (const Value* input : node.inputs()) inputs_.push_back(input ? add(bytes_of(input)) : nullptr);
-    for (const Value* output : node.outputs()) outputs_.push_back(output ? add(bytes_of(output)) : nullptr);
+    for (const Value* output : node.outputs()) {
+      outputs_.push_back(output ? add(bytes_of(output)) : nullptr);
+      types_.emplace_back(output ? output->dtype() : DType::kUndefined,
+                          output ? num_elements(output->type().shape()) : 0);
+    }
     workspace_ = add(workspace);
     fault_ = static_cast<Fault*>(add(sizeof(Fault)));
     for (size_t i = 0; i < inputs_.size(); ++i) {
@@ -130,10 +136,10 @@ class Operands {
       if (bytes > 0) stream_->copy({results_[i], outputs_[i], bytes});
     }
   }
-  void clear_outputs(const Node& node) {
+  // So that what a form does not write is NaN.
+  void spoil_outputs(const Node& node) {
     for (size_t i = 0; i < outputs_.size(); ++i) {
-      const size_t bytes = bytes_of(node.outputs()[i]);
-      if (bytes > 0) check(cudaMemsetAsync(outputs_[i], 0, bytes, stream_->handle()), "cudaMemsetAsync");
+      if (outputs_[i]) set_bytes(launch(), outputs_[i], 0xff, bytes_of(node.outputs()[i]));
     }
   }
   // Whether the outputs hold about the results that were kept.
@@ -199,7 +205,7 @@ void time(const NodeSpec& spec, const SetInputs& set_inputs, std::vector<Candida
   // that it computes something else.
   std::erase_if(*candidates, [&](const Candidate& candidate) {
     try {
-      operands.clear_outputs(spec.node());
+      operands.spoil_outputs(spec.node());
       candidate.prepared.run(launch);
       if (candidate.form == 0) operands.keep_results(spec.node());
       return !operands.agree(spec.node());

@@ -24,7 +24,8 @@ bool has_choices();
 // Returns the form that takes the least time for the node on the current device, and says its name in Prepared::form.
 // All forms read the node's inputs and write its outputs, whatever the inputs hold. The first form is the rule: it
 // stays unless another one is faster by more than kGain, and wherever nothing is timed. A form takes no part if it
-// needs more than half of the free memory, or a workspace larger than the rule's, the node's operands and 32 MiB.
+// needs more than half of the free memory, or a workspace larger than the rule's, the node's operands and 32 MiB,
+// or other results than the rule's.
 // ONNX_TRAIN_TIMED_CHOICES is
 //   - the seconds that this process spends on choices, kMostSeconds if it is not set: where they are over, a node has
 //     the best of the forms that were timed, and says so;

@@ -6,6 +6,7 @@
 
 #include <cudnn_frontend.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -63,7 +64,8 @@ class CudnnGraph {
       const std::optional<CudnnPlan> plan = plan_at(next_);
       if (!plan || !names.insert(plan->name).second) continue;
       const bool is_new = engines.insert(engine_of(*plan)).second;
-      if (is_new || plans_.size() < cudnn_limits().plans) plans_.push_back(*plan);
+      const bool is_early = plans_.size() < (is_compiled(next_) ? cudnn_limits().compiled_plans : cudnn_limits().plans);
+      if (is_early || (is_new && !is_compiled(next_))) plans_.push_back(*plan);
     }
     return plans_;
   }
@@ -152,6 +154,11 @@ class CudnnGraph {
     CudnnPlan plan{number, ""};
     const bool is_offered = graph_.supports(number) && graph_.get_plan_name_at_index(number, plan.name).is_good();
     return is_offered ? std::optional(plan) : std::nullopt;
+  }
+  bool is_compiled(int64_t number) const {
+    std::vector<fe::BehaviorNote_t> notes;
+    return graph_.get_behavior_notes_for_plan_at_index(number, notes).is_good() &&
+           std::find(notes.begin(), notes.end(), fe::BehaviorNote_t::RUNTIME_COMPILATION) != notes.end();
   }
   static std::string engine_of(const CudnnPlan& plan) { return plan.name.substr(0, plan.name.find('_')); }
 

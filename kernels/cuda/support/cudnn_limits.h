@@ -12,6 +12,8 @@ struct CudnnLimits {
   int64_t workspace = int64_t{2} << 30;
   // Plans of a graph among which the fastest is chosen, besides the first one of each engine.
   size_t plans = 8;
+  // The same for plans that the library compiles, each for half a second.
+  size_t compiled_plans = 4;
   // Graphs of a kind (convolutions, products, attentions) that are kept for later plans. A network has some dozens; the
   // limit keeps a program with ever new shapes from growing.
   size_t graphs = 512;
