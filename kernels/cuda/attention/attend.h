@@ -77,7 +77,6 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
   const int begin = blocks.begin + static_cast<int>(int64_t{blocks.end - blocks.begin} * part / parts.count),
             end = blocks.begin + static_cast<int>(int64_t{blocks.end - blocks.begin} * (part + 1) / parts.count);
   const Matrix<T> k = p.k.of(head), v = p.v.of(head);
-  const HeadMask<T> mask(p.mask, head);
   const auto load_keys = [&](T* tile, const Matrix<T>& from, int b, int width) {
     load_tile<Tiles::kKeys, kWidth, kStride, Tiles::kThreads>(tile, from, b * Tiles::kKeys, p.keys, width);
   };
@@ -93,7 +92,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
     load_keys(values, v, b, p.value_width);
     T scores[kRows][kColumns] = {};
     add_row_products<Threads, kWidth, kStride>(queries, keys, scores);
-    make_scores<Threads>(p, mask, is_plain(blocks, b), first, b * Tiles::kKeys, scores);
+    make_scores<Threads>(p, head, is_plain(blocks, b), first, b * Tiles::kKeys, scores);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       T most = highest[r];

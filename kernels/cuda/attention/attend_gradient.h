@@ -135,14 +135,13 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
   __syncthreads();
   const int head = taken % p.heads, block = taken / p.heads, first_key = block * kKeys;
 
-  const HeadMask<T> mask(p.mask, head);
-  const BlockRange range = g.queries[block];
-  // The last block of queries before `b` that reads the keys.
+  const BlockRange* const range = g.queries + block;  // read again where it is needed: registers are scarce
+  // The last block of queries before `b` that reads the keys, or -1.
   const auto before = [&](int b) {
-    for (--b; b >= range.begin; --b) {
-      if (block >= p.key_blocks[b].begin && block < p.key_blocks[b].end) break;
+    for (--b; b >= range->begin; --b) {
+      if (block >= p.key_blocks[b].begin && block < p.key_blocks[b].end) return b;
     }
-    return b;
+    return -1;
   };
   const auto load = [&](int b) {
     const int first = b * kQueries;
@@ -162,9 +161,9 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
   const auto counter = [&](int b) { return g.num_added + int64_t{head} * g.query_blocks + b; };
   const auto count = [&](int b) { gpu::store_release(counter(b), place(b) + 1); };
   int added = -1;  // the block of queries to which this block has added, but has not counted itself
-  int b = before(range.end);
-  if (b >= range.begin) load(b);
-  while (b >= range.begin) {
+  int b = before(range->end);
+  if (b >= 0) load(b);
+  while (b >= 0) {
     const KeyBlocks key_blocks = p.key_blocks[b];
     const int first = b * kQueries;
     const bool plain = is_plain(key_blocks, block) && first + kQueries <= p.queries;
@@ -173,11 +172,12 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
     if (is_first && added >= 0) count(added);
     T scores[kRows][kColumns] = {}, dp[kRows][kColumns] = {};
     add_row_products<Threads, kWidth, kStride>(queries, keys, scores);
-    make_scores<Threads>(p, mask, plain, first, first_key, scores);
+    make_scores<Threads>(p, head, plain, first, first_key, scores);
     make_probabilities<Threads>(highest, inverse, scores);
     add_row_products<Threads, kWidth, kStride>(gradients, values, dp);
     make_score_gradients<Threads>(p, mean, scores, dp);
     if (!plain) {
+      const HeadMask<T> mask(p.mask, head);
       for_each_score<Threads>(first, first_key, dp, [&](int query, int key, T* gradient) {
         if (query >= p.queries || key >= p.keys || (mask.selects() && mask.hides(query, key))) *gradient = 0;
       });
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
     }
     __syncthreads();  // the queries have been read, and the block of keys before this one has been added
     const int following = before(b);
-    if (following >= range.begin) load(following);
+    if (following >= 0) load(following);
     T sums[kRows][kEach] = {};
     const Matrix<T> dq = g.dq.of(head);
     const auto for_each_four = [&](const auto& f) {

@@ -74,14 +74,15 @@ __device__ void for_each_score(int first_query, int first_key, T (&values)[kRows
 
 // Makes scores of the products of queries and keys. Scores of keys, and of queries, that do not exist become -inf.
 template <typename Threads, int kRows, int kColumns, typename T>
-__device__ void make_scores(const AttentionProblem<T>& p, const HeadMask<T>& mask, bool plain, int first_query,
-                            int first_key, T (&scores)[kRows][kColumns]) {
+__device__ void make_scores(const AttentionProblem<T>& p, int head, bool plain, int first_query, int first_key,
+                            T (&scores)[kRows][kColumns]) {
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) scores[r][c] *= p.scale;
   }
   if (plain) return;
+  const HeadMask<T> mask(p.mask, head);
   const auto update = [&](const auto& f) {
     for_each_score<Threads>(first_query, first_key, scores, [&](int query, int key, T* score) {
       *score = query < p.queries && key < p.keys ? f(query, key, *score) : -static_cast<T>(INFINITY);

@@ -152,7 +152,7 @@ template <typename Threads, int kWidth, int kStride, int kRows, int kColumns, ty
 __device__ void add_row_products(const T* a, const T* b, T (&sums)[kRows][kColumns]) {
   a += Threads::row() * kStride;
   b += Threads::column() * kStride;
-#pragma unroll 2
+#pragma unroll 1
   for (int d = 0; d < kWidth; d += 4) {
     Four<T> others[kColumns];
 #pragma unroll
@@ -202,7 +202,7 @@ __device__ void add_column_products(const T* a, const T* b, T (&sums)[kRows][kCo
   static_assert(kRows % 4 == 0 && kColumns % 4 == 0);
   a += Threads::row() * 4;
   b += Threads::column() * 4;
-#pragma unroll 8
+#pragma unroll 4
   for (int i = 0; i < kInner; ++i) {
     Four<T> own[kRows / 4], others[kColumns / 4];
 #pragma unroll
