@@ -72,12 +72,6 @@ std::string quoted_list(const std::vector<std::string>& names) {
   return first_few(names, kMaxShown, [](const std::string& name) { return concat("'", name, "'"); });
 }
 
-// Whether the value is one of the graph's parameters, stored several times over: ones of [16, 1] times a row of 16.
-bool is_repeated(const Value& folded, const Tensor& contents, const Shape& once) {
-  return may_be_repeated(folded) && once != contents.shape() && num_elements(once) > 1 &&
-         !is_uniform(taken_once(contents, once));
-}
-
 std::shared_ptr<const onnx::TensorProto> with_metadata_of(const Value& folded, const std::string& name,
                                                           const Tensor& contents) {
   const auto plain = make_initializer(name, contents);
@@ -87,11 +81,13 @@ std::shared_ptr<const onnx::TensorProto> with_metadata_of(const Value& folded, c
   return std::make_shared<const onnx::TensorProto>(std::move(message));
 }
 
-// Stores what was repeated once; its name stays that of the repeated value.
+// Stores what was repeated once, such as a row of 16 that is the product with ones of [16, 1]; its name stays that of
+// the repeated value.
 void store_once(Graph* graph, Value* folded, std::vector<Finding>* findings) {
+  if (!may_be_repeated(*folded)) return;
   const Tensor contents = stored_contents(*folded);
   const Shape once = shape_once(contents);
-  if (!is_repeated(*folded, contents, once)) return;
+  if (once == contents.shape() || num_elements(once) < 2 || is_uniform(taken_once(contents, once))) return;
   const std::string name = folded->name();
   const std::vector<std::string> parameters = original_names(*folded);
   const Tensor part = taken_once(contents, once);
@@ -130,9 +126,13 @@ void tie_views(Graph* graph, const Sources& sources, const std::string& paramete
   if (!base) return;
   std::vector<Value*> views = sources.holders(parameter);
   std::erase_if(views, [&](const Value* value) { return value == base || sources.of(value).size() > 1; });
+  const bool is_whole = sources.is_itself(base, parameter);
   const Tensor contents = stored_contents(*base);
   for (Value* folded : views) {
-    const auto view = find_view(contents, stored_contents(*folded));
+    const Tensor numbers = stored_contents(*folded);
+    // Parts of a parameter that the file lacks may be equal before training: biases of zeros.
+    if (!is_whole && is_uniform(numbers)) continue;
+    const auto view = find_view(contents, numbers);
     if (!view) continue;
     const std::string name = folded->name();
     read_as_view(graph, folded, base, *view);

@@ -45,9 +45,10 @@ class Rows(torch.nn.Module):
         self.gates = torch.nn.Parameter(torch.randn(3))
         self.log_rates = torch.nn.Parameter(torch.randn(3, 2))
         self.row = torch.nn.Parameter(torch.randn(1, 16))
+        self.shifts = torch.nn.Parameter(torch.zeros(6))  # equal parts of it are no views of each other
 
     def forward(self, x):
-        a, b = x @ self.both[:3].T, x @ self.both[3:].T
+        a, b = x @ self.both[:3].T + self.shifts[:3], (self.both[3:] @ x.T + self.shifts[3:, None]).T
         y = self.layer(x) * self.gates[0] + a * self.gates[1] + torch.sigmoid(b) * self.gates[2]
         return torch.tanh(y @ -torch.exp(self.log_rates)) @ (torch.ones(2, 1, dtype=x.dtype) @ self.row)
 
@@ -120,8 +121,8 @@ def test_parts_and_functions_of_parameters_stay_weights(tmp_path):
     path = export(module, x, tmp_path / "rows.onnx", "y", dynamo=True, external_data=False)
     found = gradients(path, x, "cross_entropy", tmp_path)
     shapes = sorted(array.shape for array in found.values())
-    # weight norm's product, its bias, two halves of `both`, three gates, the exponential, and the row once.
-    assert shapes == sorted([(3, 4), (3,), (4, 3), (4, 3), (), (), (), (3, 2), (1, 16)])
+    # weight norm's product, its bias, two halves of `both` and of `shifts`, three gates, the exponential, and the row once.
+    assert shapes == sorted([(3, 4), (3,), (4, 3), (3, 4), (3,), (3, 1), (), (), (), (3, 2), (1, 16)])
     double = module.double()
     loss = torch.nn.functional.cross_entropy(double(x.double()), torch.ones(4, dtype=torch.long))
     row = next(array for array in found.values() if array.shape == (1, 16))

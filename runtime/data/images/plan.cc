@@ -177,13 +177,6 @@ Picture PicturePlan::finished(const Picture& prepared, bool is_mask, const Augme
 
 void PicturePlan::write(const Picture& picture, const Box& erased, void* to) const {
   const int rows = height, columns = width, depth = channels;
-  float tables[3][256];
-  for (int c = 0; c < depth; ++c) {
-    const size_t of = values.scale.size() == 1 ? 0 : static_cast<size_t>(c);
-    // As apply_rescaling computes it, so that pictures in files and in arrays are equal in bits.
-    const auto scale = static_cast<float>(values.scale[of]), shift = static_cast<float>(values.shift[of]);
-    for (int v = 0; v < 256; ++v) tables[c][v] = static_cast<float>(v) * scale + shift;
-  }
   const size_t channel_stride = is_hwc ? 1 : static_cast<size_t>(rows) * static_cast<size_t>(columns);
   const size_t pixel_stride = is_hwc ? static_cast<size_t>(depth) : 1;
   const auto put = [&](auto* out, const auto& value) {
@@ -202,7 +195,18 @@ void PicturePlan::write(const Picture& picture, const Box& erased, void* to) con
     }
   };
   if (is_bytes) return put(static_cast<uint8_t*>(to), [](int, uint8_t v) { return v; });
-  put(static_cast<float*>(to), [&](int c, uint8_t v) { return tables[c][v]; });
+  const auto put_rescaled = [&]<typename T>(T* out) {
+    T tables[3][256];
+    for (int c = 0; c < depth; ++c) {
+      const size_t of = values.scale.size() == 1 ? 0 : static_cast<size_t>(c);
+      // As apply_rescaling computes it, so that pictures in files and in arrays are equal in bits.
+      const auto scale = static_cast<T>(values.scale[of]), shift = static_cast<T>(values.shift[of]);
+      for (int v = 0; v < 256; ++v) tables[c][v] = static_cast<T>(v) * scale + shift;
+    }
+    put(out, [&](int c, uint8_t v) { return tables[c][v]; });
+  };
+  if (is_double) return put_rescaled(static_cast<double*>(to));
+  put_rescaled(static_cast<float*>(to));
 }
 
 PicturePlan picture_plan(const InputSpec& spec, bool are_files, const Augment& augment, Preprocess* preprocess,
@@ -210,6 +214,7 @@ PicturePlan picture_plan(const InputSpec& spec, bool are_files, const Augment& a
   PicturePlan plan;
   plan.augment = augment;
   plan.is_bytes = !is_float(spec.type.dtype);
+  plan.is_double = spec.type.dtype == DType::kDouble;
   std::vector<Step> steps = preprocess->steps(spec.name);
   auto [height, width] = read_layout(spec, steps, &plan, notes);
   const auto written = [&] {

@@ -16,7 +16,8 @@ struct PicturePlan {
   size_t fixed = 0;            // of them do not depend on chance: they are done once
   int height = 0, width = 0, channels = 0;
   bool is_hwc = false, has_channel_axis = true, is_grey = false, is_bgr = false;
-  bool is_bytes = false;  // the model takes uint8
+  bool is_bytes = false;   // the model takes uint8
+  bool is_double = false;  // or float64
   Rescaling values;
   Augment augment;
 
@@ -26,7 +27,7 @@ struct PicturePlan {
   // The first `fixed` steps or, from there on, the others; those that are random by `key`, which may be null.
   Picture prepared(Picture picture, bool is_mask) const;
   Picture finished(const Picture& prepared, bool is_mask, const AugmentKey* key, int64_t sample) const;
-  // To the network's input: floats, or bytes. What is erased becomes 0.
+  // To the network's input: floats, doubles or bytes. What is erased becomes 0.
   void write(const Picture& picture, const Box& erased, void* to) const;
 };
 

@@ -112,7 +112,9 @@ class SampleReader : public RowReader {
 class PictureReader : public SampleReader {
  public:
   using SampleReader::SampleReader;
-  DType dtype() const override { return samples_->plan.is_bytes ? DType::kUint8 : DType::kFloat; }
+  DType dtype() const override {
+    return samples_->plan.is_bytes ? DType::kUint8 : samples_->plan.is_double ? DType::kDouble : DType::kFloat;
+  }
   Shape shape() const override { return with_samples(samples_->plan.row()); }
   size_t memory() const override { return samples_->memory(); }
 
@@ -120,12 +122,19 @@ class PictureReader : public SampleReader {
     const Augment::Mix mix = samples_->mix(row, key);
     write(row, key, to);
     if (mix.part == 1) return;
+    if (samples_->plan.is_double) return add_partner(mix, key, static_cast<double*>(to));
+    add_partner(mix, key, static_cast<float*>(to));
+  }
+
+ private:
+  // Mixes the sample with its partner.
+  template <typename T>
+  void add_partner(const Augment::Mix& mix, const AugmentKey* key, T* out) const {
     const PicturePlan& plan = samples_->plan;
-    std::vector<float> other(static_cast<size_t>(plan.size()));
+    std::vector<T> other(static_cast<size_t>(plan.size()));
     write(mix.partner, key, other.data());
-    auto* out = static_cast<float*>(to);
     if (mix.box.height == 0) {
-      const auto part = static_cast<float>(mix.part);
+      const auto part = static_cast<T>(mix.part);
       for (size_t i = 0; i < other.size(); ++i) out[i] = part * out[i] + (1 - part) * other[i];
       return;
     }
@@ -136,7 +145,6 @@ class PictureReader : public SampleReader {
     }
   }
 
- private:
   void write(int64_t row, const AugmentKey* key, void* to) const {
     const PicturePlan& plan = samples_->plan;
     const Box erased = key ? plan.augment.erased(plan.height, plan.width, *key, row) : Box{0, 0, 0, 0};

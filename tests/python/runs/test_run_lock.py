@@ -30,8 +30,8 @@ def test_a_second_run_is_refused_until_the_first_ends(arguments, tmp_path):
         for how in ("--resume", "--overwrite"):
             assert REFUSED in tool.run(*arguments, "--epochs", 1, how, status=1)
         with pytest.raises(onnx_train.UsageError, match="another process trains now"):
-            onnx_train.fit(tmp_path / "train.onnx", tmp_path / "data.npz", epochs=1, batch_size=8, out=tmp_path / "run",
-                           overwrite=True, progress=False)  # fmt: skip
+            onnx_train.fit(tmp_path / "train.onnx", tmp_path / "data.npz", epochs=1, batch_size=8,
+                           folder=tmp_path / "run", overwrite=True, progress=False)  # fmt: skip
     finally:
         first.kill()  # leaves nothing behind that refuses the next
         first.communicate()
