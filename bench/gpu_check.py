@@ -166,7 +166,7 @@ class Check:
 
         def shard(i):
             with tempfile.TemporaryDirectory() as folder:
-                status, output = self.run([self.options.tests, "--gtest_brief=1", f"--gtest_filter={chosen}"], 240,
+                status, output = self.run([self.options.tests, "--gtest_brief=1", f"--gtest_filter={chosen}"], 120,
                                           ONNX_TRAIN_TEST_DEVICE="cuda", GTEST_TOTAL_SHARDS=str(shards),
                                           GTEST_SHARD_INDEX=str(i), TEST_TMPDIR=folder + "/")  # fmt: skip
             return status, output

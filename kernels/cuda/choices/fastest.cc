@@ -105,11 +105,7 @@ class Operands {
  public:
   Operands(const Node& node, size_t workspace, CudaStream* stream) : stream_(stream) {
     for (const Value* input : node.inputs()) inputs_.push_back(input ? add(bytes_of(input)) : nullptr);
-    for (const Value* output : node.outputs()) {
-      outputs_.push_back(output ? add(bytes_of(output)) : nullptr);
-      types_.emplace_back(output ? output->dtype() : DType::kUndefined,
-                          output ? num_elements(output->type().shape()) : 0);
-    }
+    for (const Value* output : node.outputs()) outputs_.push_back(output ? add(bytes_of(output)) : nullptr);
     workspace_ = add(workspace);
     fault_ = static_cast<Fault*>(add(sizeof(Fault)));
     for (size_t i = 0; i < inputs_.size(); ++i) {
