@@ -166,7 +166,7 @@ class Check:
 
         def shard(i):
             with tempfile.TemporaryDirectory() as folder:
-                status, output = self.run([self.options.tests, "--gtest_brief=1", f"--gtest_filter={chosen}"], 120,
+                status, output = self.run([self.options.tests, f"--gtest_filter={chosen}"], 120,
                                           ONNX_TRAIN_TEST_DEVICE="cuda", GTEST_TOTAL_SHARDS=str(shards),
                                           GTEST_SHARD_INDEX=str(i), TEST_TMPDIR=folder + "/")  # fmt: skip
             return status, output
@@ -174,11 +174,13 @@ class Check:
         with ThreadPoolExecutor(shards) as pool:
             ended = list(pool.map(shard, range(shards)))
         text = "".join(output for _, output in ended)
+        # The test in which a process was killed is the last that it has begun.
+        ended_in = [re.findall(r"\[ RUN      \] (\S+)", output)[-1:] for status, output in ended if status not in (0, 1)]
         (self.options.out / "tests.log").write_text(text[-2000000:])
         failed = sorted(set(re.findall(r"\[  FAILED  \] (\S+?)[, (\n]", text)))
         passed = sum(map(int, re.findall(r"\[  PASSED  \] (\d+) tests", text)))
         return {"ok": all(status == 0 for status, _ in ended), "passed": passed, "statuses": [s for s, _ in ended],
-                "failed": failed[:60], "number failed": len(failed)}  # fmt: skip
+                "ended in": ended_in, "failed": failed[:60], "number failed": len(failed)}  # fmt: skip
 
     def training(self, name, steps, batch):
         """Losses on CUDA, captured and node by node, against the CPU's."""
