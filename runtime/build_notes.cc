@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "onnx_passes/import/folded_parameters.h"
 #include "onnx_passes/import/lost_layers.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/weights/folded_parameters.h"
 #include "runtime/check_report.h"
 
 namespace onnx_train {

@@ -7,7 +7,6 @@
 #include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/import/constants.h"
-#include "onnx_passes/import/weight_origin.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
@@ -17,6 +16,7 @@
 #include "onnx_passes/loss/expression.h"
 #include "onnx_passes/training/select.h"
 #include "onnx_passes/training/weight_roles.h"
+#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
 namespace {

@@ -6,13 +6,13 @@
 #include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/import/constants.h"
-#include "onnx_passes/import/weight_origin.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/tables.h"
 #include "onnx_passes/loss/expression.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
 namespace {

@@ -5,7 +5,6 @@
 #include <unordered_set>
 
 #include "onnx_passes/import/constant_values.h"
-#include "onnx_passes/import/weight_origin.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
@@ -15,6 +14,7 @@
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/training/batch_statistics.h"
 #include "onnx_passes/training/weight_roles.h"
+#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
 namespace {

@@ -8,13 +8,11 @@
 
 #include "onnx_passes/functions/declaration.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/import/constant_weights.h"
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/import/counted_loops.h"
 #include "onnx_passes/import/decide_branches.h"
 #include "onnx_passes/import/declared_shapes.h"
 #include "onnx_passes/import/fix_inputs.h"
-#include "onnx_passes/import/folded_parameters.h"
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/import/import_message.h"
 #include "onnx_passes/import/lost_layers.h"
@@ -26,7 +24,6 @@
 #include "onnx_passes/import/unknown_operators.h"
 #include "onnx_passes/import/unpack_sequence.h"
 #include "onnx_passes/import/upgrade.h"
-#include "onnx_passes/import/weight_origin.h"
 #include "onnx_passes/inference/check_types.h"
 #include "onnx_passes/inference/fold_branch.h"
 #include "onnx_passes/inference/inference.h"
@@ -39,6 +36,9 @@
 #include "onnx_passes/quantization/import_qdq.h"
 #include "onnx_passes/training/analysis.h"
 #include "onnx_passes/training/batch_statistics.h"
+#include "onnx_passes/weights/constant_weights.h"
+#include "onnx_passes/weights/folded_parameters.h"
+#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
 namespace {

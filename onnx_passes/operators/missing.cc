@@ -38,8 +38,8 @@ std::string similar_operators(const Node& node) {
 
 std::string unknown_operator_advice(const Node& node) {
   const std::string& domain = node.domain();
-  if (const std::string similar = similar_operators(node); !similar.empty())
-    return concat("did you mean ", similar, "?");
+  const std::string similar = similar_operators(node), meant = concat("did you mean ", similar, "?");
+  if (!similar.empty() && !domain.empty()) return meant;
   if (domain == "com.microsoft")
     return "ONNX Runtime's optimizer writes such operators; export without its fusions (in Optimum: no -O level)";
   if (domain == "ai.onnx.ml") {
@@ -47,7 +47,8 @@ std::string unknown_operator_advice(const Node& node) {
            "operators, such as Gemm and Softmax";
   }
   if (domain.empty()) {
-    return concat("opset ", node.graph().context().opset(), " does not have it; export with another opset");
+    return concat("opset ", node.graph().context().opset(), " does not have it; ",
+                  similar.empty() ? "export with another opset" : meant);
   }
   return "give the model a local function of that name, or export the operator as standard ones";
 }

@@ -9,7 +9,6 @@
 #include <unordered_map>
 
 #include "onnx_passes/import/constants.h"
-#include "onnx_passes/import/weight_views.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
@@ -17,6 +16,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/tables.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/weights/weight_views.h"
 
 namespace onnx_train {
 namespace {

@@ -5,11 +5,11 @@
 #include <map>
 #include <set>
 
-#include "onnx_passes/import/weight_origin.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/tables.h"
 #include "onnx_passes/training/weight_roles.h"
+#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
 namespace {

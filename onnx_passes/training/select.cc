@@ -10,11 +10,11 @@
 
 #include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/import/constants.h"
-#include "onnx_passes/import/weight_origin.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/loss/expression.h"
 #include "onnx_passes/passes.h"
+#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
 namespace {

@@ -4,10 +4,10 @@
 
 #include "kernels/host.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/import/weight_origin.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes.h"
+#include "onnx_passes/weights/weight_origin.h"
 #include "runtime/session.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"

@@ -119,7 +119,7 @@ TEST(Recompute, ABudgetThatCannotBeMetIsRefusedWithTheLargestBuffers) {
     session.plan("step", shapes());
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("the budget is 0.0 MB. Take a smaller batch"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("the budget is 1.0 KB. Take a smaller batch"));
     EXPECT_THAT(error.what(), testing::HasSubstr("buffers in use at node"));
     EXPECT_THAT(error.what(), testing::HasSubstr(" MB  "));
   }

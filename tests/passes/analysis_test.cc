@@ -77,6 +77,7 @@ TEST(Analysis, CopiesTransposesAndExpandedWeights) {
   for (int64_t i = 0; i < 24; ++i) expanded.set(i, static_cast<double>(i % 8));
   g.add_initializer("token", expanded);
   EXPECT_THAT(findings(model), testing::ElementsAre("head: equal to 'table', transposed", "copy: equal to 'table'",
+                                                    "token: equal to 'table', elements 0 to 1 of axis 0, repeated",
                                                     "token: stored 3 times over along its first axis, [3,1,8]"));
 }
 

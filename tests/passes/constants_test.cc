@@ -11,11 +11,11 @@
 #include <random>
 
 #include "onnx_passes/import/constant_values.h"
-#include "onnx_passes/import/weight_origin.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
+#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
 namespace {

@@ -1,4 +1,4 @@
-#include "onnx_passes/import/weight_views.h"
+#include "onnx_passes/weights/weight_views.h"
 
 #include <gtest/gtest.h>
 

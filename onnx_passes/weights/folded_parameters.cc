@@ -1,16 +1,16 @@
-#include "onnx_passes/import/folded_parameters.h"
+#include "onnx_passes/weights/folded_parameters.h"
 
 #include <algorithm>
 #include <map>
 #include <tuple>
 
-#include "onnx_passes/import/weight_origin.h"
-#include "onnx_passes/import/weight_views.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/training/weight_roles.h"
+#include "onnx_passes/weights/weight_origin.h"
+#include "onnx_passes/weights/weight_views.h"
 
 namespace onnx_train {
 namespace {

@@ -1,4 +1,4 @@
-#include "onnx_passes/import/weight_origin.h"
+#include "onnx_passes/weights/weight_origin.h"
 
 #include <algorithm>
 #include <cstring>

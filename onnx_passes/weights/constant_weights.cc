@@ -1,4 +1,4 @@
-#include "onnx_passes/import/constant_weights.h"
+#include "onnx_passes/weights/constant_weights.h"
 
 #include <algorithm>
 
