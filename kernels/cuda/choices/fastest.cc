@@ -116,11 +116,11 @@ class Operands {
     }
   }
 
-  // Without a workspace.
-  static size_t bytes(const Node& node) {
+  // Of the node's inputs, and of its outputs `copies` times.
+  static size_t bytes(const Node& node, size_t copies = 1) {
     size_t sum = 0;
     for (const Value* input : node.inputs()) sum += bytes_of(input);
-    for (const Value* output : node.outputs()) sum += 2 * bytes_of(output);
+    for (const Value* output : node.outputs()) sum += copies * bytes_of(output);
     return sum;
   }
 
@@ -231,17 +231,17 @@ Choice choose(const NodeSpec& spec, const std::vector<Form>& forms, const SetInp
               const std::function<bool()>& is_over) {
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  const size_t most = free / 2, operands = Operands::bytes(spec.node());
+  const size_t most = free / 2, operands = Operands::bytes(spec.node()), held = Operands::bytes(spec.node(), 2);
   Choice choice;
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < forms.size() && choice.is_final; ++i) {
-    if (operands > most) return {.is_kept = false};
+    if (held > most) return {.is_kept = false};
     choice.is_final = !is_over();
     std::optional<Prepared> prepared = choice.is_final ? forms[i].prepare() : std::nullopt;
     if (!prepared) continue;
     const size_t needed = candidates.empty() ? prepared->workspace : candidates[0].prepared.workspace;
     if (prepared->workspace > std::max({needed, operands, kSmallWorkspace})) continue;
-    const bool has_room = prepared->workspace <= most - operands;
+    const bool has_room = prepared->workspace <= most - held;
     if (i == 0 && !has_room) return {.is_kept = false};
     choice.is_kept = choice.is_kept && has_room;
     if (has_room) candidates.push_back({i, std::move(*prepared)});
