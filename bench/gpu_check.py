@@ -31,7 +31,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 START = time.monotonic()
-# A network of models/zoo.py and its sizes: step times against PyTorch's.
+# A network of models/networks.py and its sizes: step times against PyTorch's.
 BENCHMARKS = {
     "gpt2": dict(batch=16, width=768, heads=12, blocks=12, tokens=1024, vocabulary=50257, attention="sdpa"),
     "masked_lm": dict(batch=64, width=768, heads=12, blocks=12, tokens=128, vocabulary=30522, attention="sdpa"),

@@ -83,12 +83,12 @@ def measured(example, precision, kind, seconds):
 
 
 def main():
-    import zoo
+    import networks
     from export import export
 
     options = json.loads(sys.argv[1])
     folder = Path(options["folder"])
-    example = getattr(zoo, options["network"])(**options["sizes"])
+    example = getattr(networks, options["network"])(**options["sizes"])
     export(example.module, example.inputs, folder / "m.onnx", optimize=example.optimize)
     np.savez(folder / "d.npz", labels=example.labels.numpy(), **{k: v.numpy() for k, v in example.inputs.items()})
     say(exported=True, loss=example.loss, batch=len(example.labels))

@@ -259,7 +259,7 @@ def main():
                 continue
             print(f"{workload.title}, {precision}", flush=True)
             if not workload.exists():
-                rows[workload.title] = f"left out: models/zoo.py has no '{workload.network}'"
+                rows[workload.title] = f"left out: models/networks.py has no '{workload.network}'"
             else:
                 rows[workload.title] = compare_or_say_why_not(workload, precision, options)
             if isinstance(rows[workload.title], str):

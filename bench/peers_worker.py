@@ -34,7 +34,7 @@ def train_forever(step):
 
 def pytorch_step(workload, threads, precision, compiled, fused):
     import torch
-    import zoo  # noqa: F401  (an import, not part of the model's memory)
+    import networks  # noqa: F401  (an import, not part of the model's memory)
 
     torch.set_num_threads(threads)
     if workload.network in ("gpt2", "masked_lm"):

@@ -15,19 +15,22 @@ sys.path.insert(0, str(ROOT / "models"))
 @dataclass
 class Workload:
     title: str
-    network: str  # a function of models/zoo.py
+    network: str  # a function of models/networks.py or models/loops.py
     sizes: dict  # its arguments
     dropout: bool = False  # exported in train mode; the losses of two random streams differ
+    loops: bool = False  # exported by the older exporter from torch.jit.script, which keeps loops
+
+    def networks(self):
+        import loops
+        import networks
+
+        return loops if self.loops else networks
 
     def example(self):
-        import zoo
-
-        return getattr(zoo, self.network)(**self.sizes)
+        return getattr(self.networks(), self.network)(**self.sizes)
 
     def exists(self):
-        import zoo
-
-        return hasattr(zoo, self.network)
+        return hasattr(self.networks(), self.network)
 
 
 WORKLOADS = [
@@ -54,7 +57,19 @@ WORKLOADS = [
         dict(batch=8, width=768, heads=12, tokens=128, vocabulary=30522, dropout=0.1, attention="sdpa"),
         dropout=True,
     ),
-]
+    Workload("U-Net with Resize, 32 wide, 128 x 128, batch 4", "unet_bilinear",
+             dict(batch=4, width=32, height=128, columns=128, classes=8)),
+    Workload("DeepLab with dilations, 32 wide, 129 x 129, batch 4", "deeplab",
+             dict(batch=4, width=32, height=129, columns=129, classes=8)),
+    Workload("MobileNet v2 blocks (depthwise), 32 wide, 64 x 64, batch 16", "mobilenet", dict(batch=16, width=32, size=64, classes=10)),
+    Workload("GRU, 2 layers of 256, 64 steps, batch 32, vocabulary 2,000", "gru",
+             dict(batch=32, width=256, layers=2, tokens=64, vocabulary=2000)),
+    Workload("Conv3d, 16 wide, 8 frames of 64 x 64, batch 4", "video", dict(batch=4, width=16, frames=8, size=64)),
+    Workload("Wav2Vec2-like, 256 wide, 2 blocks, 32,000 samples, batch 2", "waves",
+             dict(batch=2, width=256, heads=4, samples=32000, classes=32)),
+    Workload("LSTM written as a loop, 256 wide, 64 steps, batch 32, vocabulary 2,000", "loop_lstm",
+             dict(batch=32, width=256, tokens=64, vocabulary=2000), loops=True),
+]  # fmt: skip
 
 
 def loss_function(example):
@@ -62,7 +77,11 @@ def loss_function(example):
     from torch.nn import functional
 
     if example.loss == "cross_entropy":
-        return lambda logits, labels: functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+        def cross_entropy(logits, labels):
+            by_pixel = logits.dim() == 4
+            return functional.cross_entropy(logits if by_pixel else logits.flatten(0, -2), labels if by_pixel else labels.flatten())
+
+        return cross_entropy
     if example.loss == "bce_with_logits":
         return functional.binary_cross_entropy_with_logits
     raise ValueError(f"no loss function for {example.loss}")
@@ -96,10 +115,12 @@ def takes_precision():
 
 def make_files(workload, example, precision, folder):
     import numpy as np
+    import torch
     from export import export
 
     forward, files = folder / "forward.onnx", Files(folder / "data.npz", folder / "train.onnx", folder / "step.onnx")
-    export(example.module, example.inputs, forward, optimize=example.optimize, train=workload.dropout)
+    module, exporter = (torch.jit.script(example.module), "torchscript") if workload.loops else (example.module, "dynamo")
+    export(module, example.inputs, forward, exporter=exporter, optimize=example.optimize, train=workload.dropout)
     np.savez(files.data, labels=example.labels.numpy(), **{k: v.numpy() for k, v in example.inputs.items()})
     options = [] if precision == "float32" else ["--precision", precision]
     for arguments in (

@@ -20,19 +20,24 @@
 
 namespace onnx_train {
 
+class Collectives;  // collectives.h
+
 // A node whose inputs and outputs have known types and shapes. A view: the node must outlive it.
 class NodeSpec {
  public:
   // `constants` holds the contents of the inputs that are known when the plan is built, and empty tensors for the
   // others.
-  NodeSpec(const Node& node, std::vector<Tensor> constants, int threads, bool tf32 = false)
-      : node_(&node), constants_(std::move(constants)), threads_(threads), tf32_(tf32) {}
+  NodeSpec(const Node& node, std::vector<Tensor> constants, int threads, bool tf32 = false,
+           Collectives* collectives = nullptr)
+      : node_(&node), constants_(std::move(constants)), threads_(threads), tf32_(tf32), collectives_(collectives) {}
 
   const Node& node() const { return *node_; }
   int threads() const { return threads_; }
   // Whether products and convolutions of float32 may round their operands to TF32, with 10 bits after the point, if the
   // device multiplies such numbers faster.
   bool tf32() const { return tf32_; }
+  // Where there are several ranks; else null. It outlives the plan.
+  Collectives* collectives() const { return collectives_; }
   int num_inputs() const { return node_->num_inputs(); }
   int num_outputs() const { return node_->num_outputs(); }
   bool has_input(int i) const { return node_->input(i) != nullptr; }
@@ -59,6 +64,7 @@ class NodeSpec {
   std::vector<Tensor> constants_;
   int threads_;
   bool tf32_;
+  Collectives* collectives_;
 };
 
 class Stream;  // device.h

@@ -4,6 +4,8 @@
 
 #include "kernels/device.h"
 #include "kernels/host.h"
+#include "kernels/subgraph_calls.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/operators.h"
@@ -86,6 +88,7 @@ void run_now(const Prepared& prepared, const Node& node, const void* const* inpu
 }
 
 bool may_reject_data(const Device& device, const Node& node) {
+  if (node.is(kCallSegment, kDomain) || node.is(kCallLoop, kDomain)) return true;
   const auto& rows = device.kernels().rows(node.domain(), node.op());
   if (std::any_of(rows.begin(), rows.end(), [](const Kernel* k) { return k->input_check == InputCheck::kChecks; }))
     return true;

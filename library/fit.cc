@@ -73,8 +73,9 @@ TrainingPosition restore(Session* session, const std::string& path) {
   Model model = load_training_model(path);
   const auto position = checkpoint_position(model);
   if (!position) fail(path, " does not say where its training stands; it is no checkpoint");
-  for (const char* what : {"onnx_train.loss", "onnx_train.optimizer", "onnx_train.groups", "onnx_train.layer_decay",
-                           "onnx_train.clip_value", "onnx_train.ema", "onnx_train.mode", "onnx_train.precision"}) {
+  for (const char* what :
+       {"onnx_train.loss", "onnx_train.optimizer", "onnx_train.groups", "onnx_train.layer_decay",
+        "onnx_train.clip_value", "onnx_train.ema", "onnx_train.swa", "onnx_train.mode", "onnx_train.precision"}) {
     const std::string before = model.metadata(what), now = session->model().metadata(what);
     if (before != now) fail("cannot resume: ", path, " has ", what, " ", before, ", the session ", now);
   }
@@ -223,6 +224,31 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
 using namespace onnx_train;
 
 extern "C" {
+
+onnx_train_status onnx_train_split(int64_t samples, const onnx_train_option* options, size_t count, int64_t* training,
+                                   size_t* num_training, int64_t* evaluation, size_t* num_evaluation) {
+  return guarded([&] {
+    SampleOptions given;
+    int64_t seed = 0;
+    std::vector<CommandOption> known = {{"--seed", &seed, ""}};
+    for (CommandOption& option : sample_options(&given)) {
+      for (const char* name : {"limit", "val-split", "folds", "fold"}) {
+        if (key_of(option) == name) known.push_back(std::move(option));
+      }
+    }
+    read_options(options, count, known);
+    check_samples(given, /*has_evaluation=*/false);
+    if (samples < 1) throw UsageError("there are no samples to split");
+    const SampleRows rows = select_samples(samples, given, static_cast<uint64_t>(seed), /*batch_size=*/1,
+                                           /*fixed_batch=*/0);
+    const auto write = [](const std::vector<int64_t>& from, int64_t* to, size_t* number) {
+      std::copy(from.begin(), from.end(), &required(to, "where the rows go"));
+      required(number, "where their number goes") = from.size();
+    };
+    write(rows.training, training, num_training);
+    write(rows.evaluation, evaluation, num_evaluation);
+  });
+}
 
 onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_data* training,
                                  const onnx_train_data* evaluation, const onnx_train_option* options, size_t count,

@@ -32,7 +32,8 @@ onnx_train_status status_of(ErrorCode code) {
 void read_options(const onnx_train_option* given, size_t count, const std::vector<CommandOption>& known) {
   if (count > 0) required(given, "options");
   for (size_t i = 0; i < count; ++i) {
-    set_option(known, &required(given[i].name, "the name of an option"), &required(given[i].value, given[i].name));
+    const char* const name = &required(given[i].name, "the name of an option");
+    set_option(known, name, &required(given[i].value, name));
   }
 }
 

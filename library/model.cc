@@ -6,13 +6,14 @@
 
 #include "library/guard.h"
 #include "library/handles.h"
+#include "onnx_passes/derivatives/derivative.h"
+#include "onnx_passes/derivatives/differentiate.h"
 #include "onnx_passes/io/loading.h"
-#include "onnx_passes/quantization/stored_weights.h"
-#include "onnx_passes/quantization/write_qdq.h"
-#include "onnx_passes/training/differentiate.h"
+#include "runtime/adapt.h"
 #include "runtime/build_notes.h"
 #include "runtime/build_settings.h"
 #include "runtime/data/source.h"
+#include "runtime/inference_export.h"
 #include "runtime/kept_settings.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/default_build.h"
@@ -45,8 +46,9 @@ Model built(const onnx_train_model* forward, const onnx_train_model* loss, const
   const BuildOptions resolved = resolve(settings);
   Model model =
       import_forward_model(required(forward, "the forward model").message, settings.dtype, import_options(settings));
-  const std::vector<Finding> notes = build_notes(model);
+  std::vector<Finding> notes = build_notes(model, resolved);
   build_training_model(&model, resolved);
+  note_rounding(model, &notes);
   record_notes(notes, &model);
   return model;
 }
@@ -69,7 +71,7 @@ Model built_for_data(const onnx_train_model* forward, const char* path, const Te
     const AutomaticPrecision precision = automatic_precision(settings);
     *note += concat(", precision ", precision.kind, " (", precision.why, ")");
   }
-  return std::move(built.training);
+  return std::move(built.model);
 }
 
 // The options of `build` that have a meaning without a loss and an optimizer.
@@ -78,10 +80,31 @@ std::vector<CommandOption> differentiate_options(BuildSettings* settings) {
   std::erase_if(options, [](const CommandOption& option) {
     const std::string name = key_of(option);
     return name == "loss" || name == "optimizer" || name == "loss-scale" || name == "decay" || name == "clip" ||
-           name == "group" || name == "layer-decay" || name == "clip-value" || name == "ema" || name == "accumulate" ||
-           name == "accumulate-mean" || name == "init" || name == "device";
+           name == "group" || name == "layer-decay" || name == "clip-value" || name == "ema" || name == "swa" ||
+           name == "swa-every" || name == "accumulate" || name == "accumulate-mean" || name == "init" ||
+           name == "device";
   });
   return options;
+}
+
+Model derivative_of(const onnx_train_model* forward, const std::string& kind, const onnx_train_model* loss,
+                    const onnx_train_option* options, size_t count) {
+  BuildSettings settings;
+  std::vector<CommandOption> known = differentiate_options(&settings);
+  for (CommandOption& option : build_options(&settings)) {
+    if (!loss && key_of(option) == "loss") known.push_back(std::move(option));
+  }
+  read_options(options, count, known);
+  if (loss) settings.build.loss_model = import_loss_model(loss->message, "the loss", settings.dtype);
+  const BuildOptions resolved = resolve(settings);
+  std::vector<std::string> left_out;
+  Model result = derivative(
+      import_forward_model(required(forward, "the forward model").message, settings.dtype, import_options(settings)),
+      parse_derivative(kind), resolved, &left_out);
+  std::vector<Finding> notes;
+  for (const std::string& text : left_out) notes.push_back({"", text, ""});
+  record_notes(notes, &result);
+  return result;
 }
 
 DifferentiatedModel differentiated(const onnx_train_model* forward, const onnx_train_option* options, size_t count) {
@@ -207,6 +230,15 @@ onnx_train_status onnx_train_model_build_for_data(const onnx_train_model* forwar
   });
 }
 
+onnx_train_status onnx_train_model_derivative(const onnx_train_model* forward, const char* kind,
+                                              const onnx_train_model* loss, const onnx_train_option* options,
+                                              size_t count, onnx_train_model** derivative) {
+  return guarded([&] {
+    give(to_message(derivative_of(forward, &required(kind, "the kind of derivative"), loss, options, count)),
+         derivative);
+  });
+}
+
 onnx_train_status onnx_train_model_differentiate(const onnx_train_model* forward, const onnx_train_option* options,
                                                  size_t count, onnx_train_model** forward_pass,
                                                  onnx_train_model** backward_pass) {
@@ -228,11 +260,23 @@ onnx_train_status onnx_train_model_with_weights(const onnx_train_model* model, c
 }
 
 onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx_train_model** inference) {
+  return guarded(
+      [&] { give(to_message(export_inference(training_model_of(training), {}, "the model").model), inference); });
+}
+
+onnx_train_status onnx_train_model_export_with(const onnx_train_model* training, const onnx_train_option* options,
+                                               size_t count, onnx_train_model** inference) {
   return guarded([&] {
-    Model exported = strip_training(training_model_of(training));
-    store_quantized(&exported);
-    pack_four_bits(&exported);
-    give(to_message(exported), inference);
+    ExportSettings settings;
+    read_options(options, count, export_options(&settings));
+    give(to_message(export_inference(training_model_of(training), settings, "the model").model), inference);
+  });
+}
+
+onnx_train_status onnx_train_model_save_adapter(const onnx_train_model* training, const char* folder) {
+  return guarded([&] {
+    required(folder, "the folder");
+    save_adapters(training_model_of(training), folder);
   });
 }
 

@@ -100,10 +100,10 @@ std::string ProgramData::hint() const {
 
 void ProgramData::check(const std::string& entry) const {
   if (!dataset_) return;
-  const std::string fault = DataCheck(&*dataset_, session_.session.model(), entry).first_fault();
+  const std::string fault = DataCheck(&*dataset_, session_.session.model(), entry).refusal("no-data-check");
   if (fault.empty()) return;
   const std::string where = data_.dataset ? data_.dataset->path : entry == "evaluate" ? "evaluation data" : "data";
-  fail_as(ErrorCode::kData, where, ": ", fault, " (no-data-check trains on it nevertheless)");
+  fail_as(ErrorCode::kData, where, ": ", fault);
 }
 std::unique_ptr<BatchSource> ProgramData::training(const TrainerOptions& options) const {
   if (!dataset_) return batches();

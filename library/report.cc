@@ -29,6 +29,7 @@ size_t give(const std::vector<onnx_train_finding>& found, const onnx_train_findi
 }
 
 double rate_of(const onnx_train_option* options, size_t count, int64_t step) {
+  if (step < 0) throw UsageError(concat("step ", step, " of a schedule; steps are counted from 0"));
   ScheduleSettings settings;
   int64_t total = 0;
   std::vector<CommandOption> known = schedule_options(&settings);
@@ -36,7 +37,7 @@ double rate_of(const onnx_train_option* options, size_t count, int64_t step) {
   read_options(options, count, known);
   if (settings.find_rate) throw UsageError("a schedule alone has no lr of auto, which only a training finds");
   Schedule schedule = resolve(settings, Schedule().peak);
-  schedule.total = total;
+  schedule.end_at(total);
   if (total == 0 && schedule.curve.needs_end()) throw UsageError(concat("schedule ", settings.curve, " needs steps"));
   return schedule.rate(step);
 }
@@ -60,18 +61,22 @@ onnx_train_status onnx_train_model_check(const onnx_train_model* forward, const 
 
 void onnx_train_report_free(onnx_train_report* report) { delete report; }
 
-const char* onnx_train_report_text(const onnx_train_report* report) { return report->text.c_str(); }
+const char* onnx_train_report_text(const onnx_train_report* report) { return report ? report->text.c_str() : ""; }
 
-const char* onnx_train_report_loss(const onnx_train_report* report) { return report->report.loss.c_str(); }
+const char* onnx_train_report_loss(const onnx_train_report* report) {
+  return report ? report->report.loss.c_str() : "";
+}
 
-const char* onnx_train_report_failure(const onnx_train_report* report) { return report->report.failure.c_str(); }
+const char* onnx_train_report_failure(const onnx_train_report* report) {
+  return report ? report->report.failure.c_str() : "";
+}
 
 size_t onnx_train_report_obstacles(const onnx_train_report* report, const onnx_train_finding** obstacles) {
-  return give(report->obstacles, obstacles);
+  return report ? give(report->obstacles, obstacles) : 0;
 }
 
 size_t onnx_train_report_findings(const onnx_train_report* report, const onnx_train_finding** findings) {
-  return give(report->findings, findings);
+  return report ? give(report->findings, findings) : 0;
 }
 
 onnx_train_status onnx_train_learning_rate(const onnx_train_option* options, size_t count, int64_t step, double* rate) {

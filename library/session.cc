@@ -4,13 +4,15 @@
 
 #include "library/guard.h"
 #include "library/handles.h"
+#include "onnx_passes/derivatives/weights_as_inputs.h"
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/training/differentiate.h"
+#include "onnx_passes/loss/expression.h"
 #include "onnx_passes/training/training_mode.h"
+#include "runtime/adapt.h"
 #include "runtime/data/dataset.h"
 #include "runtime/example_inputs.h"
 #include "runtime/plan/plan_report.h"
@@ -43,17 +45,24 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   return options;
 }
 
+constexpr int32_t kMostAxes = 64;                 // no operator has as many
+constexpr int64_t kMostBytes = int64_t{1} << 47;  // of a process's addresses
+
 // A view of the caller's memory.
 Tensor view_of(const onnx_train_tensor& tensor) {
   const char* const name = &required(tensor.name, "the name of an input");
   if (tensor.rank < 0 || (tensor.rank > 0 && !tensor.shape)) {
     fail_as(ErrorCode::kData, "input '", name, "' has rank ", tensor.rank, " and no shape");
   }
+  if (tensor.rank > kMostAxes) {  // before the shape is read, which may be shorter
+    fail_as(ErrorCode::kData, "input '", name, "' has rank ", tensor.rank, "; a tensor has at most ", kMostAxes,
+            " axes");
+  }
   const Shape shape(tensor.shape, tensor.shape + tensor.rank);
   const auto dtype = static_cast<DType>(tensor.type);
   int64_t elements = 1;
   for (const int64_t size : shape) {
-    if (size < 0 || __builtin_mul_overflow(elements, size, &elements)) {
+    if (size < 0 || __builtin_mul_overflow(elements, size, &elements) || elements > kMostBytes) {
       fail_as(ErrorCode::kData, "input '", name, "' has the shape ", to_string(shape), ", which no memory holds");
     }
   }
@@ -82,7 +91,7 @@ TensorMap all_views_of(const onnx_train_tensor* tensors, size_t count) {
 // A model for a session: a training model, or one to run as it is.
 Model model_of(ModelMessage message) {
   if (!message.proto.training_info().empty()) return training_model(std::move(message), "the model");
-  if (is_differentiated(message.proto)) return from_message(std::move(message));
+  if (is_finished_pass(message.proto)) return from_message(std::move(message));
   Model model = import_model(std::move(message));
   to_inference(*model.graph);
   return model;
@@ -347,6 +356,26 @@ onnx_train_status onnx_train_session_swap(onnx_train_session* session, onnx_trai
       a.session.state().exchange(&required(name, "the name of the state"), &b.session.state());
     });
     if (status != ONNX_TRAIN_OK) fail_as(ErrorCode::kUsage, onnx_train_last_error());
+  });
+}
+
+onnx_train_status onnx_train_session_load_adapter(onnx_train_session* session, const char* name, const char* folder) {
+  return in_session(session, [&](onnx_train_session& s) {
+    TensorMap values = adapter_values(s.session.model(), &required(folder, "the folder"));
+    for (const auto& [tensor, value] : values) s.session.state().index(tensor);  // throws for what is no state
+    s.adapters[&required(name, "the name of the adapter")] = std::move(values);
+  });
+}
+
+onnx_train_status onnx_train_session_set_adapter(onnx_train_session* session, const char* name) {
+  return in_session(session, [&](onnx_train_session& s) {
+    const auto found = s.adapters.find(&required(name, "the name of the adapter"));
+    if (found == s.adapters.end()) {
+      std::vector<std::string> names;
+      for (const auto& [loaded, values] : s.adapters) names.push_back(loaded);
+      throw UsageError(concat("no adapter '", name, "' has been loaded into the session", did_you_mean(name, names)));
+    }
+    for (const auto& [tensor, value] : found->second) s.session.state().set(tensor, value);
   });
 }
 

@@ -18,13 +18,16 @@ def quiet():
         yield
 
 
-def export(module, inputs, path, exporter="dynamo", optimize=False, train=False, outputs=("logits",), sizes=None):
+def export(module, inputs, path, exporter="dynamo", optimize=False, train=False, outputs=("logits",), sizes=None,
+           opset=None):
     """Writes `module` as it runs on `inputs` (name -> tensor, the batch on axis 0) to `path`.
 
     exporter: "dynamo", or "torchscript" for the older one.
     optimize: fold constants, and with them batch normalization into convolutions.
     train: export in train mode, which keeps dropout.
-    sizes: with "dynamo", the open axes of each input, as torch.export takes them; by default the batch.
+    sizes: the open axes of each input, as torch.export takes them; with "torchscript", axis -> name. By default the batch.
+        Without any, {}, every size is fixed.
+    opset: the version to write; by default 17 with "torchscript", and what PyTorch takes with "dynamo".
     """
     was_training = module.training
     module.train(train)
@@ -32,17 +35,18 @@ def export(module, inputs, path, exporter="dynamo", optimize=False, train=False,
     names = dict(input_names=list(inputs), output_names=list(outputs))
     with quiet():
         if exporter == "dynamo":
-            sizes = sizes or {0: torch.export.Dim("batch")}
+            sizes = {0: torch.export.Dim("batch")} if sizes is None else sizes
             torch.onnx.export(
                 module, arguments, str(path), dynamo=True, optimize=optimize, external_data=False, verbose=False,
-                dynamic_shapes=tuple(sizes for _ in arguments), **names,
+                dynamic_shapes=tuple(sizes for _ in arguments) if sizes else None, opset_version=opset, **names,
             )  # fmt: skip
         else:
             mode = torch.onnx.TrainingMode
             torch.onnx.export(
-                module, arguments, str(path), dynamo=False, do_constant_folding=optimize, opset_version=17,
+                module, arguments, str(path), dynamo=False, do_constant_folding=optimize, opset_version=opset or 17,
                 training=mode.TRAINING if train else mode.EVAL if optimize else mode.PRESERVE,
-                dynamic_axes={name: {0: "batch"} for name in (*inputs, *outputs)}, **names,
+                dynamic_axes=None if sizes == {} else {name: {0: "batch"} for name in outputs}
+                | {name: sizes or {0: "batch"} for name in inputs}, **names,
             )  # fmt: skip
     module.train(was_training)
     strip_stack_traces(path)

@@ -1,4 +1,4 @@
-"""Modules of segmentation and detection networks for zoo.py, which make small maps large again by interpolation."""
+"""Modules of segmentation and detection networks for networks.py, which make small maps large again by interpolation."""
 
 import torch
 from torch import nn

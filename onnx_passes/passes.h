@@ -63,7 +63,9 @@ struct BuildOptions {
   std::vector<std::string> decay;   // which weights decay; empty: all but biases and norm scales
   std::vector<std::string> groups;  // "head.*: lr=10x"; see parameter_groups.h
   double layer_decay = 1;           // of the learning rate, by the depth of layers; see layer_depth.h
-  double ema = 0;          // decay of an average of the weights, which inference reads; 0: none (raw_weights.h)
+  double ema = 0;   // decay of an average of the weights, which inference reads; 0: none (raw_weights.h)
+  int64_t swa = 0;  // or the step from which their mean is kept, over each swa_every-th step; 0: none
+  int64_t swa_every = 1;
   double clip_norm = 0;    // default of the input clip_norm; 0: no clipping
   double clip_value = 0;   // of each element of the gradients; 0: no clipping
   std::string loss_scale;  // "", "dynamic", or a number; see loss_scaling.h
@@ -80,8 +82,9 @@ struct ImportOptions {
   std::vector<std::string> set = {};    // "sr=16000": inputs that become constants; see fix_inputs.h
   std::vector<std::string> dims = {};   // "len=3": sizes of symbolic dimensions; see sizes.h
   std::vector<std::string> train = {};  // stored integers that become weights; see quantization/import_qdq.h
-  bool fix_shapes = false;  // declared types that the graph contradicts are dropped, where they are errors otherwise
-  AdaptOptions adapt = {};  // what runtime/adapt.h does to the imported model
+  bool fix_shapes = false;     // declared types that the graph contradicts are dropped, where they are errors otherwise
+  AdaptOptions adapt = {};     // what runtime/adapt.h does to the imported model
+  bool without_cache = false;  // a cache of earlier keys and values is empty, and is not computed (adapt.h)
 };
 
 struct Finding;  // analysis.h
@@ -93,6 +96,8 @@ Model import_model(onnx::ModelProto proto, const ImportOptions& options = {}, st
 std::vector<Pass> training_passes(const BuildOptions& options);
 // Takes import_model's result, returns a training model.
 std::vector<PassTiming> build_training_model(Model* model, const BuildOptions& options);
+// The same with the entry point "evaluate" alone: loss and metrics, of models without gradients, too.
+void build_evaluation_model(Model* model, const BuildOptions& options);
 
 // The float initializers that `train` and `freeze` select for training, in the order of the graph; may be empty.
 // Without `train` all but constants (constants.h), which a pattern selects only if it is a constant's name or matches

@@ -7,8 +7,10 @@ namespace onnx_train {
 inline constexpr const char* kClasses = "onnx_train.classes";  // a JSON list: the names of the classes
 inline constexpr const char* kTableColumns =
     "onnx_train.columns";  // how columns of tables are read: runtime/data/tables/table.h
-inline constexpr const char* kTableInputs = "onnx_train.inputs";  // which columns each input takes: there, too
-inline constexpr const char* kTableMetadata[] = {kClasses, kTableColumns, kTableInputs};
+inline constexpr const char* kTableInputs = "onnx_train.inputs";      // which columns each input takes: there, too
+inline constexpr const char* kMaskValues = "onnx_train.mask_values";  // as --mask-values takes them
+inline constexpr const char* kLabelSeparator = "onnx_train.label_separator";  // as --label-separator takes it
+inline constexpr const char* kTableMetadata[] = {kClasses, kTableColumns, kTableInputs, kMaskValues, kLabelSeparator};
 
 // Which output holds scores of classes: a JSON list of texts, its name, "classes" (one of them) or "yes_no" (each for
 // itself), the axis of the classes, and "scores" (of which softmax or the sigmoid makes probabilities) or

@@ -43,6 +43,18 @@ std::vector<Pass> training_passes(const BuildOptions& options) {
   return passes;
 }
 
+void build_evaluation_model(Model* model, const BuildOptions& options) {
+  run_pipeline({{"simplify_indexing", simplify_indexing},
+                recognize(options),
+                training_mode(options),
+                loss(options),
+                metrics(options),
+                describe(options)},
+               model, options.pipeline);
+  std::erase_if(model->entry_points, [](const EntryPoint& entry) { return entry.name() != "evaluate"; });
+  simplify(*model);
+}
+
 std::vector<PassTiming> build_training_model(Model* model, const BuildOptions& options) {
   return run_pipeline(training_passes(options), model, options.pipeline);
 }

@@ -97,6 +97,15 @@ std::pair<ModelHandle, ModelHandle> differentiate(const ModelHandle& model, cons
   return {ModelHandle(forward), ModelHandle(backward)};
 }
 
+ModelHandle derivative(const ModelHandle& forward, const std::string& kind, const ModelHandle* loss,
+                       const Options& options) {
+  const auto views = detail::views(options);
+  return new_model([&](onnx_train_model** model) {
+    return onnx_train_model_derivative(forward.get(), kind.c_str(), loss ? loss->get() : nullptr, views.data(),
+                                       views.size(), model);
+  });
+}
+
 std::map<std::string, std::string> metadata(const ModelHandle& model) {
   std::map<std::string, std::string> entries;
   const char* key = nullptr;
@@ -106,8 +115,15 @@ std::map<std::string, std::string> metadata(const ModelHandle& model) {
   return entries;
 }
 
-ModelHandle export_inference(const ModelHandle& training) {
-  return new_model([&](onnx_train_model** model) { return onnx_train_model_export(training.get(), model); });
+ModelHandle export_inference(const ModelHandle& training, const Options& options) {
+  const auto views = detail::views(options);
+  return new_model([&](onnx_train_model** model) {
+    return onnx_train_model_export_with(training.get(), views.data(), views.size(), model);
+  });
+}
+
+void save_adapter(const ModelHandle& training, const std::string& folder) {
+  unlocked([&] { return onnx_train_model_save_adapter(training.get(), folder.c_str()); });
 }
 
 ModelHandle flatten(const ModelHandle& training, const std::string& entry) {
@@ -163,6 +179,10 @@ double learning_rate(const Options& options, int64_t step) {
   return rate;
 }
 
+std::pair<std::vector<int64_t>, std::vector<int64_t>> split_rows(int64_t samples, const Options& options) {
+  return split(samples, options);
+}
+
 }  // namespace
 }  // namespace onnx_train::python
 
@@ -172,6 +192,7 @@ NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);
   nb::register_exception_translator(translate_error);
   module.def("version", onnx_train_version);
+  module.def("split", split_rows, nb::arg("samples"), nb::arg("options"));
   module.def("learning_rate", learning_rate, nb::arg("options"), nb::arg("step"));
   nb::class_<ModelHandle>(module, "Model")
       .def_static("load", load, nb::arg("path"))
@@ -180,7 +201,9 @@ NB_MODULE(_core, module) {
       .def("build_with_loss", build_with_loss, nb::arg("loss"), nb::arg("options"))
       .def("build_for_data", build_for_data, nb::arg("data"), nb::arg("options"))
       .def("differentiate", differentiate, nb::arg("options"))
-      .def("export", export_inference)
+      .def("derivative", derivative, nb::arg("kind"), nb::arg("loss").none(), nb::arg("options"))
+      .def("export", export_inference, nb::arg("options"))
+      .def("save_adapter", save_adapter, nb::arg("folder"))
       .def("flatten", flatten, nb::arg("entry"))
       .def("with_weights", with_weights, nb::arg("arrays"), nb::arg("strict"))
       .def("check", check_model, nb::arg("options"))

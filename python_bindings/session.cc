@@ -36,7 +36,12 @@ const ElementType& element_type(onnx_train_type type, const std::string& name) {
   for (const ElementType& known : kTypes) {
     if (known.type == type) return known;
   }
-  throw Error(ONNX_TRAIN_UNSUPPORTED, "'" + name + "' has elements of 16 bits (bfloat16) that numpy has no type for");
+  constexpr auto kString = static_cast<onnx_train_type>(8);  // ONNX's number; onnx_train_type has none for it
+  const std::string what = type == ONNX_TRAIN_BFLOAT16 ? "bfloat16 elements, which numpy has no type for"
+                           : type == kString
+                               ? "strings, which a model that runs here cannot read"
+                               : "elements of ONNX's type " + std::to_string(type) + ", which is not supported";
+  throw Error(ONNX_TRAIN_UNSUPPORTED, "'" + name + "' has " + what);
 }
 
 size_t bytes_of(const ElementType& type, const int64_t* shape, int32_t rank) {
@@ -478,6 +483,8 @@ void define_session(nb::module_& module) {
       .def("device", &SessionHandle::device)
       .def("set_state", &SessionHandle::set_state, nb::arg("name"), nb::arg("value"))
       .def("swap", &SessionHandle::swap, nb::arg("other"), nb::arg("name"))
+      .def("load_adapter", &SessionHandle::load_adapter, nb::arg("name"), nb::arg("folder"))
+      .def("set_adapter", &SessionHandle::set_adapter, nb::arg("name"))
       .def("initialize", &SessionHandle::initialize, nb::arg("seed"))
       .def("plan", &SessionHandle::plan, nb::arg("entry"), nb::arg("options"))
       .def("model", &SessionHandle::model);

@@ -180,6 +180,14 @@ class SessionHandle {
     const Use use(this), their_use(other);
     unlocked([&] { return onnx_train_session_swap(handle_.get(), other->handle_.get(), name.c_str()); });
   }
+  void load_adapter(const std::string& name, const std::string& folder) {
+    const Use use(this);
+    unlocked([&] { return onnx_train_session_load_adapter(handle_.get(), name.c_str(), folder.c_str()); });
+  }
+  void set_adapter(const std::string& name) {
+    const Use use(this);
+    unlocked([&] { return onnx_train_session_set_adapter(handle_.get(), name.c_str()); });
+  }
   void initialize(uint64_t seed) {
     const Use use(this);
     unlocked([&] { return onnx_train_session_initialize(handle_.get(), seed); });

@@ -3,6 +3,7 @@
 // node or the option.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,10 +28,15 @@ std::vector<std::string> adapted_notes(const Model& model);
 // with names such as base_model.model.layers.0.q.lora_A.weight.
 
 // Writes the adapters of a training model, and the other weights that it trains, into the folder, which is created.
-// Returns the names of the tensors in the file.
-std::vector<std::string> save_adapters(const Model& training, const std::string& folder);
+// `rename`: rules of file_names.h, for names of modules and weights. Returns the names of the tensors in the file.
+std::vector<std::string> save_adapters(const Model& training, const std::string& folder,
+                                       const std::vector<std::string>& rename = {});
 
 // Adds adapters with the values of a folder that save_adapters or PEFT wrote.
 void load_adapters(Model* model, const std::string& folder);
+
+// The values of such a folder for a model that has adapters of the same kind, by the names of its tensors: those of its
+// adapters, and of what was trained besides. B is multiplied where the scale of the folder is not the model's.
+std::map<std::string, Tensor> adapter_values(const Model& model, const std::string& folder);
 
 }  // namespace onnx_train

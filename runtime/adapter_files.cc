@@ -9,11 +9,13 @@
 
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/adapter_records.h"
+#include "onnx_passes/adapt/file_names.h"
 #include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/weights/weight_origin.h"
 #include "runtime/adapt.h"
 #include "runtime/data/safetensors.h"
 
@@ -36,13 +38,13 @@ std::string without_suffix(const std::string& text, std::string_view suffix) {
 // ---- Writing
 
 AdapterJson config_of(const AdapterSpec& spec, const std::set<std::string>& targets,
-                      const std::set<std::string>& inputs, const std::set<std::string>& saved) {
+                      const std::set<std::string>& inputs, const std::set<std::string>& saved, bool fan_in_fan_out) {
   AdapterJson config = {{"base_model_name_or_path", nullptr},
                         {"inference_mode", true},
                         {"task_type", nullptr},
                         {"target_modules", targets},
                         {"modules_to_save", saved.empty() ? AdapterJson() : AdapterJson(saved)},
-                        {"fan_in_fan_out", false}};
+                        {"fan_in_fan_out", fan_in_fan_out}};
   if (spec.method == "ia3") {
     config.update({{"peft_type", "IA3"}, {"feedforward_modules", inputs}, {"init_ia3_weights", true}});
     return config;
@@ -66,6 +68,18 @@ bool is_bare(const AdapterPart& part) {
   return part.part == parts::kScale || part.part == parts::kInputScale || part.part == parts::kMagnitude;
 }
 
+// The weights that PEFT calls fan_in_fan_out: a module's own, [in, out], as GPT-2's Conv1D has them. A and B have one
+// form beside both layouts, so that nothing else depends on it. A product that PyTorch's exporter has transposed has a
+// name of the exporter's, and is of a Linear.
+std::set<std::string> weights_in_first(const Model& model) {
+  std::set<std::string> names;
+  for (const LinearLayer& layer : LinearLayers(model).all()) {
+    const std::string& name = layer.weight->name();
+    if (!layer.out_first && layer.module == module_of(name)) names.insert(name);
+  }
+  return names;
+}
+
 // PEFT has a column of an IA3 layer's outputs, a row of its inputs, a vector of DoRA's magnitudes, and (1, n, 1, 1) for
 // convolutions, whose weights have `rank` axes.
 Tensor in_peft_form(const AdapterPart& part, const Tensor& tensor, int64_t rank) {
@@ -78,6 +92,20 @@ Tensor in_peft_form(const AdapterPart& part, const Tensor& tensor, int64_t rank)
   }
   if (part.part == parts::kMagnitude) return tensor;
   return tensor.reshaped(part.part == parts::kScale ? Shape{size, 1} : Shape{1, size});
+}
+
+// The names under which PEFT finds a weight that was trained besides: it copies each module that it saves, so that one
+// weight of several modules is saved for all.
+std::vector<std::string> saved_names(const Value& weight) {
+  const Node* unnamed = nullptr;
+  std::vector<std::string> names = names_of_readers(weight, &unnamed);
+  if (unnamed) {
+    fail("'", weight.name(), "' is trained beside the adapters, and ", unnamed->label(),
+         " of another module reads it, too, whose name the file does not tell: PEFT would leave that module as it was;",
+         " write the merged model instead (export --merge), or freeze the weight");
+  }
+  names.insert(names.begin(), weight.name());
+  return names;
 }
 
 // ---- Reading
@@ -173,15 +201,29 @@ TensorMap read_tensors(const std::string& path, AdapterSpec* spec) {
   return arrays;
 }
 
+// Names of the folder as the model has them, where a module that was wrapped for the export has a prefix more.
+void add_prefix(const NamePrefix& prefix, AdapterSpec* spec, TensorMap* values) {
+  if (prefix.empty()) return;
+  for (std::vector<std::string>* modules : {&spec->targets, &spec->feedforward}) {
+    for (std::string& module : *modules) module = prefix.apply(module);
+  }
+  TensorMap named;
+  for (const auto& [name, value] : *values) named[prefix.apply(name)] = value;
+  *values = std::move(named);
+}
+
 }  // namespace
 
-std::vector<std::string> save_adapters(const Model& training, const std::string& folder) {
+std::vector<std::string> save_adapters(const Model& training, const std::string& folder,
+                                       const std::vector<std::string>& rename) {
   const AdapterSpec spec = parse_adapter_text(training.metadata(kAdapter));
   if (spec.method.empty()) fail("the model has no adapters: write it as .onnx, or its weights as .safetensors");
   if (spec.method == "bitfit") fail("PEFT has no format for BitFit: write all weights, as .safetensors");
   const Graph& graph = *training.graph;
   TensorMap tensors;
   std::set<std::string> targets, inputs, saved, known;
+  const std::set<std::string> in_first = weights_in_first(training);
+  bool fan_in_fan_out = false;
   for (const AdapterPart& part : adapter_parts(training)) {
     const Value* value = graph.find(part.tensor);
     if (!value || !value->is_initializer()) continue;
@@ -189,36 +231,86 @@ std::vector<std::string> save_adapters(const Model& training, const std::string&
     const bool scale = part.part == parts::kScale || part.part == parts::kInputScale;
     const size_t suffix = is_bare(part) ? part.part.size() + 1 : kASuffix.size();
     const std::string module = part.tensor.substr(0, part.tensor.size() - std::min(part.tensor.size(), suffix));
-    targets.insert(module);
-    if (part.part == parts::kInputScale) inputs.insert(module);
+    targets.insert(renamed(module, rename));
+    fan_in_fan_out = fan_in_fan_out || in_first.count(part.weight) > 0;
+    if (part.part == parts::kInputScale) inputs.insert(renamed(module, rename));
     const std::string name = scale ? module + std::string(kScaleSuffix) : part.tensor;
     const Value* weight = graph.find(part.weight);
     const int64_t rank = weight && weight->has_rank() ? weight->rank() : 2;
-    tensors[std::string(kPrefix) + name] = in_peft_form(part, contents_of(*value), rank);
+    tensors[std::string(kPrefix) + renamed(name, rename)] = in_peft_form(part, contents_of(*value), rank);
   }
   for (const EntryPoint& entry : training.entry_points) {
     for (const Binding& binding : entry.update_bindings) {
       const Value* state = binding.state;
       if (&state->graph() != &graph || state->role() || known.count(state->name())) continue;
-      saved.insert(module_of(state->name()));
-      tensors[std::string(kPrefix) + state->name()] = contents_of(*state);
+      for (const std::string& name : saved_names(*state)) {
+        saved.insert(module_of(renamed(name, rename)));
+        tensors[std::string(kPrefix) + renamed(name, rename)] = contents_of(*state);
+      }
     }
   }
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail_as(ErrorCode::kFile, "cannot make the folder ", folder, ": ", error.message());
   write_safetensors(fs::path(folder) / kTensors, tensors, {{"format", "pt"}});
-  const AdapterJson config = config_of(spec, targets, inputs, saved);
+  const AdapterJson config = config_of(spec, targets, inputs, saved, fan_in_fan_out);
   write_file(fs::path(folder) / kConfig, config.dump(2, ' ', false, AdapterJson::error_handler_t::replace) + "\n");
   std::vector<std::string> names;
   for (const auto& [name, tensor] : tensors) names.push_back(name);
   return names;
 }
 
+TensorMap adapter_values(const Model& model, const std::string& folder) {
+  const AdapterSpec own = parse_adapter_text(model.metadata(kAdapter));
+  if (own.method != "lora" && own.method != "ia3") {
+    fail_as(ErrorCode::kUsage, "the session's model has no adapters of PEFT: build it with --lora, --ia3 or --adapter");
+  }
+  const std::string config = fs::path(folder) / kConfig, path = fs::path(folder) / kTensors;
+  AdapterSpec spec = read_spec(config);
+  if (spec.method != own.method || spec.dora != own.dora) {
+    fail_as(ErrorCode::kData, config, " says ", to_string(spec), "; the model's adapters are ", to_string(own));
+  }
+  TensorMap values = read_tensors(path, &spec);
+  std::vector<std::string> names;
+  for (const auto& [name, value] : values) names.push_back(name);
+  add_prefix(common_prefix(weight_names(*model.graph), names), &spec, &values);
+  join_tied(*model.graph, path, &values);
+  for (const AdapterPart& part : adapter_parts(model)) {
+    if (!values.count(part.tensor)) fail_as(ErrorCode::kData, path, ": there is no '", kPrefix, part.tensor, "'");
+  }
+  for (auto& [name, value] : values) {
+    const Value* tensor = model.graph->find(name);
+    if (!tensor || !tensor->is_initializer()) {
+      fail_as(ErrorCode::kData, path, ": the model has no weight '", name, "' that is in the adapter");
+    }
+    if (tensor->type().shape() != value.shape()) {
+      fail_as(ErrorCode::kData, path, ": '", name, "' has the shape ", to_string(value.shape()), "; the model's has ",
+              to_string(tensor->type().shape()));
+    }
+    value = value.cast(tensor->dtype());
+  }
+  for (const AdapterPart& part : adapter_parts(model)) {
+    const double factor = spec.scale(spec.rank) / own.scale(own.rank);
+    if (part.part != parts::kB || factor == 1) continue;
+    Tensor scaled = values[part.tensor].clone();
+    for (int64_t i = 0; i < scaled.size(); ++i) scaled.set(i, factor * scaled.at(i));
+    values[part.tensor] = scaled;
+  }
+  return values;
+}
+
 void load_adapters(Model* model, const std::string& folder) {
   AdapterSpec spec = read_spec(fs::path(folder) / kConfig);
   const std::string path = fs::path(folder) / kTensors;
   auto arrays = std::make_shared<TensorMap>(read_tensors(path, &spec));
+  std::set<std::string> modules;
+  for (const LinearLayer& layer : LinearLayers(*model, /*integers=*/true).all()) modules.insert(layer.module);
+  std::vector<std::string> targets = spec.targets;
+  targets.insert(targets.end(), spec.feedforward.begin(), spec.feedforward.end());
+  const NamePrefix prefix = common_prefix(modules, targets);
+  add_prefix(prefix, &spec, arrays.get());
+  if (!prefix.empty()) add_adapted_note(model, concat(folder, ": ", prefix.text()));
+  join_tied(*model->graph, path, arrays.get());
   run_pipeline({add_adapters(spec, 0)}, model);
   for (const auto& [name, tensor] : *arrays) {
     const Value* value = model->graph->find(name);

@@ -6,21 +6,83 @@
 
 #include "onnx_passes/import/lost_layers.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
+#include "onnx_passes/loss/loss_model.h"
+#include "onnx_passes/operators/operators.h"
+#include "onnx_passes/quantization/import_qdq.h"
 #include "onnx_passes/weights/folded_parameters.h"
 #include "runtime/check_report.h"
+#include "runtime/data/preprocess.h"
 
 namespace onnx_train {
 namespace {
 
 constexpr const char* kNotes = "onnx_train.notes";
 
+bool has_products(const Graph& graph) {
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    if (operator_of(*node).precision == PrecisionRole::kProduct) return true;
+    for (const auto& subgraph : node->subgraphs()) {
+      if (has_products(*subgraph.graph)) return true;
+    }
+  }
+  return false;
+}
+
+// Weights that are integers in the file stay so.
+void note_integers(const Model& forward, std::vector<Finding>* notes) {
+  const std::vector<const Value*> stored = quantized_weights(*forward.graph);
+  if (stored.empty()) return;
+  const auto name = [](const Value* value) { return concat("'", value->name(), "'"); };
+  notes->push_back({first_few(stored, size_t{3}, name),
+                    stored.size() == 1 ? "is a weight in integers, and frozen" : "are weights in integers, and frozen",
+                    "--lora rank=8 trains adapters beside them; --train NAME makes floats of one"});
+}
+
+// Mixed precision leaves the bodies of control flow as they are.
+void note_bodies(const Model& forward, std::vector<Finding>* notes) {
+  for (const Node* node = forward.graph->first(); node; node = node->next()) {
+    const auto& subgraphs = node->subgraphs();
+    if (std::none_of(subgraphs.begin(), subgraphs.end(), [](const auto& s) { return has_products(*s.graph); }))
+      continue;
+    notes->push_back({node->label(), "has products, which are computed in float32",
+                      "--precision changes nothing in the bodies of If, Loop and Scan; an export with the control flow "
+                      "unrolled, or with LSTM or GRU in its place, has them in 16 bits"});
+  }
+}
+
+// Both read one batch: what is done to the data fits one of the two.
+void note_teacher(const Model& forward, const LossModel& teacher, std::vector<Finding>* notes) {
+  const Preprocess own(forward), others(teacher.model);
+  if (others.empty()) return;
+  if (own.empty()) {
+    notes->push_back({"preprocessing", concat("is that of the teacher ", teacher.name, ": ", others.text()),
+                      "fit --preprocess takes another"});
+  } else if (!own.same(others)) {
+    notes->push_back({"preprocessing",
+                      concat("of the model, ", own.text(), ", differs from that of the teacher ", teacher.name, ", ",
+                             others.text(), "; both read the same batch"),
+                      "fit --preprocess says which; train the teacher on data that are preprocessed as the model's"});
+  }
+}
+
 }  // namespace
 
-std::vector<Finding> build_notes(const Model& forward) {
+std::vector<Finding> build_notes(const Model& forward, const BuildOptions& options) {
   std::vector<Finding> notes = describe_folded_parameters(*forward.graph);
   for (Finding& finding : inspect(forward)) notes.push_back(std::move(finding));
   for (Finding& lost : find_lost_layers(forward)) notes.push_back(std::move(lost));
+  note_integers(forward, &notes);
+  if (options.precision != Precision::kFloat32) note_bodies(forward, &notes);
+  if (options.teacher) note_teacher(forward, *options.teacher, &notes);
   return notes;
+}
+
+void note_rounding(const Model& training, std::vector<Finding>* notes) {
+  if (training.metadata("onnx_train.rounded") != "0") return;
+  notes->push_back(
+      {concat("precision ", training.metadata("onnx_train.precision")), "rounds no operator of this model",
+       "it rounds products of matrices, convolutions, lookups and recurrent layers outside of control flow"});
 }
 
 void record_notes(const std::vector<Finding>& notes, Model* training) {

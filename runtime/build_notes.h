@@ -6,12 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "onnx_passes/passes.h"
 #include "onnx_passes/training/analysis.h"
 
 namespace onnx_train {
 
 // Reads every weight of an imported forward model once.
-std::vector<Finding> build_notes(const Model& forward);
+std::vector<Finding> build_notes(const Model& forward, const BuildOptions& options = {});
+
+// Adds that a precision changes nothing of a training model.
+void note_rounding(const Model& training, std::vector<Finding>* notes);
 
 void record_notes(const std::vector<Finding>& notes, Model* training);
 std::vector<Finding> recorded_notes(const Model& training);

@@ -1,5 +1,8 @@
 #include "runtime/build_settings.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "kernels/device.h"
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/import/sizes.h"
@@ -65,6 +68,7 @@ ImportOptions import_options(const BuildSettings& settings) {
   ImportOptions options = settings.import;
   options.adapt.seed = settings.build.seed;
   options.train = settings.build.train;
+  options.without_cache = true;
   return options;
 }
 
@@ -134,6 +138,11 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
        {&o.ema, {0, true, 0.999999}},
        "keep the average a = X a + (1 - X) w of the weights; evaluate, predict and export read it [no average]",
        "X"},
+      {"--swa",
+       {&o.swa, kCount},
+       "or keep the mean of the weights from step STEP on (stochastic weight averaging); read likewise [no average]",
+       "STEP"},
+      {"--swa-every", {&o.swa_every, kCount}, "with --swa: after each N-th step [1]", "N"},
       {"--clip", {&o.clip_norm, kPositive}, "clip the gradient's global norm at this [no clipping]", "NORM"},
       {"--clip-value",
        {&o.clip_value, kPositive},
@@ -209,7 +218,13 @@ BuildOptions resolve(const BuildSettings& settings) {
 }
 
 std::shared_ptr<const LossModel> load_loss_model(const std::string& loss, const std::string& dtype) {
-  return is_loss_file(loss) ? import_loss_model(load_message(loss), loss, dtype) : nullptr;
+  if (!is_loss_file(loss)) return nullptr;
+  if (loss.find_first_of("+*(,") != std::string::npos && !std::filesystem::exists(loss)) {
+    fail_as(ErrorCode::kUsage, "--loss \"", loss,
+            "\": there is no such file, and a file is no term of an expression: a loss model stands alone; write the "
+            "whole sum into it");
+  }
+  return import_loss_model(load_message(loss), loss, dtype);
 }
 
 std::shared_ptr<const LossModel> import_loss_model(ModelMessage message, const std::string& name,
@@ -241,6 +256,7 @@ Model import_forward_model(ModelMessage message, const std::string& dtype, const
                            std::vector<Finding>* findings) {
   Model model = in_precision(import_model(std::move(message), options, findings), dtype);
   infer_types(model.graph.get());  // the conversion keeps types, but not the known contents of shapes
+  if (options.without_cache) drop_cache(&model);
   if (options.adapt.any()) adapt(&model, options.adapt, dtype);
   return model;
 }
@@ -248,6 +264,18 @@ Model import_forward_model(ModelMessage message, const std::string& dtype, const
 Model load_forward_model(const std::string& path, const std::string& dtype, const ImportOptions& options,
                          std::vector<Finding>* findings) {
   return import_forward_model(load_message(path), dtype, options, findings);
+}
+
+std::vector<CommandOption> options_of_forward(BuildSettings* settings, const std::vector<std::string>& keys) {
+  std::vector<CommandOption> taken;
+  for (CommandOption& option : build_options(settings)) {
+    const std::string key = key_of(option);
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) continue;
+    const char* const otherwise = key == "loss" ? " [what fits the data]" : key == "optimizer" ? " [adamw]" : "";
+    option.help = concat("of a forward MODEL, as build takes it", otherwise);
+    taken.push_back(std::move(option));
+  }
+  return taken;
 }
 
 }  // namespace onnx_train

@@ -31,6 +31,8 @@ std::vector<CommandOption> build_options(BuildSettings* settings);
 // Some of them, for commands that take no others.
 CommandOption mode_option(std::string* mode);
 CommandOption batch_option(ImportOptions* options);
+// Those of build_options that have these keys, described as options of a forward model.
+std::vector<CommandOption> options_of_forward(BuildSettings* settings, const std::vector<std::string>& keys);
 CommandOption set_option(ImportOptions* options);
 CommandOption dim_option(ImportOptions* options);
 CommandOption fix_shapes_option(ImportOptions* options);

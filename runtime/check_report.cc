@@ -57,7 +57,7 @@ std::string options_for_build(CheckSettings settings) {
   std::string text;
   for (size_t i = 0; i < given.size(); ++i) {
     const std::string key = key_of(given[i]);
-    if (key == "loss" || key == "device" || key == "dim") continue;
+    if (key == "loss" || key == "device") continue;
     const auto value = value_of(given[i]);
     if (!value || value == value_of(usual[i])) continue;
     const bool is_flag = given[i].value.empty();

@@ -153,6 +153,12 @@ std::optional<std::string> value_of(const CommandOption& option) {
   return !value && is_automatic ? std::optional<std::string>("auto") : value;
 }
 
+std::vector<std::string> values_of(const CommandOption& option) {
+  if (option.target.whole) return *std::get<std::vector<std::string>*>(option.target.to);
+  const std::optional<std::string> value = value_of(option);
+  return value ? std::vector<std::string>{*value} : std::vector<std::string>();
+}
+
 size_t parse_bytes(const std::string& text) {
   if (text.empty()) return 0;
   static const std::map<std::string, double> kUnits = {

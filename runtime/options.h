@@ -83,6 +83,9 @@ void assign(const CommandOption& option, const std::string& text);
 // The option's current value in the form that assign() reads; empty if there is none.
 std::optional<std::string> value_of(const CommandOption& option);
 
+// The values to give the option one by one: the texts of a list whose texts may hold commas, else the one value.
+std::vector<std::string> values_of(const CommandOption& option);
+
 // The check of an option that takes a count or the word "dynamic".
 TextCheck dynamic_or_count();
 

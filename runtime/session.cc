@@ -6,7 +6,11 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/collectives.h"
 #include "kernels/host.h"
+#include "onnx_passes/distribution/data_parallel.h"
+#include "onnx_passes/distribution/order_collectives.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
@@ -81,7 +85,14 @@ Session::Session(Model model, const SessionOptions& options)
       device_(options.device ? *options.device : default_device()),
       stream_(device_.make_stream()),
       options_(options),
-      state_(&model_, device_, *stream_) {
+      owners_(share_out_states(model_, options_.sharding, ranks())),
+      state_(&model_, device_, *stream_,
+             [this](const std::string& name) { return owners_.count(name) == 0 || owners_.at(name) == rank(); }),
+      active_ranks_(ranks()) {
+  options_.plan.collectives = options_.collectives;
+  // The body of AllReduce would be one rank's.
+  if (ranks() > 1 && device_.kernels().rows(kDomain, "AllReduce").empty())
+    fail_as(ErrorCode::kUsage, "several ranks train on the CPU alone so far, not on ", device_.name());
   assign_roles(&model_);
   align_contents(&model_);
   fault_ = static_cast<Fault*>(device_.allocate(sizeof(Fault)));
@@ -136,10 +147,23 @@ void read_from_state(Model* model, const StateStore& states) {
 // The entry point as a plain model, of the mean over views where the session has some.
 Model Session::plain(const std::string& entry) const {
   const bool averages = !options_.views.empty() && (entry == "predict" || entry == "evaluate") && has_entry(entry);
-  if (!averages) return flatten(model_, entry);
-  Model with_views = clone(model_);
-  average_over_views(&with_views, options_.views, entry);
-  return flatten(with_views, entry);
+  Model with_views;
+  if (averages) {
+    with_views = clone(model_);
+    average_over_views(&with_views, options_.views, entry);
+  }
+  Model flat = flatten(averages ? with_views : model_, entry);
+  if (is_shared(entry)) distribute_over_ranks(&flat, ranks(), options_.sync_batch_norm);
+  if (shards_states()) shard_states(&flat, owners_, rank());
+  if (is_shared(entry) || shards_states()) order_collectives(&flat);
+  return flat;
+}
+
+int Session::ranks() const { return options_.collectives ? options_.collectives->size() : 1; }
+int Session::rank() const { return options_.collectives ? options_.collectives->rank() : 0; }
+
+bool Session::is_shared(const std::string& entry) const {
+  return ranks() > 1 && (entry == "accumulate" || entry == "evaluate");
 }
 
 std::unique_ptr<Plan> Session::compile(const std::string& entry, Model flat,
@@ -249,8 +273,17 @@ void check_rates(const EntryPoint& point, const TensorMap& inputs) {
 
 }  // namespace
 
-Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>& shapes) {
+std::map<std::string, Shape> Session::with_rank_inputs(const std::string& entry,
+                                                       std::map<std::string, Shape> shapes) const {
+  if (is_shared(entry)) {
+    for (const char* input : {kRankInput, kActiveRanksInput}) shapes[input] = {};
+  }
+  return shapes;
+}
+
+Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>& own) {
   const Threads threads(options_.threads);
+  const std::map<std::string, Shape> shapes = with_rank_inputs(entry, own);
   for (auto& cached : plans_) {
     if (cached->entry != entry) continue;
     const auto& ports = cached->plan().inputs();
@@ -265,7 +298,7 @@ Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>
 
 PlannedMemory Session::planned_memory(const std::string& entry, const std::map<std::string, Shape>& shapes) {
   const Threads threads(options_.threads);
-  const std::unique_ptr<Plan> plan = compile(entry, plain(entry), shapes);
+  const std::unique_ptr<Plan> plan = compile(entry, plain(entry), with_rank_inputs(entry, shapes));
   PlannedMemory memory{plan->arena_bytes(), copied_constants(*plan, device_), slot_bytes(*plan, device_), 0};
   for (const Port& port : plan->outputs()) memory.outputs += port.bytes;
   return memory;
@@ -284,18 +317,25 @@ Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMa
   return made;
 }
 
-void Session::start(const std::string& entry, const TensorMap& inputs) {
+void Session::start(const std::string& entry, const TensorMap& given) {
   const Threads threads(options_.threads);
+  TensorMap shared;  // what the ranks are told, too
+  if (is_shared(entry)) {
+    shared = given;
+    shared[kRankInput] = Tensor::scalar<int64_t>(rank());
+    shared[kActiveRanksInput] = Tensor::scalar<int64_t>(active_ranks_);
+  }
+  const TensorMap& inputs = shared.empty() ? given : shared;
   if (const EntryPoint* point = model_.find_entry_point(entry)) check_rates(*point, inputs);
   CachedPlan& cached = find_plan(entry, inputs);
   cached.last_used = ++clock_;
   Executable& executable = *cached.executable;
   if (executable.plan().arena_bytes() > arena_bytes_) make_room(executable.plan());
   Run& run = cached.free_run();
-  const std::vector<const Tensor*>& given = cached.inputs;
-  const bool on_device = std::any_of(given.begin(), given.end(), [](const Tensor* t) { return t->is_on_device(); });
+  const std::vector<const Tensor*>& tensors = cached.inputs;
+  const bool on_device = std::any_of(tensors.begin(), tensors.end(), [](const Tensor* t) { return t->is_on_device(); });
   try {
-    for (size_t i = 0; i < given.size(); ++i) executable.set_input(i, *given[i]);
+    for (size_t i = 0; i < tensors.size(); ++i) executable.set_input(i, *tensors[i]);
     if (on_device) inputs_read_ = stream_->mark();
     executable.run(run.ports, &run.fault);
     run.mark = stream_->mark();
@@ -325,6 +365,14 @@ const TensorMap& Session::finish() {
         fail_as(ErrorCode::kData, "the loss is ", std::isnan(loss) ? "NaN" : "infinite",
                 "; the weights have been updated with it: load a checkpoint");
       }
+    }
+    // Weights are updated while the gradients of others are computed, so that the norm is known too late for them.
+    const std::string* norm =
+        refuses_non_finite_loss(run.plan->entry) ? output_name(run.plan->entry, roles::kGradNorm) : nullptr;
+    const double size = norm ? run.outputs.at(*norm).at(0) : 0;
+    if (!std::isfinite(size)) {
+      fail_as(ErrorCode::kData, "the norm of the gradients is ", std::isnan(size) ? "NaN" : "infinite",
+              ", though the loss is finite; the weights have been updated with them: load a checkpoint");
     }
   } catch (...) {
     abandon_runs();
@@ -360,6 +408,29 @@ void Session::abandon_runs() noexcept {
   });
   for (Run* run : started_) run->is_started = false;
   started_.clear();
+}
+
+void Session::collect_state(size_t i, void* to) {
+  const auto owner = owners_.find(state_.names()[i]);
+  const int keeper = owner == owners_.end() ? 0 : owner->second;
+  if (keeper == 0) {
+    if (rank() == 0 && to) state_.read(i, to);
+    return;
+  }
+  const auto bytes = static_cast<size_t>(num_elements(state_.shape(i))) * size_of(state_.dtype(i));
+  const auto count = static_cast<size_t>(ranks());
+  std::vector<std::span<const std::byte>> out(count);
+  std::vector<std::span<std::byte>> in(count);
+  Tensor value;
+  if (keeper == rank()) {
+    value = state_.get(state_.names()[i]);
+    out[0] = {static_cast<const std::byte*>(value.data()), bytes};
+  }
+  if (rank() == 0) {
+    if (!to) value = Tensor(state_.dtype(i), state_.shape(i));
+    in[static_cast<size_t>(keeper)] = {static_cast<std::byte*>(to ? to : value.data()), bytes};
+  }
+  collectives()->exchange(state_.names()[i], out, in);
 }
 
 void Session::initialize(uint64_t seed) {

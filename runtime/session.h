@@ -15,6 +15,7 @@
 #include <string>
 
 #include "onnx_passes/adapt/test_time_augmentation.h"
+#include "onnx_passes/distribution/sharded_states.h"
 #include "runtime/plan/executable.h"
 #include "runtime/state_store.h"
 
@@ -28,7 +29,12 @@ struct SessionOptions {
   // host memory. Models with loss scaling skip such updates themselves.
   bool refuse_non_finite_loss = false;
   TestTimeViews views = {};  // over which "evaluate" and "predict" average
-  size_t max_plans = 16;     // the least recently used plan beyond that is dropped
+  // Where this session is one rank of several: "accumulate" and "evaluate" run on the batches of a round, one a rank
+  // (onnx_passes/distribution/data_parallel.h), and their outputs have a first axis of ranks. It outlives the session.
+  Collectives* collectives = nullptr;
+  bool sync_batch_norm = false;         // over the batches of a round, as one batch
+  Sharding sharding = Sharding::kNone;  // of several ranks
+  size_t max_plans = 16;                // the least recently used plan beyond that is dropped
 };
 
 // What the runs of one entry point with inputs of given shapes take beside the state, in bytes.
@@ -52,6 +58,17 @@ class Session {
   // metadata_props, which checkpoints, snapshots and exports have, too.
   void set_metadata(const std::string& key, const std::string& value) { model_.set_metadata(key, value); }
   Device& device() const { return device_; }
+  // Ranks, and those that have a batch in the next run.
+  int ranks() const;
+  int rank() const;
+  Collectives* collectives() const { return options_.collectives; }
+  void set_active_ranks(int64_t count) { active_ranks_ = count; }
+  // Whether one rank alone keeps some states, or this one.
+  bool shards_states() const { return !owners_.empty(); }
+  bool is_sharded(const std::string& state) const { return owners_.count(state) > 0; }
+  // Copies the value of a state to `to` on rank 0, from the rank that keeps it. All ranks call it; those
+  // that give null want no value.
+  void collect_state(size_t i, void* to);
   const Stream& stream() const { return *stream_; }  // on which all work of the session runs
   bool has_entry(const std::string& entry) const;
   // The name of the entry point's output with this role ("loss": roles.h); null if there is none.
@@ -80,6 +97,7 @@ class Session {
   void initialize(uint64_t seed);
 
   StateStore& state() { return state_; }
+  const std::vector<std::string>& state_names() const { return state_.names(); }
   // A copy of the model with the current state as initializers.
   Model snapshot() const;
   // The current value of a state, or of an initializer of the model's graphs.
@@ -104,12 +122,16 @@ class Session {
   void abandon_runs() noexcept;
   bool refuses_non_finite_loss(const std::string& entry) const;
   Model plain(const std::string& entry) const;  // as Plan takes it
+  std::map<std::string, Shape> with_rank_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;
+  bool is_shared(const std::string& entry) const;  // by ranks
 
   Model model_;
   Device& device_;
   std::unique_ptr<Stream> stream_;
   SessionOptions options_;
+  StateOwners owners_;
   StateStore state_;
+  int64_t active_ranks_;
   std::vector<std::unique_ptr<CachedPlan>> plans_;
   std::deque<Run*> started_;
   Fault* fault_ = nullptr;  // of the device; all runs report to it

@@ -18,7 +18,8 @@ struct StateStore::Entry {
   DType dtype;
   Shape shape;
   size_t bytes;
-  size_t offset;  // in the block
+  bool kept;
+  size_t offset;  // in the block, of one that is kept
   std::optional<ValueRole> role;
 };
 
@@ -44,14 +45,16 @@ void give_back_freed_memory() {
 
 }  // namespace
 
-StateStore::StateStore(Model* model, Device& device, Stream& stream) : device_(device), stream_(stream) {
+StateStore::StateStore(Model* model, Device& device, Stream& stream,
+                       const std::function<bool(const std::string&)>& keeps)
+    : device_(device), stream_(stream) {
   std::vector<Value*> states;
   const auto add = [&](Value* state) {
     if (!index_.try_emplace(state->name(), names_.size()).second) return;
     names_.push_back(state->name());
     const Shape shape = constant_shape(*state);
     const auto bytes = static_cast<size_t>(num_elements(shape)) * size_of(state->dtype());
-    entries_.push_back({state->dtype(), shape, bytes, 0, std::nullopt});
+    entries_.push_back({state->dtype(), shape, bytes, keeps(state->name()), 0, std::nullopt});
     if (state->role()) entries_.back().role = *state->role();
     states.push_back(state);
   };
@@ -63,7 +66,7 @@ StateStore::StateStore(Model* model, Device& device, Stream& stream) : device_(d
   block_ = static_cast<char*>(device_.allocate(bytes_));
   try {
     for (size_t i = 0; i < states.size(); ++i) {
-      upload(stored_contents(*states[i]), &stream_, data(i));
+      if (entries_[i].kept) upload(stored_contents(*states[i]), &stream_, data(i));
       drop_contents(states[i]);
     }
   } catch (...) {
@@ -89,6 +92,7 @@ void StateStore::place() {
   }
   for (const std::vector<size_t>& group : groups) {
     for (const size_t i : group) {
+      if (!entries_[i].kept) continue;
       entries_[i].offset = bytes_;
       bytes_ += align_up(entries_[i].bytes, device_.alignment());
     }
@@ -105,8 +109,13 @@ DType StateStore::dtype(size_t i) const { return entries_[i].dtype; }
 const Shape& StateStore::shape(size_t i) const { return entries_[i].shape; }
 const ValueRole* StateStore::role(size_t i) const { return entries_[i].role ? &*entries_[i].role : nullptr; }
 
-const void* StateStore::data(size_t i) const { return block_ + entries_[i].offset; }
-void* StateStore::data(size_t i) { return block_ + entries_[i].offset; }
+bool StateStore::keeps(size_t i) const { return entries_[i].kept; }
+const void* StateStore::data(size_t i) const { return entries_[i].kept ? block_ + entries_[i].offset : nullptr; }
+void* StateStore::data(size_t i) { return entries_[i].kept ? block_ + entries_[i].offset : nullptr; }
+
+void StateStore::check_kept(size_t i) const {
+  if (!entries_[i].kept) fail_as(ErrorCode::kUsage, "the state '", names_[i], "' is kept by another rank");
+}
 
 bool StateStore::overlaps(const void* data, size_t bytes) const {
   const auto* begin = static_cast<const char*>(data);
@@ -114,16 +123,19 @@ bool StateStore::overlaps(const void* data, size_t bytes) const {
 }
 
 void StateStore::read(size_t i, void* to) const {
+  check_kept(i);
   stream_.copy_to_host(to, data(i), entries_[i].bytes);
   stream_.synchronize();
 }
 
 void StateStore::write(size_t i, const void* from) {
+  check_kept(i);
   stream_.copy_from_host(data(i), from, entries_[i].bytes);
   stream_.synchronize();
 }
 
 void StateStore::write_from_device(size_t i, const void* from) {
+  check_kept(i);
   if (entries_[i].bytes == 0 || from == data(i)) return;
   stream_.copy({data(i), from, entries_[i].bytes});
   stream_.synchronize();
@@ -153,6 +165,8 @@ void StateStore::exchange(const std::string& name, StateStore* other) {
             device_.name(), " and ", onnx_train::name(theirs.dtype), to_string(theirs.shape), " on ",
             other->device_.name(), "; only equal ones can be exchanged");
   }
+  check_kept(index(name));
+  other->check_kept(other->index(name));
   const auto free = [this](void* data) { device_.free(data); };
   const std::unique_ptr<void, decltype(free)> between(device_.allocate(mine.bytes), free);
   void* const ours = block_ + mine.offset;

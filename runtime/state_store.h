@@ -1,8 +1,9 @@
 // The state tensors of one training model on one device, in one block of memory; their addresses are fixed as long as
-// the store lives. States of one role and element type (weights; first moments of the optimizer; ...) are adjacent. A
-// session owns the store; one thread at a time.
+// the store lives. States of one role and element type (weights; first moments of the optimizer; ...) are adjacent. Of
+// states that other ranks keep the store knows type and shape alone. A session owns the store; one thread at a time.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,8 +17,9 @@ namespace onnx_train {
 class StateStore {
  public:
   // Moves the value of every state (every target of an update or initialization binding) out of the model, one after
-  // the other, so that there are never two copies of all; the model's initializers keep types and shapes.
-  StateStore(Model* model, Device& device, Stream& stream);  // both outlive it
+  // the other, so that there are never two copies of all; the model's initializers keep types and shapes. Values of
+  // states for which `keeps` is false are dropped. Device and stream outlive the store.
+  StateStore(Model* model, Device& device, Stream& stream, const std::function<bool(const std::string&)>& keeps);
   ~StateStore();
   StateStore(const StateStore&) = delete;
 
@@ -27,14 +29,15 @@ class StateStore {
   DType dtype(size_t i) const;
   const Shape& shape(size_t i) const;
   const ValueRole* role(size_t i) const;   // null for weights and running statistics
+  bool keeps(size_t i) const;              // whether its value is here
   size_t bytes() const { return bytes_; }  // of the block
   // Whether memory of the device overlaps the block: a run may change it.
   bool overlaps(const void* data, size_t bytes) const;
 
-  const void* data(size_t i) const;  // on the device, aligned
+  const void* data(size_t i) const;  // on the device, aligned; null where another rank keeps it
   void* data(size_t i);
 
-  // All of these wait for the work of the stream.
+  // All of these wait for the work of the stream, and throw Error for a state that another rank keeps.
   void read(size_t i, void* to) const;  // as many bytes as the state has
   void write(size_t i, const void* from);
   void write_from_device(size_t i, const void* from);      // a copy within the device's memory
@@ -47,6 +50,7 @@ class StateStore {
  private:
   struct Entry;
   void place();  // assigns offsets to the entries
+  void check_kept(size_t i) const;
   Device& device_;
   Stream& stream_;
   std::vector<std::string> names_;

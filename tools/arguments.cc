@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "onnx_passes/loss/expression.h"
+#include "runtime/build_settings.h"
 #include "tools/config.h"
 
 namespace onnx_train {
@@ -61,6 +62,19 @@ void take(const CommandOption& option, const std::vector<std::string>& texts) {
   }
   if (text.size() < 2 || text[0] != '-') refuse(subcommand.name, " takes ", positional, "; what is '", text, "'?");
   const std::string name = text.substr(0, text.find('='));
+  std::string initials = "--";  // --learning-rate is --lr
+  for (size_t i = 2; i < name.size(); ++i) {
+    if (name[i - 1] == '-') initials += name[i];
+  }
+  if (std::count(names.begin(), names.end(), initials) > 0 && name != initials)
+    refuse(subcommand.name, " has no option '", name, "'; did you mean '", initials, "'?");
+  BuildSettings settings;
+  for (const CommandOption& option :
+       subcommand.name == "fit" ? build_options(&settings) : std::vector<CommandOption>()) {
+    if (name_of(option) != name) continue;
+    refuse("fit has no option '", name, "', which is one of build: onnx-train build MODEL -o train.onnx ", name,
+           " makes the training model, which fit then trains");
+  }
   refuse(subcommand.name, " has no option '", name, "'", did_you_mean(name, names));
 }
 

@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <filesystem>
 
 #include "kernels/device.h"
 #include "onnx_passes/import/constants.h"
@@ -50,7 +51,16 @@ std::string entry_names(const Model& model) {
   return names;
 }
 
+// How much of the model the precision changes: "bf16, of 12 operators".
+std::string rounded_text(const Model& model) {
+  const std::string count = model.metadata("onnx_train.rounded");
+  return count.empty() ? "" : concat(", of ", count, count == "1" ? " operator" : " operators");
+}
+
 int run(const BuildArguments& arguments) {
+  if (std::error_code error; std::filesystem::equivalent(arguments.model, arguments.output, error)) {
+    throw UsageError(concat(arguments.output, " is the model that is built from; give -o another file"));
+  }
   BuildSettings settings = arguments.settings;
   std::vector<std::string> kept;
   Model model = load_to_build(arguments.model, &settings, &kept);
@@ -60,9 +70,10 @@ int run(const BuildArguments& arguments) {
   for (const Value* weight : weights) trained += static_cast<double>(num_elements(weight->type().shape()));
   const size_t count = weights.size();
   const std::vector<GroupLine> groups = parameter_groups(model, weights, options).lines;
-  const std::vector<Finding> notes = build_notes(model);
+  std::vector<Finding> notes = build_notes(model, options);
   const std::vector<Finding> constants = describe_constants(model, weights);
   const std::vector<PassTiming> timings = build_training_model(&model, options);
+  note_rounding(model, &notes);
   if (!arguments.force) expect_plans(model, arguments, options);
   record_notes(notes, &model);
   save_model(model, arguments.output);
@@ -71,9 +82,10 @@ int run(const BuildArguments& arguments) {
   table.add({"training model", arguments.output});
   for (const std::string& note : adapted_notes(model)) table.add({"changed", note});
   table.add({"trained", std::to_string(count) + " tensors, " + format_count(trained) + " elements"});
+  if (!options.init.empty()) table.add({"drawn anew", concat("--init ", options.init, " --seed ", options.seed)});
   for (const char* key : {"loss", "teacher", "optimizer", "mode", "precision"}) {
     const std::string value = model.metadata(std::string("onnx_train.") + key);
-    if (!value.empty()) table.add({key, value});
+    if (!value.empty()) table.add({key, key == std::string_view("precision") ? value + rounded_text(model) : value});
     if (key == std::string_view("loss")) {
       for (const std::string& line : kept) table.add({"", line});
     }
@@ -89,6 +101,11 @@ int run(const BuildArguments& arguments) {
   }
   if (options.ema > 0)
     table.add({"average", "of decay " + model.metadata("onnx_train.ema") + ": evaluate, predict and export read it"});
+  if (options.swa > 0) {
+    const std::string every = options.swa_every > 1 ? concat(", each ", options.swa_every, " steps") : "";
+    table.add(
+        {"average", concat("mean from step ", options.swa, " on", every, ": evaluate, predict and export read it")});
+  }
   const std::string statistics = model.metadata("onnx_train.batch_norm");
   if (!statistics.empty()) table.add({"", statistics});
   table.add({"mean over", model.metadata("onnx_train.mean_over")});

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include <nlohmann/json.hpp>
 
@@ -8,7 +9,7 @@
 #include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
 #include "runtime/report_text.h"
-#include "runtime/training/checkpoint.h"
+#include "runtime/training/default_build.h"
 #include "runtime/training/trainer.h"
 #include "tools/report/class_tables.h"
 #include "tools/report/output.h"
@@ -22,16 +23,47 @@ struct EvalArguments {
   std::string model, data, dtype = "float32";
   int64_t batch_size = 128;
   DataOptions reading;
+  int64_t limit = 0;
   bool json = false;
   RuntimeOptions runtime;
+  BuildSettings build;  // of a forward model: --loss, --metric
 };
 
+// The model, or one that evaluates a forward model; `notes` then says by which loss.
+Model load(const EvalArguments& a, DataNotes* notes) {
+  DefaultBuild found = load_or_build(
+      a.model, a.build,
+      [&](const Model& forward) {
+        return guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kEvaluate, {}, {}});
+      },
+      BuildFor::kEvaluation);
+  const bool is_asked = !a.build.build.loss.empty() || !a.build.build.metrics.empty();
+  if (!found.is_built && is_asked) {
+    throw UsageError(
+        concat(a.model,
+               " is a training model, which has its loss and metrics: leave out --loss and --metric, or evaluate its "
+               "inference model: onnx-train export ",
+               shell_quoted(a.model), " -o model.onnx, then onnx-train eval model.onnx"));
+  }
+  if (found.is_built && !found.why.empty())
+    notes->push_back(concat(a.model, " is a forward model: loss ", found.loss, " (", found.why, ")"));
+  return std::move(found.model);
+}
+
+// All samples, or the first of them.
+Dataset limited(Dataset data, int64_t limit) {
+  if (limit == 0 || limit >= data.num_samples()) return data;
+  std::vector<int64_t> rows(static_cast<size_t>(limit));
+  std::iota(rows.begin(), rows.end(), int64_t{0});
+  return data.select(rows);
+}
+
 int run(const EvalArguments& arguments) {
-  Session session(in_precision(load_training_model(arguments.model), arguments.dtype),
-                  session_options(arguments.runtime));
   DataNotes notes;
+  Session session(in_precision(load(arguments, &notes), arguments.dtype), session_options(arguments.runtime));
+  const ReadOptions reading{arguments.reading, {}, {}, {}};
   const Dataset data =
-      load_dataset(arguments.data, session.model(), "evaluate", ReadOptions{arguments.reading, {}, {}, {}}, &notes);
+      limited(load_dataset(arguments.data, session.model(), "evaluate", reading, &notes), arguments.limit);
   const EvaluationResult result = evaluate(&session, data, arguments.batch_size);
   notes.insert(notes.end(), result.notes.begin(), result.notes.end());
   print_notes(notes);
@@ -55,20 +87,25 @@ int run(const EvalArguments& arguments) {
 
 Subcommand eval_command() {
   auto a = std::make_shared<EvalArguments>();
-  return {"eval", "Loss and metrics of a training model or checkpoint on data, as inference computes them",
+  a->build.build.loss.clear();  // what fits the data
+  return {"eval", "Loss and metrics of a model on data, as inference computes them",
           "  onnx-train eval run/best.onnx --data test.npz\n"
           "  onnx-train eval run/best.onnx --data mnist/ --json\n"
           "  onnx-train eval run/best.onnx --data cifar-10/ --tta flip\n"
+          "  onnx-train eval model.onnx --data test.npz --loss cross_entropy --metric f1\n"
           "Metrics besides the loss are those of build --metric: onnx-train build --help",
-          with_runtime_options({{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
-                                {"--data", &a->data, "the data: see fit --help", "PATH", true},
-                                {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
-                                scale_option(&a->reading.scales),
-                                preprocess_option(&a->reading.preprocess),
-                                tta_option(&a->runtime),
-                                dtype_option(&a->dtype),
-                                {"--json", &a->json, "one JSON object instead of a table"}},
-                               &a->runtime, &a->reading),
+          with_runtime_options(
+              joined({{"MODEL", &a->model, "a training model, a checkpoint or a forward model", "FILE", true},
+                      {"--data", &a->data, "the data: see fit --help", "PATH", true},
+                      {"--limit", {&a->limit, kCount}, "the first N samples of the data alone [all]", "N"},
+                      {"--batch-size", {&a->batch_size, kCount}, "samples at a time [128]", "N"},
+                      scale_option(&a->reading.scales),
+                      preprocess_option(&a->reading.preprocess),
+                      tta_option(&a->runtime),
+                      dtype_option(&a->dtype),
+                      {"--json", &a->json, "one JSON object instead of a table"}},
+                     options_of_forward(&a->build, {"loss", "metric"})),
+              &a->runtime, &a->reading),
           [a] { return run(*a); }};
 }
 

@@ -3,23 +3,19 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/adapter_records.h"
-#include "onnx_passes/adapt/test_time_augmentation.h"
+#include "onnx_passes/adapt/file_names.h"
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/import/rebatch.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
-#include "onnx_passes/passes.h"
-#include "onnx_passes/precision/widen.h"
-#include "onnx_passes/quantization/stored_weights.h"
-#include "onnx_passes/quantization/write_qdq.h"
 #include "onnx_passes/weights/weight_origin.h"
 #include "runtime/adapt.h"
 #include "runtime/data/preprocess.h"
 #include "runtime/data/safetensors.h"
 #include "runtime/data/source.h"
+#include "runtime/inference_export.h"
 #include "runtime/report_text.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/trainer.h"
@@ -31,10 +27,11 @@ namespace onnx_train {
 namespace {
 
 struct ExportArguments {
-  std::string model, output, eval_data, tta;
-  std::vector<std::string> dtype;
+  std::string model, output, eval_data;
+  std::vector<std::string> rename;
   int64_t batch_size = 128;
-  bool original_types = false, merge = false;
+  DataOptions reading;
+  ExportSettings settings;
 };
 
 std::string shapes_of_inputs(const Graph& graph) {
@@ -58,47 +55,61 @@ bool is_npz(const std::string& path) {
 }
 
 // All weights and statistics by name.
-int export_weights(const Model& inference, const std::string& path) {
+int export_weights(const Model& inference, const std::string& path, const std::vector<std::string>& rename) {
   const auto constants = constants_of(inference);
   TensorMap weights;
   for (const Value* value : inference.graph->initializers()) {
     const bool weight = is_float(value->dtype()) && value->has_rank() && !constants.count(value->name());
     if (weight && (value->rank() > 0 || origin_of(*value) == Origin::kParameter))
-      weights[value->name()] = contents_of(*value);
+      weights[renamed(value->name(), rename)] = contents_of(*value);
+    if (!weight) continue;
+    // A program that reads the file may look for the name of another module that shares the weight.
+    for (const std::string& name : names_of_readers(*value)) weights[renamed(name, rename)] = contents_of(*value);
   }
   write_arrays(path, weights);
   std::printf("%s: %zu tensors\n", path.c_str(), weights.size());
   return 0;
 }
 
-int export_adapter(const Model& training, const std::string& folder) {
-  const std::vector<std::string> names = save_adapters(training, folder);
+int export_adapter(const Model& training, const std::string& folder, const std::vector<std::string>& rename) {
+  const std::vector<std::string> names = save_adapters(training, folder, rename);
   std::printf("%s: %zu tensors of the adapter, in PEFT's format\n", folder.c_str(), names.size());
   return 0;
-}
-
-bool is_quantized(const Graph& graph) {
-  const Node* node = graph.first();
-  while (node && !node->is("QuantizeLinear")) node = node->next();
-  return node != nullptr;
 }
 
 // What is evaluated before and after the weights are rounded.
 Metrics metrics_of(Model training, const ExportArguments& arguments) {
   Session session(std::move(training));
   DataNotes notes;
-  const Dataset data = load_dataset(arguments.eval_data, session.model(), "evaluate", ReadOptions{}, &notes);
+  const Dataset data = load_dataset(arguments.eval_data, session.model(), "evaluate",
+                                    ReadOptions{arguments.reading, {}, {}, {}}, &notes);
   const auto evaluated = evaluate(&session, data, arguments.batch_size);
   return evaluated.metrics;
+}
+
+// Adapters that change nothing, since they are in the weights.
+void silence_adapters(Model* model) {
+  for (const AdapterPart& part : adapter_parts(*model)) {
+    Value* value = model->graph->find(part.tensor);
+    if (part.part == parts::kMagnitude)
+      fail_as(ErrorCode::kUsage, "--eval-data beside --merge compares no DoRA; evaluate what is exported, with eval");
+    if (!value || !value->is_initializer() || part.part == parts::kA || part.part == parts::kBias) continue;
+    const double nothing = part.part == parts::kB ? 0 : 1;
+    model->graph->set_initializer(value, Tensor::full(value->dtype(), value->type().shape(), nothing));
+  }
 }
 
 // Evaluates the model that is in the file, and with `rounded` in the place of its weights.
 void compare(const ExportArguments& arguments, const std::map<std::string, Tensor>& rounded) {
   const auto before = metrics_of(load_training_model(arguments.model), arguments);
   Model changed = load_training_model(arguments.model);
+  if (arguments.settings.merge) silence_adapters(&changed);
   for (const auto& [name, contents] : rounded) {
     Value* weight = changed.graph->find(name);
-    if (weight && weight->is_initializer()) changed.graph->set_initializer(weight, contents);
+    if (!weight || !weight->is_initializer())
+      fail_as(ErrorCode::kUsage, "--eval-data compares no model whose weight '", name,
+              "' is integers; evaluate what is exported, with eval");
+    changed.graph->set_initializer(weight, contents);
   }
   const auto after = metrics_of(std::move(changed), arguments);
   TextTable table("lrr");
@@ -108,52 +119,40 @@ void compare(const ExportArguments& arguments, const std::map<std::string, Tenso
 }
 
 int run(const ExportArguments& arguments) {
-  if (!arguments.eval_data.empty() && (arguments.dtype.empty() || arguments.merge))
-    fail_as(ErrorCode::kUsage,
-            "--eval-data compares what --dtype stores with what was trained; it needs --dtype, without --merge");
-  const bool graph = !is_folder(arguments.output) && !is_safetensors(arguments.output) && !is_npz(arguments.output);
-  if (!arguments.tta.empty() && !graph)
-    fail_as(ErrorCode::kUsage, "--tta writes nodes, and ", arguments.output, " holds weights alone: take a .onnx file");
+  const ExportSettings& settings = arguments.settings;
+  if (!arguments.eval_data.empty() && !stores_other_type(settings))
+    fail_as(ErrorCode::kUsage, "--eval-data compares what --dtype stores with what was trained; it needs --dtype");
+  const bool is_weights = is_safetensors(arguments.output) || is_npz(arguments.output);
+  const bool is_model = !is_weights && !is_folder(arguments.output);
+  if (!is_model && (!settings.tta.empty() || stores_other_type(settings) || settings.original_types))
+    fail_as(ErrorCode::kUsage, "--tta, --dtype and --original-types change the model, and ", arguments.output,
+            " holds float32 weights alone: take a .onnx file");
+  if (is_model && !arguments.rename.empty())
+    fail_as(ErrorCode::kUsage, "--rename changes the names of weights and adapters in files of their own, not of ",
+            arguments.output);
   const Model training = load_training_model(arguments.model);
   if (is_folder(arguments.output)) {
-    if (arguments.merge)
+    if (settings.merge)
       fail_as(ErrorCode::kUsage, "--merge folds the adapter into the weights; -o DIR/ writes it alone");
-    return export_adapter(training, arguments.output);
+    return export_adapter(training, arguments.output, arguments.rename);
   }
-  Model inference = strip_training(training);
-  if (arguments.merge && !has_adapters(inference)) fail(arguments.model, " has no adapters: leave out --merge");
-  const int restored = arguments.merge ? dequantize_weights(&inference) : 0;
-  const int merged = arguments.merge ? merge_adapters(&inference) : 0;
-  if (is_safetensors(arguments.output) || is_npz(arguments.output)) return export_weights(inference, arguments.output);
-  if (arguments.original_types) {
-    const OriginalTypes types = original_types(training);
-    if (types.empty())
-      fail(arguments.model, " was made from a model without 16-bit floats: leave out --original-types");
-    if (has_adapters(inference)) fail("--original-types narrows weights, and adapters are float32: add --merge");
-    restore_types(&inference, types);
+  if (is_weights) {
+    const InferenceExport floats = strip_and_merge(training, settings, arguments.model);
+    return export_weights(floats.model, arguments.output, arguments.rename);
   }
-  std::map<std::string, Tensor> rounded;
-  StorageSpec storage;
-  if (!arguments.dtype.empty()) {
-    storage = parse_storage(arguments.dtype, "--dtype", {"float16", "bfloat16", "int8", "int4"});
-    if (is_quantized(*inference.graph))
-      fail(arguments.model, " was trained for integers, and is exported with them: leave out --dtype");
-    if (has_adapters(inference)) fail("--dtype stores weights, and adapters are layers of their own: add --merge");
-    rounded = store_weights(&inference, storage);
-    if (!arguments.eval_data.empty()) compare(arguments, rounded);
-  }
-  average_over_views(&inference, parse_views(arguments.tta), "predict");
-  const int integers = store_quantized(&inference);
-  pack_four_bits(&inference);
+  const InferenceExport made = export_inference(training, settings, arguments.model);
+  const Model& inference = made.model;
+  if (!arguments.eval_data.empty()) compare(arguments, made.rounded);
   save_model(inference, arguments.output);
   std::printf("%s: %zu nodes, %zu initializers\n", arguments.output.c_str(), inference.graph->num_nodes(),
               inference.graph->initializers().size());
-  if (integers > 0) say(concat("weights that are integers now: ", integers, ", as the model was trained"));
-  if (!rounded.empty())
-    say(concat(rounded.size(), " weights are stored as ", name(storage.dtype), ": ",
+  if (made.integers > 0) say(concat("weights that are integers now: ", made.integers, ", as the model was trained"));
+  if (!made.rounded.empty())
+    say(concat(made.rounded.size(), " weights are stored as ", name(made.storage.dtype), ": ",
                std::filesystem::file_size(arguments.output), " bytes in the file"));
-  if (restored > 0) say(concat("weights that were integers, and are floats with the adapters in them: ", restored));
-  if (merged > 0) say(concat("folded into the weights: the adapters of ", merged, " layers"));
+  if (made.restored > 0)
+    say(concat("weights that were integers, and are floats with the adapters in them: ", made.restored));
+  if (made.merged > 0) say(concat("folded into the weights: the adapters of ", made.merged, " layers"));
   if (has_adapters(inference)) say("its adapters are layers of their own; --merge folds them into the weights");
   const Preprocess preprocess(inference);
   if (!preprocess.empty()) {
@@ -184,26 +183,25 @@ Subcommand export_command() {
       "  onnx-train export run/best.onnx -o model.onnx --merge\n"
       "  onnx-train export run/best.onnx -o model.onnx --dtype int4,block=32 --eval-data test.npz\n"
       "  onnx-train export run/best.onnx -o adapter/",
-      {{"MODEL", &arguments->model, "a training model or a checkpoint", "FILE", true},
-       {"-o,--output",
-        {&arguments->output, exported},
-        "the .onnx file to write; .safetensors or .npz: the weights by name; DIR/: the adapter alone, as PEFT has it",
-        "FILE",
-        true},
-       {"--merge", &arguments->merge, "fold adapters into the weights beside them: the graph is the original one"},
-       {"--dtype", &arguments->dtype,
-        "store the weights as float16, bfloat16, int8 or int4; integers have a scale for each block=32 of them "
-        "[float32]",
-        "TYPE"},
-       {"--eval-data", &arguments->eval_data,
-        "with --dtype: print loss and metrics beside those of the model as trained", "PATH"},
-       {"--batch-size", {&arguments->batch_size, kCount}, "samples of --eval-data at a time [128]", "N"},
-       {"--tta",
-        {&arguments->tta, check_views},
-        "average the outputs over views of the pictures, as nodes of the graph: flip, vflip, shift(1), or several",
-        "VIEWS"},
-       {"--original-types", &arguments->original_types,
-        "weights, inputs and outputs that were float16 or bfloat16 before training are so again"}},
+      joined(
+          joined(
+              joined(
+                  {{"MODEL", &arguments->model, "a training model or a checkpoint", "FILE", true},
+                   {"-o,--output",
+                    {&arguments->output, exported},
+                    "the .onnx file to write; .safetensors or .npz: the weights by name; DIR/: the adapter alone, as "
+                    "PEFT has it",
+                    "FILE",
+                    true}},
+                  export_options(&arguments->settings)),
+              {{"--rename",
+                {&arguments->rename, check_renaming},
+                "names of weights or adapters in their file: 'm.*=*' takes away the 'm.' of a module that was wrapped",
+                "FROM=TO"},
+               {"--eval-data", &arguments->eval_data,
+                "with --dtype: print loss and metrics beside those of the model as trained", "PATH"},
+               {"--batch-size", {&arguments->batch_size, kCount}, "samples of --eval-data at a time [128]", "N"}}),
+          data_options(&arguments->reading)),
       [arguments] { return run(*arguments); }};
 }
 

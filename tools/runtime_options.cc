@@ -46,14 +46,6 @@ CommandOption links_option(std::string* folder) {
   return {"--allow-links", folder, "the model's data files may be links that lead into this folder", "DIR"};
 }
 
-void check_views(const std::string& text) {
-  try {
-    parse_views(text);
-  } catch (const Error& error) {
-    throw UsageError(error.what());
-  }
-}
-
 CommandOption tta_option(RuntimeOptions* runtime) {
   return {
       "--tta",

@@ -36,8 +36,7 @@ CommandOption preprocess_option(std::string* steps);
 // --allow-links, which the command adds to every subcommand that does not pass it on itself.
 CommandOption links_option(std::string* folder);
 
-// --tta of the subcommands that evaluate or predict, and its check.
-void check_views(const std::string& text);
+// --tta of the subcommands that evaluate or predict.
 CommandOption tta_option(RuntimeOptions* runtime);
 
 // --device.

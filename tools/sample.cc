@@ -2,6 +2,7 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/tokens.h"
 #include "runtime/generation/generate.h"
 #include "runtime/session.h"
 #include "runtime/training/checkpoint.h"
@@ -73,7 +74,7 @@ int run(const SampleArguments& arguments) {
   const bool ids = arguments.ids || !arguments.prompt_ids.empty();
   Session session(in_precision(load_any_model(arguments.model), "float32"), session_options(arguments.runtime));
   const int64_t vocabulary = vocabulary_of(session);
-  if (!ids && vocabulary > kBytes) {
+  if (!ids && vocabulary > kMostOfBytes) {
     throw UsageError(concat(arguments.model, " tells ", vocabulary,
                             " tokens apart, so they are no bytes: give the prompt "
                             "as --prompt-ids, or use generate() in Python with a tokenizer"));

@@ -4,7 +4,7 @@ dense features, a row of each of three tables, and whether there was a click."""
 import numpy as np
 import same
 import torch
-import zoo
+import networks
 from torch import nn
 
 ROWS = 5000  # of each table
@@ -12,7 +12,7 @@ ROWS = 5000  # of each table
 
 def network(sparse=False):
     """`sparse`: the gradients of the tables are torch.sparse tensors."""
-    module = zoo.Dlrm(tables=3, rows=ROWS, bottom=[5, 16, 8], top=[16, 8])
+    module = networks.Dlrm(tables=3, rows=ROWS, bottom=[5, 16, 8], top=[16, 8])
     for part in module.modules():
         if isinstance(part, nn.Embedding):
             part.sparse = sparse

@@ -132,6 +132,13 @@ onnx_train_status onnx_train_model_build_for_data(const onnx_train_model* forwar
                                                   onnx_train_model** training, const char** note);
 /* The inference model alone: no training entry points, no state but the weights. */
 onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx_train_model** inference);
+/* The same with options of the command `onnx-train export`: "merge", "dtype", "tta", "original-types". Fails with
+ * ONNX_TRAIN_FILE where an option has nothing to do, as "merge" without adapters. */
+onnx_train_status onnx_train_model_export_with(const onnx_train_model* training, const onnx_train_option* options,
+                                               size_t count, onnx_train_model** inference);
+/* Writes the adapters of a training model, and the other weights that it trains, into `folder` as PEFT has them:
+ * adapter_config.json and adapter_model.safetensors. The folder is made if it is not there. */
+onnx_train_status onnx_train_model_save_adapter(const onnx_train_model* training, const char* folder);
 /* One entry point as a plain ONNX model: each state is an input, its next value an output. */
 onnx_train_status onnx_train_model_flatten(const onnx_train_model* training, const char* entry,
                                            onnx_train_model** flat);
@@ -148,6 +155,23 @@ onnx_train_status onnx_train_model_flatten(const onnx_train_model* training, con
 onnx_train_status onnx_train_model_differentiate(const onnx_train_model* forward, const onnx_train_option* options,
                                                  size_t count, onnx_train_model** forward_pass,
                                                  onnx_train_model** backward_pass);
+
+/* A derivative of a forward model as a model with the one entry point "predict". y: the float outputs, w: the weights
+ * and float inputs, J: dy/dw. `kind`:
+ *
+ * - "outputs": none, the outputs alone.
+ * - "gradient": of the loss, by each w.
+ * - "vjp": u^T J by each w. Inputs of the role "dy" are u, one for each output.
+ * - "jvp": J v for each y. Inputs of the role "direction" are v, one for each w.
+ * - "hvp": the loss's Hessian times v, for each w, likewise.
+ *
+ * Results have the roles "gradient" (of a w) and "derivative" (of an output, or of a w for "hvp"). Weights and states
+ * are inputs with defaults, outputs have the role "output", as those of a forward pass have. `loss` may be null, or a
+ * model in the place of the option "loss". Options: those of onnx_train_model_differentiate, and "loss". Fails with
+ * ONNX_TRAIN_FILE where a node cannot be differentiated, for "jvp" and "hvp" twice. */
+onnx_train_status onnx_train_model_derivative(const onnx_train_model* forward, const char* kind,
+                                              const onnx_train_model* loss, const onnx_train_option* options,
+                                              size_t count, onnx_train_model** derivative);
 
 /* A copy of a model with other weights: `tensors` by the names of initializers, in the shapes of the model's. Floats
  * are converted to the float type of the weight, integers to its integer type; all else is ONNX_TRAIN_DATA. So is
@@ -170,7 +194,8 @@ typedef struct onnx_train_finding {
 onnx_train_status onnx_train_model_check(const onnx_train_model* forward, const onnx_train_option* options,
                                          size_t count, onnx_train_report** report);
 void onnx_train_report_free(onnx_train_report* report);
-/* What the command prints. The strings and findings of a report live as long as the report. */
+/* What the command prints. The strings and findings of a report live as long as the report; of a null report they are
+ * empty. */
 const char* onnx_train_report_text(const onnx_train_report* report);
 /* The expression of the loss that the model was tried with. */
 const char* onnx_train_report_loss(const onnx_train_report* report);
@@ -295,7 +320,15 @@ onnx_train_status onnx_train_session_device(onnx_train_session* session, onnx_tr
 /* Exchanges the values of a state with those of a state of the same name, type, shape and device in another session, by
  * three copies through memory of its size on that device. Both must be idle. */
 onnx_train_status onnx_train_session_swap(onnx_train_session* session, onnx_train_session* other, const char* name);
-/* Draws the whole state anew, if the model was built to. */
+/* Reads an adapter in PEFT's format, for a model with adapters of the same kind ("lora", "ia3" or "adapter" of
+ * onnx_train_model_build), and keeps it in the session as `name`; one of this name is replaced. Weights that were
+ * trained besides the adapter are part of it. */
+onnx_train_status onnx_train_session_load_adapter(onnx_train_session* session, const char* name, const char* folder);
+/* Gives the states the values of the adapter of this name: the next run has them. Nothing is planned or built anew.
+ * What the states held is gone, unless it was saved. */
+onnx_train_status onnx_train_session_set_adapter(onnx_train_session* session, const char* name);
+/* Begins anew: the weights are drawn if the model was built with the option "init", else kept; the optimizer's state
+ * and the number of steps are those of the start in both cases. */
 onnx_train_status onnx_train_session_initialize(onnx_train_session* session, uint64_t seed);
 
 /* The training model with the present state: save it for a checkpoint, export it for inference. */
@@ -315,8 +348,9 @@ typedef struct onnx_train_dataset onnx_train_dataset;
 onnx_train_status onnx_train_dataset_open(const char* path, onnx_train_session* session, const char* entry,
                                           onnx_train_dataset** dataset);
 /* The same with the options of data, as of the command: "block-size", "document-end", "token-type", "missing" (mean,
- * zero or drop), "columns" ("x=a,b") and "map" ("column=input"). Where the entry point trains, the session's model
- * keeps the names of classes and categories that a table has, so that later tables are read alike. */
+ * zero or drop), "columns" ("x=a,b"), "map" ("column=input"), "on-bad-picture" (stop or skip) and "label-separator".
+ * Where the entry point trains, the session's model keeps the names of classes and categories that a table has, so that
+ * later tables are read alike. */
 onnx_train_status onnx_train_dataset_open_with(const char* path, onnx_train_session* session, const char* entry,
                                                const onnx_train_option* options, size_t count,
                                                onnx_train_dataset** dataset);
@@ -330,6 +364,12 @@ onnx_train_status onnx_train_dataset_arrays(const onnx_train_dataset* dataset, c
  * without the option "batch-size". Needs a dataset that was opened for a session. */
 onnx_train_status onnx_train_dataset_size(const onnx_train_dataset* dataset, int64_t batch_size, int64_t* samples,
                                           int64_t* batches);
+
+/* The rows of `samples` samples on which onnx_train_fit trains and evaluates with the same options: "limit",
+ * "val-split", "folds", "fold" and "seed". Both in ascending order; each place has room for `samples` numbers. For
+ * metrics of the program's own on what was held out. */
+onnx_train_status onnx_train_split(int64_t samples, const onnx_train_option* options, size_t count, int64_t* training,
+                                   size_t* num_training, int64_t* evaluation, size_t* num_evaluation);
 
 /* ---- Training: the loop of the command `onnx-train fit` over data of the program */
 

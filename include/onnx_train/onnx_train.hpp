@@ -63,8 +63,17 @@ class Input {
   Input(std::string name, std::vector<int64_t> shape, const T* data, onnx_train_memory memory = ONNX_TRAIN_HOST_MEMORY)
       : Input(std::move(name), type_of<T>(), std::move(shape), data, memory) {}
   template <typename T>
+  // Throws Error unless there are as many elements as the shape says.
   Input(std::string name, std::vector<int64_t> shape, const std::vector<T>& data)
-      : Input(std::move(name), std::move(shape), data.data()) {}
+      : Input(std::move(name), std::move(shape), data.data()) {
+    double elements = 1;  // a product of int64_t may overflow
+    for (const int64_t size : shape_) elements *= static_cast<double>(size);
+    if (elements == static_cast<double>(data.size())) return;
+    std::string sizes;
+    for (const int64_t size : shape_) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+    throw Error(ONNX_TRAIN_DATA,
+                "input '" + name_ + "' has the shape [" + sizes + "] and " + std::to_string(data.size()) + " elements");
+  }
   // A scalar, which is copied: {"learning_rate", 1e-3f}.
   template <typename T, typename = std::enable_if_t<std::is_arithmetic_v<T>>>
   Input(std::string name, T value) : Input(std::move(name), type_of<T>(), {}, nullptr) {
@@ -162,6 +171,19 @@ inline double learning_rate(int64_t step, const Options& options) {
   return rate;
 }
 
+// The rows on which a training with these options trains, and those on which it evaluates: onnx_train_split.
+inline std::pair<std::vector<int64_t>, std::vector<int64_t>> split(int64_t samples, const Options& options) {
+  const auto views = detail::views(options);
+  const auto room = static_cast<size_t>(samples < 0 ? 0 : samples);
+  std::vector<int64_t> training(room), evaluation(room);
+  size_t num_training = 0, num_evaluation = 0;
+  check(onnx_train_split(samples, views.data(), views.size(), training.data(), &num_training, evaluation.data(),
+                         &num_evaluation));
+  training.resize(num_training);
+  evaluation.resize(num_evaluation);
+  return {training, evaluation};
+}
+
 // What was found in a model: an obstacle to its training, or something worth knowing.
 struct Finding {
   std::string subject, what, advice;
@@ -212,6 +234,20 @@ class Model {
   Report check(const Options& options = {}) const;
   // For programs with a loss and an optimizer of their own: onnx_train_model_differentiate.
   Passes differentiate(const Options& options = {}) const;
+  // "outputs", "gradient", "vjp", "jvp" or "hvp" as a model: onnx_train_model_derivative.
+  Model derivative(const std::string& kind, const Options& options = {}) const {
+    const auto views = detail::views(options);
+    return made([&](onnx_train_model** model) {
+      return onnx_train_model_derivative(get(), kind.c_str(), nullptr, views.data(), views.size(), model);
+    });
+  }
+  // The same of a loss that is a model.
+  Model derivative(const std::string& kind, const Model& loss, const Options& options = {}) const {
+    const auto views = detail::views(options);
+    return made([&](onnx_train_model** model) {
+      return onnx_train_model_derivative(get(), kind.c_str(), loss.get(), views.data(), views.size(), model);
+    });
+  }
   // A copy with other weights, by the names of initializers. `strict`: a name that the model does not have is an error.
   Model with_weights(const std::vector<Input>& weights, bool strict = true) const {
     const auto views = detail::views(weights);
@@ -221,6 +257,17 @@ class Model {
   }
   Model export_inference() const {
     return made([&](onnx_train_model** model) { return onnx_train_model_export(get(), model); });
+  }
+  // With options as of the command `onnx-train export`: {{"merge", "true"}}, {{"dtype", "int8"}}.
+  Model export_inference(const Options& options) const {
+    const auto views = detail::views(options);
+    return made([&](onnx_train_model** model) {
+      return onnx_train_model_export_with(get(), views.data(), views.size(), model);
+    });
+  }
+  // Writes the adapters in PEFT's format: onnx_train_model_save_adapter.
+  void save_adapter(const std::string& folder) const {
+    onnx_train::check(onnx_train_model_save_adapter(get(), folder.c_str()));
   }
   Model flatten(const std::string& entry) const {
     return made([&](onnx_train_model** model) { return onnx_train_model_flatten(get(), entry.c_str(), model); });
@@ -416,6 +463,11 @@ class Session {
   void swap(const std::string& name, Session& other) {  // NOLINT(bugprone-exception-escape): no std::swap
     check(onnx_train_session_swap(handle_.get(), other.handle_.get(), name.c_str()));
   }
+  // An adapter in PEFT's format under a name, and its values as those of the states.
+  void load_adapter(const std::string& name, const std::string& folder) {
+    check(onnx_train_session_load_adapter(handle_.get(), name.c_str(), folder.c_str()));
+  }
+  void set_adapter(const std::string& name) { check(onnx_train_session_set_adapter(handle_.get(), name.c_str())); }
   void initialize(uint64_t seed) { check(onnx_train_session_initialize(handle_.get(), seed)); }
   // The training model with the present state.
   Model model() const {

@@ -58,7 +58,8 @@ class CpuDevice : public Device {
                                       cpu::optimizer_kernels(),         cpu::random_kernels(),
                                       cpu::recurrent_kernels(),         cpu::fused_kernels(),
                                       cpu::sparse_update_kernels(),     cpu::attention_kernels(),
-                                      cpu::resampling_kernels()}) {}
+                                      cpu::resampling_kernels(),        cpu::collective_kernels(),
+                                      cpu::sampling_kernels(),          cpu::determinant_kernels()}) {}
 
   std::string name() const override { return "cpu"; }
   std::string description() const override {

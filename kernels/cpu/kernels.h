@@ -11,6 +11,7 @@ namespace onnx_train::cpu {
 std::vector<Kernel> elementwise_kernels();             // elementwise.cc: the rows of kernels/elementwise.h
 std::vector<Kernel> softmax_kernels();                 // softmax.cc: Softmax, LogSoftmax, Hardmax, their gradients
 std::vector<Kernel> product_kernels();                 // products.cc: MatMul, Gemm
+std::vector<Kernel> determinant_kernels();             // determinant.cc: Det
 std::vector<Kernel> convolution_kernels();             // convolutions.cc: Conv, ConvTranspose, their gradients
 std::vector<Kernel> pooling_kernels();                 // pooling.cc
 std::vector<Kernel> normalization_kernels();           // normalization.cc
@@ -25,6 +26,8 @@ std::vector<Kernel> loss_kernels();                    // losses.cc
 std::vector<Kernel> optimizer_kernels();               // updates.cc
 std::vector<Kernel> sparse_update_kernels();           // sparse_updates.cc
 std::vector<Kernel> random_kernels();                  // random.cc
+std::vector<Kernel> collective_kernels();              // collectives.cc: AllReduce, AllGather
+std::vector<Kernel> sampling_kernels();                // sampling.cc: GridSample, RoiAlign, ...
 std::vector<Kernel> fused_kernels();                   // fused.cc: fusion regions
 
 }  // namespace onnx_train::cpu

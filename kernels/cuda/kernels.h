@@ -10,6 +10,7 @@ namespace onnx_train::cuda {
 std::vector<Kernel> attention_kernels();
 std::vector<Kernel> cast_kernels();
 std::vector<Kernel> convolution_kernels();
+std::vector<Kernel> determinant_kernels();
 std::vector<Kernel> elementwise_kernels();
 std::vector<Kernel> gather_kernels();
 std::vector<Kernel> movement_kernels();
@@ -23,6 +24,7 @@ std::vector<Kernel> generator_kernels();
 std::vector<Kernel> lookup_kernels();
 std::vector<Kernel> pad_trilu_reverse_kernels();
 std::vector<Kernel> resampling_kernels();
+std::vector<Kernel> sampling_kernels();
 std::vector<Kernel> scan_kernels();
 std::vector<Kernel> extremum_kernels();
 std::vector<Kernel> top_k_kernels();

@@ -6,9 +6,9 @@ namespace onnx_train {
 
 const std::vector<const FunctionRow*>& lowering_function_rows() {
   static const std::vector<const FunctionRow*> all = [] {
-    static std::vector<std::vector<FunctionRow>> families = {lowered_product_functions(), channels_last_functions(),
-                                                             batch_normalization_functions(),
-                                                             block_attention_functions(), embedding_functions()};
+    static std::vector<std::vector<FunctionRow>> families = {
+        lowered_product_functions(), channels_last_functions(), batch_normalization_functions(),
+        block_attention_functions(), embedding_functions(),     selection_functions()};
     std::vector<const FunctionRow*> rows;
     for (const auto& family : families) {
       for (const FunctionRow& row : family) rows.push_back(&row);

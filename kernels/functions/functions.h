@@ -26,6 +26,7 @@ std::vector<FunctionRow> channels_last_functions();        // channels_last.cc: 
 std::vector<FunctionRow> batch_normalization_functions();  // batch_normalization.cc
 std::vector<FunctionRow> block_attention_functions();      // attention.cc
 std::vector<FunctionRow> embedding_functions();            // embeddings.cc
+std::vector<FunctionRow> selection_functions();            // selections.cc
 
 // Returns float convolutions, channels first or last (channels_last.cc), from which products.cc makes its rows.
 std::vector<FunctionRow> convolution_layouts();

@@ -1,5 +1,6 @@
 #include "kernels/geometry/losses.h"
 
+#include "kernels/geometry/indexing/indexing.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -30,10 +31,7 @@ void CrossEntropySpec::check_size(const NodeSpec& spec, int input, int64_t wante
 }
 
 std::function<std::string(const Fault&)> CrossEntropySpec::explain() const {
-  return [classes = classes](const Fault& fault) {
-    return concat("label ", fault.value, " at position ", fault.position, " is outside the ", classes, " classes 0 to ",
-                  classes - 1, "; correct the labels, or name it ignore_index if such positions do not count");
-  };
+  return [classes = classes](const Fault& fault) { return not_a_class(fault.value, fault.position, classes); };
 }
 
 bool is_label(DType dtype) { return dtype == DType::kInt64 || dtype == DType::kInt32; }

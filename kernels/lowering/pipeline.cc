@@ -7,6 +7,7 @@
 #include "kernels/lowering/attention/block_attention.h"
 #include "kernels/lowering/canonical/control_flow.h"
 #include "kernels/lowering/canonical/quantization.h"
+#include "kernels/lowering/canonical/segments.h"
 #include "kernels/lowering/canonical/sequences_first.h"
 #include "kernels/lowering/memory/recompute.h"
 #include "kernels/lowering/updates/updates.h"
@@ -35,6 +36,12 @@ LoweringRun unfolds(F pass) {
 
 // Folding again only after `unfolds` saves time: it infers every node, which is half of the planning time.
 bool fold_again(Model& model, Lowering& l) { return l.is_unfolded && fold_constants(model); }
+
+bool cut_open(Model& model, Lowering& l) {
+  if (!has_open_shapes(*model.graph)) return false;
+  if (l.is_unfolded) fold_constants(model);
+  return cut_segments(model);
+}
 
 bool lay_channels_last(Model& model, Lowering& l) { return channels_last(model, l.traits.takes_channels_last); }
 
@@ -77,8 +84,11 @@ const std::vector<LoweringPass>& lowering_table() {
       // share_recurrent_steps comes first: expanded bodies of a recurrence and of its training form look alike.
       {"expand_functions", "canonical", {"share_recurrent_steps"}, every_plan, unfolds(expand_functions)},
       {"expand_quantization", "canonical", {"expand_functions"}, every_plan, unfolds(expand_quantization)},
-      {"expand_control_flow", "canonical", {"expand_functions"}, every_plan, unfolds(expand_for_device)},
+      {"cut_segments", "canonical", {"expand_functions"}, every_plan, unfolds(cut_open)},
+      {"expand_control_flow", "canonical", {"cut_segments"}, every_plan, unfolds(expand_for_device)},
       {"fold_constants", "canonical", {"expand_control_flow"}, every_plan, fold_again},
+      // Steps of a Scan that was unrolled, and branches that were chosen from, may have such shapes.
+      {"cut_segments", "canonical", {"expand_control_flow"}, every_plan, cut_open},
       {"remove_dead_nodes", "canonical", {"fold_constants"}, every_plan, remove_dead_nodes},
       {"share_scalars", "canonical", {"fold_constants"}, by_default, share_scalars},
       {"drop_zero_biases", "canonical", {"fold_constants"}, by_default, drop_zero_biases},

@@ -50,7 +50,11 @@ Marks<Node> last_layers(const Model& model, const std::vector<LinearLayer>& laye
 class AdapterInsertion {
  public:
   AdapterInsertion(Model* model, const AdapterSpec& spec, uint64_t seed)
-      : model_(*model), graph_(*model->graph), spec_(spec), seed_(seed), layers_(LinearLayers(*model).all()) {}
+      : model_(*model),
+        graph_(*model->graph),
+        spec_(spec),
+        seed_(seed),
+        layers_(LinearLayers(*model, /*integers=*/true).all()) {}
 
   void run() {
     if (has_adapters(model_)) {
@@ -176,7 +180,7 @@ class AdapterInsertion {
     Builder& b = *builder;
     b.set_name(layer.module + "/dora");
     Value* result = layer.result();
-    const Tensor initial = magnitude_of(layer, contents_of(*layer.weight));
+    const Tensor initial = magnitude_of(layer, weight_of(layer));
     const Var magnitude = b.var(parameter(layer, parts::kMagnitude, "", initial));
     Var ratio = magnitude / call(b, "StopGradient", {norm_with(&b, layer, down, up)});
     if (layer.is_convolution()) ratio = over_places(&b, layer, ratio);

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <unordered_set>
 
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/adapter_records.h"
+#include "onnx_passes/adapt/file_names.h"
 #include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
@@ -36,8 +38,47 @@ bool is_new_head(const Model& model, const std::string& name) {
   return !model.metadata(std::string(kHeadRecord) + name).empty();
 }
 
-void assign_all(Model* model, const Arrays& arrays, const std::string& source, bool whole) {
+// The arrays by the names that their weights have in the model; `how` says what was done to the names.
+Arrays named_as_model(const Graph& graph, const Arrays& arrays, const std::string& source, std::string* how) {
+  std::vector<std::string> names;
+  for (const auto& [name, array] : arrays) names.push_back(name);
+  const NamePrefix prefix = common_prefix(weight_names(graph), names);
+  Arrays named;
+  for (const auto& [name, array] : arrays) named[prefix.apply(name)] = array;
+  if (!prefix.empty()) *how = concat(", ", prefix.text());
+  join_tied(graph, source, &named);
+  return named;
+}
+
+// Whether an embedding and another layer read the weight.
+bool is_tied(const Value& weight) {
+  const auto looks_up = [](const Use& use) { return use.node->is("Gather"); };
+  return weight.uses().size() > 1 && std::any_of(weight.uses().begin(), weight.uses().end(), looks_up) &&
+         !std::all_of(weight.uses().begin(), weight.uses().end(), looks_up);
+}
+
+// The name of a tied weight that the file has under its other one, which no file of a model tells: if the one such
+// weight of the model without an array and one array without a weight have one shape, they are the same.
+void match_tied(const Graph& graph, Arrays* arrays, std::string* how) {
+  std::vector<const Value*> left;
+  for (const Value* value : graph.initializers()) {
+    if (is_tied(*value) && !value->is_constant() && !arrays->count(value->name())) left.push_back(value);
+  }
+  std::vector<std::string> unknown;
+  for (const auto& [name, array] : *arrays) {
+    if (!graph.find(name) && left.size() == 1 && array.shape() == left[0]->type().shape()) unknown.push_back(name);
+  }
+  if (left.size() != 1 || unknown.size() != 1) return;
+  *how += concat("; '", left[0]->name(), "', which an embedding and a layer share, is its '", unknown[0], "'");
+  (*arrays)[left[0]->name()] = arrays->at(unknown[0]);
+  arrays->erase(unknown[0]);
+}
+
+void assign_all(Model* model, const Arrays& given, const std::string& source, bool whole) {
   Graph& graph = *model->graph;
+  std::string how;
+  Arrays arrays = named_as_model(graph, given, source, &how);
+  if (whole) match_tied(graph, &arrays, &how);
   std::vector<std::string> unknown, kept;
   std::unordered_set<const Value*> assigned;
   for (const auto& [name, array] : arrays) {
@@ -62,7 +103,7 @@ void assign_all(Model* model, const Arrays& arrays, const std::string& source, b
             unknown.empty() ? "none" : "", "; the model has ", listed(left), ": `onnx-train show` lists them");
   }
   add_adapted_note(model,
-                   concat("weights: ", assigned.size(), " tensors from ", source,
+                   concat("weights: ", assigned.size(), " tensors from ", source, how,
                           unknown.empty() ? "" : concat("; not in the model: ", listed(unknown)),
                           kept.empty() ? "" : concat("; of another shape than the new head, left out: ", listed(kept)),
                           left.empty() || !whole ? "" : concat("; not in the file, as they were: ", listed(left))));

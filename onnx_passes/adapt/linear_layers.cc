@@ -8,23 +8,22 @@
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/tables.h"
+#include "onnx_passes/quantization/import_qdq.h"
 #include "onnx_passes/training/liveness.h"
+#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
 namespace {
 
-// The module of a node that PyTorch's older exporter named after its scope: "layers.0.q" of "/layers.0/q/MatMul".
-std::string module_of_scope(const std::string& node) {
-  const size_t last = node.rfind('/');
-  if (!node.starts_with('/') || last == 0) return "";
-  std::string module = node.substr(1, last - 1);
-  std::replace(module.begin(), module.end(), '/', '.');
-  return module;
-}
-
-// That exporter calls a weight that it has transposed "onnx::MatMul_123".
+// PyTorch's older exporter calls a weight that it has transposed "onnx::MatMul_123".
 std::string name_of_module(const Value& weight, const Node& node) {
+  if (const Value* stored = weight.producer() ? stored_weight(*weight.producer()) : nullptr) {
+    const std::vector<std::string> names = other_names(*stored);
+    const std::string scope = stored->name().starts_with("onnx::") ? module_of_scope(node.name()) : "";
+    return !scope.empty() ? scope : module_of(names.empty() ? weight.name() : names[0]);
+  }
   const std::string scope = weight.name().starts_with("onnx::") ? module_of_scope(node.name()) : "";
   return scope.empty() ? module_of(weight.name()) : scope;
 }
@@ -58,7 +57,7 @@ double LinearLayer::fan_in() const {
   return static_cast<double>(num_elements(weight->type().shape())) / static_cast<double>(std::max<int64_t>(out(), 1));
 }
 
-LinearLayers::LinearLayers(const Model& model) : graph_(model.graph.get()) {
+LinearLayers::LinearLayers(const Model& model, bool integers) : graph_(model.graph.get()), integers_(integers) {
   for (const auto& [name, why] : constants_of(model)) constants_.insert(name);
 }
 
@@ -74,7 +73,8 @@ std::optional<LinearLayer> LinearLayers::of(Node* node) const {
     transposed = !transposed;
   }
   const Value& weight = *layer.weight;
-  if (!weight.is_initializer() || &weight.graph() != graph_) return std::nullopt;
+  const bool is_stored = integers_ && weight.producer() && stored_weight(*weight.producer());
+  if ((!weight.is_initializer() && !is_stored) || &weight.graph() != graph_) return std::nullopt;
   if (!is_float(weight.dtype()) || !weight.type().is_static() || constants_.count(weight.name())) return std::nullopt;
   const bool right_rank = convolution ? weight.rank() > 2 : weight.rank() == 2;
   if (!right_rank || num_elements(weight.type().shape()) == 0 || node->attr("transA", 0) != 0) return std::nullopt;
@@ -140,6 +140,13 @@ LinearLayer find_head(const Model& model, Value* output) {
   }
   no_head("it is computed by none");
   return {};
+}
+
+Tensor weight_of(const LinearLayer& layer) {
+  const Node* producer = layer.weight->producer();
+  const Tensor numbers = producer ? dequantized(*producer) : contents_of(*layer.weight);
+  if (numbers.empty()) fail("[Adapter] the scale of the weight of ", layer.node->label(), " is not a constant");
+  return numbers;
 }
 
 std::vector<double> norms_of_outputs(const LinearLayer& layer, const Tensor& w) {

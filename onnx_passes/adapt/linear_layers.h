@@ -16,7 +16,7 @@ namespace onnx_train {
 
 struct LinearLayer {
   Node* node = nullptr;       // MatMul, Gemm or Conv
-  Value* weight = nullptr;    // the initializer; a Transpose may be between it and the node
+  Value* weight = nullptr;    // the initializer; a Transpose may be between it and the node. Or the floats of integers
   Value* bias = nullptr;      // the initializer; null if there is none
   Node* adds_bias = nullptr;  // the Add after a MatMul; null if the node itself adds the bias
   bool out_first = false;     // the weight is [out, in, sizes..]; otherwise [in, out]
@@ -33,8 +33,9 @@ struct LinearLayer {
 
 class LinearLayers {
  public:
-  // Initializers that are recorded as constants (constants.h) are no weights.
-  explicit LinearLayers(const Model& model);
+  // Initializers that are recorded as constants (constants.h) are no weights. With `integers`, frozen weights that are
+  // stored so count, too: the weight is then what a DequantizeLinear gives.
+  explicit LinearLayers(const Model& model, bool integers = false);
 
   std::optional<LinearLayer> of(Node* node) const;
   // Those of the main graph, in order.
@@ -43,11 +44,15 @@ class LinearLayers {
  private:
   const Graph* graph_;
   std::unordered_set<std::string> constants_;
+  const bool integers_;
 };
 
 // The layer whose outputs are the classes of `output`: the last one that alone computes it. Throws Error that names the
 // node which is in the way.
 LinearLayer find_head(const Model& model, Value* output);
+
+// The numbers of the layer's weight.
+Tensor weight_of(const LinearLayer& layer);
 
 // Calls f(index, output, input) for each element of the layer's weight.
 template <typename F>

@@ -69,6 +69,12 @@ void tie_pair(Model* model, const std::string& pair) {
   for (const std::string& other : names) tied = add_other_name(tied, other);
 }
 
+// What reads a weight: the node that reads its transpose, if one alone does.
+const Node& reader_of(const Use& use) {
+  const Value* moved = use.node->is("Transpose") ? use.node->output() : nullptr;
+  return moved && moved->uses().size() == 1 ? *moved->uses()[0].node : *use.node;
+}
+
 void untie_one(Model* model, const std::string& name) {
   Graph& graph = *model->graph;
   Value* const weight = weight_named(graph, name, "--untie");
@@ -81,7 +87,9 @@ void untie_one(Model* model, const std::string& name) {
   const auto constant = constants.find(weight->name());
   std::string made;
   for (size_t i = 1; i < uses.size(); ++i) {
-    const std::string copy_name = graph.unique_name(concat(weight->name(), "/", i + 1));
+    const std::string told = name_at_reader(*weight, reader_of(uses[i]));
+    const std::string copy_name =
+        !told.empty() && !graph.find(told) ? told : graph.unique_name(concat(weight->name(), "/", i + 1));
     Value* copy = graph.add_initializer(copy_name, weight->shared_initializer());
     copy->set_type(weight->type());
     if (constant != constants.end()) model->set_metadata(concat(kConstantRecord, copy_name), constant->second);
@@ -89,6 +97,18 @@ void untie_one(Model* model, const std::string& name) {
     made += concat(i == 1 ? "" : ", ", "'", copy_name, "'");
   }
   add_adapted_note(model, concat("untied: '", weight->name(), "' and ", made));
+}
+
+// A name as it is; of a pattern those that several nodes read.
+std::vector<std::string> names_to_untie(const Graph& graph, const std::string& name) {
+  if (name.find('*') == std::string::npos) return {name};
+  std::vector<std::string> shared;
+  for (const Value* value : graph.initializers()) {
+    if (is_float(value->dtype()) && !value->is_constant() && value->uses().size() > 1 && matches(name, value->name()))
+      shared.push_back(value->name());
+  }
+  if (shared.empty()) fail_as(ErrorCode::kUsage, "--untie '", name, "' matches no weight that several nodes read");
+  return shared;
 }
 
 }  // namespace
@@ -102,7 +122,9 @@ Pass tie(const std::vector<std::string>& pairs) {
 
 Pass untie(const std::vector<std::string>& names) {
   return {"untie", [names](Model& model) {
-            for (const std::string& name : names) untie_one(&model, name);
+            for (const std::string& name : names) {
+              for (const std::string& each : names_to_untie(*model.graph, name)) untie_one(&model, each);
+            }
             return true;
           }};
 }

@@ -17,6 +17,10 @@ std::vector<FunctionRow> quantized_update_functions();  // quantized_updates.cc:
 std::vector<FunctionRow> recurrent_functions();         // recurrent.cc: LSTM, GRU and RNN in training
 std::vector<FunctionRow> quantization_functions();      // quantization.cc: rounding to integers
 std::vector<FunctionRow> resampling_functions();        // resampling.cc: the gradient of Resize
+std::vector<FunctionRow> sampling_functions();          // sampling.cc: interpolated images
+std::vector<FunctionRow> determinant_functions();       // determinant.cc: the gradient of Det
+std::vector<FunctionRow> scan_functions();              // scans.cc: a recurrence along an axis
+std::vector<FunctionRow> region_functions();            // regions.cc: the gradients of RoiAlign, MaxRoiPool
 
 FunctionRow function(const char* op, const char* text) {
   return {op, [text](const FunctionCall&) { return FunctionText{text, ""}; }};
@@ -33,8 +37,13 @@ const std::vector<const FunctionRow*>& function_rows() {
         update_functions(),
         random_functions(),
         precision_functions(),
+        collective_functions(),
         recurrent_functions(),
         resampling_functions(),
+        sampling_functions(),
+        determinant_functions(),
+        region_functions(),
+        scan_functions(),
         adaptive_update_functions(),
         layerwise_update_functions(),
         quantization_functions(),

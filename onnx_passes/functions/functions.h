@@ -59,5 +59,6 @@ std::vector<FunctionRow> loss_functions();           // losses.cc
 std::vector<FunctionRow> update_functions();         // updates.cc
 std::vector<FunctionRow> random_functions();         // random.cc: Philox streams, Dropout, initial weights
 std::vector<FunctionRow> precision_functions();      // precision.cc: rounding to 16 bits
+std::vector<FunctionRow> collective_functions();     // collectives.cc: what ranks compute together
 
 }  // namespace onnx_train

@@ -1,3 +1,4 @@
+#include "onnx_passes/functions/class_index.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
@@ -48,19 +49,46 @@ std::string smoothing_lines(const Variant& v) {
   return text + concat("column = Constant <value_ints = [", column, "]> ()\nclass_weight = Reshape (weight, column)\n");
 }
 
+// The label as an index, 0 where it is ignored. What is no class is moved outside of every axis (class_index.h).
+std::string class_index() {
+  return concat(R"(
+ClassIndex <axis: int = 1, ignore_index: int = -100> (labels, logits) => (index) {
+    axis = Constant <value_int: int = @axis> ()
+    ignore_index = Constant <value_int: int = @ignore_index> ()
+    first_class = Constant <value_int = 0> ()
+    sizes = Shape (logits)
+    classes = Gather (sizes, axis)
+    label = Cast <to = 7> (labels)
+    ignored = Equal (label, ignore_index)
+    is_below = Less (label, first_class)
+    is_above = GreaterOrEqual (label, classes)
+    is_none = Or (is_below, is_above)
+    least = Constant <value_int = )",
+                kNoClass / 2, R"(> ()
+    most = Constant <value_int = )",
+                -kNoClass / 2, R"(> ()
+    distance = Constant <value_int = )",
+                kNoClass, R"(> ()
+    limited = Clip (label, least, most)
+    moved = Add (limited, distance)
+    refused = Where (is_none, moved, label)
+    index = Where (ignored, first_class, refused)
+}
+)");
+}
+
 // What loss and gradient have in common. `counted` is the weight of each position: that of its class, 0 where it is
 // ignored.
 std::string common_lines(const Variant& v) {
   std::string text = concat("axes = Constant <value_ints = [", v.axis, "]> ()\n") + R"(
     ignore_index = Constant <value_int: int = @ignore_index> ()
-    first_class = Constant <value_int = 0> ()
     zero_float = Constant <value_float = 0.0> ()
     zero = CastLike (zero_float, logits)
     one_float = Constant <value_float = 1.0> ()
     one = CastLike (one_float, logits)
     index = Cast <to = 7> (labels)
     ignored = Equal (index, ignore_index)
-    label = Where (ignored, first_class, index)
+    label = onnx_train.ClassIndex <axis: int = @axis, ignore_index: int = @ignore_index> (labels, logits)
     label_column = Unsqueeze (label, axes)
 )";
   text += v.weighted
@@ -116,7 +144,7 @@ FunctionText softmax_cross_entropy(const FunctionCall& call) {
   text += v.mean ? "loss_sum = Neg (log_likelihood_sum)\nmean = Div (loss_sum, divisor)\n"
                    "loss = Where (nothing, zero, mean)\n}"
                  : "loss = Neg (log_likelihood_sum)\n}";
-  return {text, v.overload()};
+  return {text, v.overload(), "ClassIndex"};
 }
 
 // dx[i, c] = dloss ((1 - s) w[yᵢ] (p[i, c] - [c = yᵢ]) + s / C (p[i, c] Σ_k w[k] - w[c]))
@@ -148,13 +176,15 @@ FunctionText softmax_cross_entropy_grad(const FunctionCall& call) {
     ignored_column = Unsqueeze (ignored, axes)
     dlogits = Where (ignored_column, zero, scaled)
 })";
-  return {text, v.overload()};
+  return {text, v.overload(), "ClassIndex"};
 }
 
 }  // namespace
 
 std::vector<FunctionRow> loss_functions() {
+  static const std::string kClassIndex = class_index();
   return {
+      function("ClassIndex", kClassIndex.c_str()),
       {"SoftmaxCrossEntropy", softmax_cross_entropy},
       {"SoftmaxCrossEntropyGrad", softmax_cross_entropy_grad},
       function("StopGradient", "StopGradient (x) => (y) { y = Identity (x) }"),

@@ -140,6 +140,29 @@ constexpr const char* kMovingAverage = R"(MovingAverage <decay> (average, w, ste
     next_average = Where (is_first, w, moved)
 })";
 
+// a' = w before step start; a + (w - a) / (k + 1) where k = (step - start) / every is whole; else a: the mean of the
+// weights after the steps start, start + every, ..        as torch.optim.swa_utils.AveragedModel, which is updated at
+// these steps
+constexpr const char* kMeanOfWeights = R"(MeanOfWeights <start, every> (average, w, step) => (next_average) {
+    start_step = Constant <value: tensor = @start> ()
+    period = Constant <value: tensor = @every> ()
+    since = Sub (step, start_step)
+    zero = Constant <value = int64 {0}> ()
+    one = Constant <value = int64 {1}> ()
+    remainder = Mod (since, period)
+    is_due = Equal (remainder, zero)
+    before = Div (since, period)
+    count_int = Add (before, one)
+    least_count = Max (count_int, one)
+    count = CastLike (least_count, w)
+    distance = Sub (w, average)
+    change = Div (distance, count)
+    moved = Add (average, change)
+    kept = Where (is_due, moved, average)
+    is_early = Less (since, zero)
+    next_average = Where (is_early, w, kept)
+})";
+
 // norm = √(Σᵢ Σ gᵢ²), in float32, or in float64 where a gradient is.
 FunctionText global_norm(const FunctionCall& call) {
   DType dtype = DType::kFloat;
@@ -164,7 +187,8 @@ std::vector<FunctionRow> update_functions() {
           {"Adam", adam},
           {"AdamW", adamw},
           {"GlobalNorm", global_norm},
-          function("MovingAverage", kMovingAverage)};
+          function("MovingAverage", kMovingAverage),
+          function("MeanOfWeights", kMeanOfWeights)};
 }
 
 }  // namespace onnx_train

@@ -15,6 +15,7 @@ namespace onnx_train {
 std::vector<GradientRule> recurrent_rules();     // recurrent.cc: LSTM, GRU, RNN
 std::vector<GradientRule> quantization_rules();  // quantization.cc: rounding to integers
 std::vector<GradientRule> resampling_rules();    // resampling.cc: Resize
+std::vector<GradientRule> sampling_rules();      // sampling.cc: GridSample, DeformConv, regions
 
 void Grad::refuse(const std::string& reason) const { fail("[AddGradients] ", node_->label(), ": ", reason); }
 
@@ -43,9 +44,10 @@ std::string unknown_rank(const Node& node) {
 const std::vector<const GradientRule*>& gradient_rules() {
   static const std::vector<const GradientRule*> all = [] {
     static std::vector<std::vector<GradientRule>> families = {
-        elementwise_rules(), activation_rules(), product_rules(),    convolution_rules(),  normalization_rules(),
-        reduction_rules(),   shape_rules(),      indexing_rules(),   loss_rules(),         random_rules(),
-        precision_rules(),   recurrent_rules(),  resampling_rules(), quantization_rules(), control_flow_rules(),
+        elementwise_rules(),   activation_rules(),   product_rules(),   convolution_rules(),
+        normalization_rules(), reduction_rules(),    shape_rules(),     indexing_rules(),
+        loss_rules(),          random_rules(),       precision_rules(), recurrent_rules(),
+        resampling_rules(),    quantization_rules(), sampling_rules(),  control_flow_rules(),
     };
     std::vector<const GradientRule*> rules;
     for (const auto& family : families) {
@@ -94,8 +96,8 @@ ValueSet reach(const std::vector<Node*>& order, ValueSet reached) {
     if (!depends) continue;
     for (const Value* output : node->outputs()) {
       // Integers end the path, but not those of quantization: no gradient of theirs would be lost silently.
-      const bool carries =
-          output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined || node->is("QuantizeLinear"));
+      const bool carries = output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined ||
+                                      node->is("QuantizeLinear") || computes_in_integers(*node));
       if (carries) reached.insert(output);
     }
   }
@@ -115,9 +117,10 @@ Path find_path(const std::vector<Value*>& outputs, const std::vector<Value*>& wi
   ValueSet wanted(outputs.begin(), outputs.end());  // an output depends on it
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
     Node* node = *it;
-    bool on_path = false;
+    bool on_path = false, depends = false;  // the node of a value of with_respect_to may depend on none
     for (const Value* output : node->outputs()) on_path = on_path || (wanted.count(output) && reached.count(output));
-    if (!on_path) continue;
+    for_each_input(*node, [&](const Value* v) { depends = depends || reached.count(v); });
+    if (!on_path || !depends) continue;
     path.nodes.push_back(node);
     for_each_input(*node, [&](const Value* v) {
       wanted.insert(v);
@@ -154,7 +157,7 @@ std::vector<Obstacle> obstacles_on(const Path& path) {
       if (node->subgraphs().empty()) continue;
       const std::vector<Obstacle> inside = obstacles_inside(*node, path.values);
       missing.insert(missing.end(), inside.begin(), inside.end());
-    } else if (!has_function_body(*node)) {
+    } else if (!has_function_body(*node) || computes_in_integers(*node)) {
       missing.push_back(
           {node, concat("no gradient is defined for ", node->op(), has_kernel(*node) ? "" : ", nor is a kernel"),
            missing_rule_way_out(*node)});
@@ -246,12 +249,23 @@ class Backward {
   throw Error(text);
 }
 
-// Nodes without a rule but with a body give way to their body; the body's nodes may again need that.
+// Whether the node needs its body: it has no rule, or one that takes no gradient of what needs one.
+bool needs_body(const Node& node, const Path& path) {
+  const GradientRule* rule = find_gradient_rule(node);
+  if (!rule || rule->first_kept == 0) return !rule;
+  for (int i = rule->first_kept; i < node.num_outputs(); ++i) {
+    if (path.values.count(node.output(i))) return true;
+  }
+  return false;
+}
+
+// Nodes give way to their bodies where they need them; the body's nodes may again need that.
 void inline_bodies(const std::vector<Value*>& outputs, const std::vector<Value*>& with_respect_to) {
   for (bool changed = true; changed;) {
     changed = false;
-    for (Node* node : find_path(outputs, with_respect_to).nodes) {
-      if (!find_gradient_rule(*node) && inline_function(node)) changed = true;
+    const Path path = find_path(outputs, with_respect_to);
+    for (Node* node : path.nodes) {
+      if (needs_body(*node, path) && inline_function(node)) changed = true;
     }
   }
 }

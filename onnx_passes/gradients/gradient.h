@@ -69,6 +69,10 @@ class Grad {
   std::vector<std::pair<const Value*, Var>> sent_;
 };
 
+// x, for a rule whose result is not right to be differentiated by x again: whoever does is refused with the reason,
+// "why; way out".
+Var differentiated_once(Var x, const std::string& reason);
+
 enum class Trait {
   kNone,
   kBroadcasts,  // gradients have the shape of the output; the driver sums them over the axes that were broadcast
@@ -83,6 +87,9 @@ struct GradientRule {
   // When set: "" if the rule can differentiate this node, else the reason why not and what to do. Asked before
   // anything is built, so that `check` lists every obstacle at once.
   std::function<std::string(const Node&)> obstacle = nullptr;
+  // Outputs from this one on are what the rule keeps for itself; a node of which one needs a gradient, for a gradient
+  // of the gradient, gives way to its body. 0: there are none.
+  int first_kept = 0;
 };
 
 // An obstacle of rules that need ranks: "" where all inputs of the node have one.

@@ -71,9 +71,13 @@ Gradients scatter_gradient(Grad& g, const Places& at) {
   }
   if (reduction == "add") return g.to(dy, Var(), at.gather(dy));
   if (reduction == "mul") {
+    const char* const reason =
+        "it is of the gradient of a scatter with reduction mul, which has no gradient where a factor is 0; gather the "
+        "factors and multiply them";
+    const Var data = differentiated_once(x, reason), factors = differentiated_once(u, reason);
     const auto is_zero = [](Var v) { return cast_like(equal(v, v.builder().scalar(v.dtype(), 0)), v); };
-    const Var x_zero = is_zero(x), u_zero = is_zero(u);
-    const Var x_factor = x + x_zero, u_factor = u + u_zero;  // 1 in place of 0
+    const Var x_zero = is_zero(data), u_zero = is_zero(factors);
+    const Var x_factor = data + x_zero, u_factor = factors + u_zero;  // 1 in place of 0
     const Var zeros = at.scatter(x_zero, u_zero, "add");
     const Var dy_product = dy * at.scatter(x_factor, u_factor, "mul");
     return g.to(dy_product * cast_like(equal(zeros, x_zero), x) / x_factor, Var(),
@@ -120,9 +124,8 @@ Gradients top_k_gradient(Grad& g) {
   return g.to(g.b().op("ScatterElements", {zeros_of(g.x()), indices, g.dy()}, {{"axis", axis}}));
 }
 
-// y = x where the condition holds, along an axis (of x flattened, without one)    dx = dy at these places
-Gradients compress_gradient(Grad& g) {
-  const Var taken = reshape(g.b().op("NonZero", {g.x(1)}), std::vector<int64_t>{-1});
+// The gradient of elements of x that are `taken` along the node's axis (of x flattened, without one).
+Gradients gradient_of_taken(Grad& g, Var taken) {
   if (!g.node().has_attr("axis")) {
     const Var total = reshape(size(g.x()), std::vector<int64_t>{1});
     return g.to(reshape(call(g.b(), "GatherGrad", {g.dy(), taken, total}, {{"axis", 0}}), shape_of(g.x())));
@@ -130,6 +133,16 @@ Gradients compress_gradient(Grad& g) {
   const int64_t axis = g.node().attr("axis", 0);
   const int64_t from_start = axis < 0 ? normalize_axis(axis, g.x().rank()) : axis;
   return g.to(call(g.b(), "GatherGrad", {g.dy(), taken, shape_of(g.x())}, {{"axis", from_start}}));
+}
+
+// y = x where the condition holds    dx = dy at these places
+Gradients compress_gradient(Grad& g) {
+  return gradient_of_taken(g, reshape(g.b().op("NonZero", {g.x(1)}), std::vector<int64_t>{-1}));
+}
+
+// y, indices = the distinct elements or slices of x, and where each comes first    dx = dy at these places
+Gradients unique_gradient(Grad& g) {
+  return gradient_of_taken(g, g.y(1) ? g.y(1) : g.b().like(g.node(), {g.x()}, 2)[1]);
 }
 
 }  // namespace
@@ -141,7 +154,7 @@ std::vector<GradientRule> indexing_rules() {
       {"ScatterND", scatter_nd_gradient}, {"OneHot", one_hot_gradient},
       {"TopK", top_k_gradient},           {"Compress", compress_gradient},
       {"NonZero", nullptr, Trait::kZero}, {"ArgMax", nullptr, Trait::kZero},
-      {"ArgMin", nullptr, Trait::kZero},
+      {"ArgMin", nullptr, Trait::kZero},  {"Unique", unique_gradient},
   };
 }
 

@@ -1,4 +1,5 @@
 // Gradients of products of matrices. A transposed operand is a flag of Gemm wherever the operands are matrices.
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/einsum.h"
@@ -75,8 +76,17 @@ bool spans(Var operand, const std::string& indices, char index, const Dim& size)
   return size == Dim(1) || (*operand.type().dims)[axis] != Dim(1);
 }
 
+// A letter that the equation does not have.
+char unused_letter(const std::string& equation) {
+  for (const char c : std::string_view("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")) {
+    if (equation.find(c) == std::string::npos) return c;
+  }
+  fail("an equation has no letter left for a diagonal");
+}
+
 // dx_i = einsum(dy, the other inputs) over x_i's indices. An index along which none of them spans x_i was summed on its
-// own: a vector of ones spreads the gradient over it.
+// own: a vector of ones spreads the gradient over it. Where x_i's diagonal was taken, over an index that it repeats,
+// the repeated one has a letter of its own here, and an identity matrix of both.
 Var einsum_input_gradient(const Grad& g, const Einsum& einsum, size_t i) {
   const Var x = g.x(static_cast<int>(i));
   std::vector<Var> operands = {g.dy()};
@@ -85,6 +95,15 @@ Var einsum_input_gradient(const Grad& g, const Einsum& einsum, size_t i) {
     if (j == i) continue;
     operands.push_back(g.x(static_cast<int>(j)));
     backward.inputs.push_back(einsum.inputs[j]);
+  }
+  for (size_t axis = 1; axis < backward.output.size(); ++axis) {
+    const char index = backward.output[axis];
+    if (backward.output.find(index) == axis) continue;
+    const char own = unused_letter(einsum.equation() + backward.equation());
+    backward.output[axis] = own;
+    const Var size = dim(x, static_cast<int64_t>(axis));
+    operands.push_back(g.b().op("EyeLike", {full(concat({size, size}, 0), x.dtype(), 0)}));
+    backward.inputs.push_back({index, own});
   }
   std::vector<Var> ones;
   std::vector<std::string> spread;
@@ -114,24 +133,23 @@ Gradients einsum_gradient(Grad& g) {
   return gradients;
 }
 
-std::string einsum_obstacle(const Node& node) {
-  if (std::string reason = unknown_rank(node); !reason.empty()) return reason;
-  for (const std::string& input : parse_einsum(node).inputs) {
-    for (char index : input) {
-      if (input.find(index) != input.rfind(index))
-        return concat("its equation takes a diagonal, over '", index, "'; take it with Gather before the Einsum");
-    }
-  }
-  return "";
+// y = det(x)    dx = dy cof(x)
+Gradients determinant_gradient(Grad& g) { return g.to(call(g.b(), "DetGrad", {g.dy(), g.x()})); }
+
+std::string unknown_matrix(const Node& node) {
+  const Value* x = node.input(0);
+  if (x->has_rank() && x->rank() >= 2 && x->type().dims->back().known()) return "";
+  return "the number of its matrices' rows is not known; give the model's inputs fixed sizes";
 }
 
 }  // namespace
 
 std::vector<GradientRule> product_rules() {
   return {
+      {"Det", determinant_gradient, Trait::kNone, "", unknown_matrix},
       {"MatMul", matmul_gradient, Trait::kNone, "", unknown_rank},
       {"Gemm", gemm_gradient},
-      {"Einsum", einsum_gradient, Trait::kNone, "", einsum_obstacle},
+      {"Einsum", einsum_gradient, Trait::kNone, "", unknown_rank},
   };
 }
 

@@ -167,8 +167,8 @@ std::vector<GradientRule> recurrent_rules() {
       {"GRU", gru, Trait::kNone, "", obstacle},
       {"RNN", rnn, Trait::kNone, "", obstacle},
       // What mixed precision makes of them.
-      {"LSTMTrain", lstm, Trait::kNone, kDomain, obstacle},
-      {"GRUTrain", gru, Trait::kNone, kDomain, obstacle},
+      {"LSTMTrain", lstm, Trait::kNone, kDomain, obstacle, 3},
+      {"GRUTrain", gru, Trait::kNone, kDomain, obstacle, 2},
       {"RNNTrain", rnn, Trait::kNone, kDomain, obstacle},
   };
 }

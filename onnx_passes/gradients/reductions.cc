@@ -1,8 +1,17 @@
 // Rules of reductions. Their axes may be an attribute's default, a constant or computed; sizes may be unknown.
+#include <algorithm>
+#include <optional>
+
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/inference/inference.h"
 
 namespace onnx_train {
+
+Var differentiated_once(Var x, const std::string& reason) {
+  return call(x.builder(), "DifferentiatedOnce", {x}, {{"reason", reason}});
+}
+
 namespace {
 
 // A value of the output's shape as one that broadcasts to the input's: reduced axes come back with size 1. Where all
@@ -36,10 +45,69 @@ Gradients extremum(Grad& g) {
   return g.to(restore(g, g.dy()) / over_same_axes(g, "ReduceSum", wins) * wins);
 }
 
-// y = Π x    dx = dy y / x; with z zeros among the factors and p the product of the others: dy p / x if z is 0,
-//            dy p for the zero itself if z is 1, else 0
+// y_0 = first, y_i = a_{i-1} y_{i-1} + b_{i-1} along an axis, or from the other end
+Var linear_scan(Var a, Var b, int64_t axis, bool reverse, float first) {
+  return call(a.builder(), "LinearScan", {a, b}, {{"axis", axis}, {"reverse", reverse ? 1 : 0}, {"first", first}});
+}
+
+// LinearScan    db_i = dy_{i+1} + a_{i+1} db_{i+1}: a recurrence from the other end    da_i = db_i y_i
+Gradients linear_scan_gradient(Grad& g) {
+  const bool reverse = g.node().attr("reverse", 0) != 0;
+  const Var db = linear_scan(g.x(0), g.dy(), g.node().attr("axis", 0), !reverse, 0);
+  return g.to(db * g.y(), db);
+}
+
+// Along an axis, the product of all elements but each: of those before it and of those after it.
+Var product_of_others(Var x, int64_t axis) {
+  const Var none = zeros_like(x);
+  return linear_scan(x, none, axis, false, 1) * linear_scan(x, none, axis, true, 1);
+}
+
+// The axes of a reduction, in order; nothing if they are computed.
+std::optional<std::vector<int64_t>> reduced_axes(Grad& g) {
+  const int64_t rank = g.x().rank();
+  std::vector<int64_t> axes;
+  if (g.x(1)) {
+    const Tensor given = constant_of(g.x(1).value());
+    if (given.empty()) return std::nullopt;
+    for (const int64_t axis : given.to_ints()) axes.push_back(normalize_axis(axis, rank));
+  }
+  if (axes.empty() && g.node().attr("noop_with_empty_axes", 0) == 0) {
+    for (int64_t axis = 0; axis < rank; ++axis) axes.push_back(axis);
+  }
+  std::sort(axes.begin(), axes.end());
+  return axes;
+}
+
+// The same along several axes: behind the others, as one.
+Var product_of_others(Var x, const std::vector<int64_t>& axes) {
+  if (axes.empty()) return ones_like(x);
+  if (axes.size() == 1) return product_of_others(x, axes[0]);
+  std::vector<int64_t> order;
+  for (int64_t axis = 0; axis < x.rank(); ++axis) {
+    if (!std::binary_search(axes.begin(), axes.end(), axis)) order.push_back(axis);
+  }
+  const auto kept = static_cast<int64_t>(order.size());
+  order.insert(order.end(), axes.begin(), axes.end());
+  std::vector<int64_t> back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  const Var moved = kept == 0 ? x : transpose(x, order), sizes = shape_of(moved);
+  const Var count = x.builder().op("ReduceProd", {slice(sizes, kept, x.rank(), 0)}, {{"keepdims", 1}});
+  const Var flat = reshape(moved, kept == 0 ? count : concat({slice(sizes, 0, kept, 0), count}, 0));
+  const Var others = reshape(product_of_others(flat, kept), sizes);
+  return kept == 0 ? others : transpose(others, back);
+}
+
+// y = Π x    dx = dy Π of the others. Where the axes are not known: dy y / x; with z zeros among the factors and p the
+// product of the others: dy p / x if z is 0, dy p for the zero itself if z is 1, else 0
 Gradients product(Grad& g) {
-  const Var x = g.x();
+  if (g.x().value()->has_rank()) {
+    const auto axes = reduced_axes(g);
+    if (axes) return g.to(restore(g, g.dy()) * product_of_others(g.x(), *axes));
+  }
+  const Var x = differentiated_once(g.x(),
+                                    "a gradient of its gradient needs axes that are constants, and the rank of its "
+                                    "input; export the model with constant axes");
   const Var is_zero = cast_like(equal(x, g.b().scalar(x.dtype(), 0)), x);
   const Var factor = x + is_zero;  // 1 in place of 0
   const Var zeros = over_same_axes(g, "ReduceSum", is_zero);
@@ -58,6 +126,25 @@ Gradients cumulative_sum(Grad& g) {
   const Node& node = g.node();
   return g.to(g.b().op("CumSum", {g.dy(), g.x(1)},
                        {{"exclusive", node.attr("exclusive", 0)}, {"reverse", 1 - node.attr("reverse", 0)}}));
+}
+
+// y_i = Π x_j over j ≤ i    dx_j = p_j r_j, with p_j = Π x_k over k < j and r_j = Σ over i ≥ j of dy_i Π x_k over
+// j < k ≤ i: r_j = dy_j + x_{j+1} r_{j+1}. Exclusive: r_j = dy_{j+1} + x_{j+1} r_{j+1}
+Gradients cumulative_product(Grad& g) {
+  const Node& node = g.node();
+  const Var x = g.x(), dy = g.dy();
+  const bool exclusive = node.attr("exclusive", 0) != 0, reverse = node.attr("reverse", 0) != 0;
+  const int64_t axis = constant_of(g.x(1).value()).to_ints().at(0);
+  const Var before = g.b().op("CumProd", {x, g.x(1)}, {{"exclusive", 1}, {"reverse", reverse ? 1 : 0}});
+  const Var after = exclusive ? linear_scan(x, dy, axis, !reverse, 0) : dy + linear_scan(x, x * dy, axis, !reverse, 0);
+  return g.to(before * after);
+}
+
+std::string reason_of_once(const Node& node) { return node.attr("reason", ""); }
+
+std::string computed_axis(const Node& node) {
+  if (!constant_of(node.input(1)).empty()) return unknown_rank(node);
+  return concat("its axis '", node.input(1)->name(), "' is computed; export the model with a constant axis");
 }
 
 }  // namespace
@@ -81,6 +168,10 @@ std::vector<GradientRule> reduction_rules() {
       // y = Σ x²    dx = 2 dy x
       {"ReduceSumSquare", [](Grad& g) { return g.to(restore(g, g.dy() * 2.0) * g.x()); }},
       {"CumSum", cumulative_sum},
+      {"CumProd", cumulative_product, Trait::kNone, "", computed_axis},
+      {"LinearScan", linear_scan_gradient, Trait::kNone, kDomain},
+      // y = x in a gradient
+      {"DifferentiatedOnce", [](Grad& g) { return g.to(g.dy()); }, Trait::kNone, kDomain, reason_of_once},
   };
 }
 

@@ -96,8 +96,12 @@ Gradients split_gradient(Grad& g) {
 Gradients slice_gradient(Grad& g) {
   const Var starts = g.x(1);
   Var axes = g.x(3), steps = g.x(4);
-  if (!axes || !steps) {
-    if (!starts.type().is_static()) g.refuse("the number of its starts is not known; give it axes and steps");
+  if ((!axes || !steps) && !starts.type().is_static()) {
+    Builder& b = g.b();
+    const Var all = b.op("Range", {b.scalar(DType::kInt64, 0), size(starts), b.scalar(DType::kInt64, 1)});
+    if (!axes) axes = cast(all, starts.dtype());
+    if (!steps) steps = full(shape(starts), starts.dtype(), 1);
+  } else if (!axes || !steps) {
     const int64_t n = num_elements(starts.type().shape());
     std::vector<int64_t> all;
     for (int64_t i = 0; i < n; ++i) all.push_back(i);

@@ -104,13 +104,19 @@ bool normalizes_input(const Value& value, const std::vector<Use>& readers) {
   return subtracts || (axes_of(value) <= 1 && all_of(readers, reads_input));
 }
 
-// Whether the value follows from integers and constants alone, as positions do.
+// A row of a table, such as the vector of a word.
+bool is_table_row(const Node& node) {
+  const Value* data = node.input(0);
+  return node.is("Gather") && data->is_initializer() && is_float(data->dtype()) && data->rank() > 1;
+}
+
+// Whether the value follows from integers and constants alone, as positions do, without a look-up of vectors.
 bool is_position(const Value* value) {
   std::vector<const Value*> pending = {value};
   for (size_t i = 0; i < pending.size(); ++i) {
     const Value* v = pending[i];
     if (!v || !is_float(v->dtype()) || v->is_initializer()) continue;
-    if (!v->producer() || pending.size() > kMaxFollowed) return false;
+    if (!v->producer() || pending.size() > kMaxFollowed || is_table_row(*v->producer())) return false;
     pending.insert(pending.end(), v->producer()->inputs().begin(), v->producer()->inputs().end());
   }
   return true;
@@ -194,6 +200,8 @@ const char* kind_of_contents(const Tensor& x, const std::vector<Use>& readers) {
     return is_setting(use) || is_one_of(*use.node, {"Mul", "Sub", "Where"});
   });
   if (selects && is_binary(x)) return kMask;
+  const auto divides = [](const Use& use) { return use.index == 1 && use.node->is("Div"); };
+  if (all_of(readers, divides) && x.holds_only(x.at(0))) return kNumber;  // the count of a mean, repeated
   if (is_geometric(x)) return kFrequencies;
   const auto ramps = [](const Use& use) {
     const bool scores = use.node->is("Add") && is_added_to_scores(use);

@@ -1,9 +1,15 @@
 #include "onnx_passes/import/counted_loops.h"
 
+#include <algorithm>
+#include <optional>
+
+#include "onnx_passes/inference/elements.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/copy_graph.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/random.h"
+#include "onnx_passes/training/liveness.h"
 
 namespace onnx_train {
 namespace {
@@ -22,22 +28,136 @@ bool goes_on(const Graph& body) {
   return condition == body.inputs()[1] || is_true(condition);
 }
 
+// What of a Loop's body its condition depends on.
+struct Condition {
+  Liveness live;
+  std::vector<size_t> states;
+  bool is_random = false;
+
+  explicit Condition(const Graph& body) {
+    live.need(body.outputs()[0]);
+    for (size_t before = states.size() + 1; before != states.size();) {
+      before = states.size();
+      live.trace(body);
+      states.clear();
+      for (size_t i = 0; i + 2 < body.inputs().size(); ++i) {
+        if (!live.needs(body.inputs()[i + 2])) continue;
+        states.push_back(i);
+        live.need(body.outputs()[i + 1]);
+      }
+    }
+    for (const Node* node = body.first(); node; node = node->next())
+      is_random = is_random || (live.runs(node) && draws(*node));
+  }
+
+ private:
+  static bool draws(const Node& node) {
+    if (onnx_train::is_random(node)) return true;
+    for (const auto& subgraph : node.subgraphs()) {
+      for (const Node* n = subgraph.graph->first(); n; n = n->next()) {
+        if (draws(*n)) return true;
+      }
+    }
+    return false;
+  }
+};
+
 // How a Loop becomes a Scan.
 enum class Form {
   kNone,
   kCounted,  // its condition is always true
   kBounded,  // its condition may end it before the largest number of steps, which is known
+  kEnded,    // its condition ends it: a Loop that stacks nothing counts the steps first
 };
 
 Form form_of(const Node& node) {
   const Graph* body = node.is("Loop") ? node.subgraph("body") : nullptr;
-  if (!body || !node.input(0) || body->inputs().size() < 2 || body->outputs().empty()) return Form::kNone;
-  if ((!node.input(1) || is_true(node.input(1))) && goes_on(*body)) return Form::kCounted;
+  if (!body || body->inputs().size() < 2 || body->outputs().empty()) return Form::kNone;
+  if (body->inputs().size() != static_cast<size_t>(std::max(node.num_inputs(), 2))) return Form::kNone;
+  if (body->outputs().size() + 1 < body->inputs().size()) return Form::kNone;
+  if (node.input(0) && (!node.input(1) || is_true(node.input(1))) && goes_on(*body)) return Form::kCounted;
   const Tensor most = constant_of(node.input(0));
   const bool has_bound = most.size() == 1 && most.at(0) <= static_cast<double>(kMostBounded);
   const bool stacks =
       body->outputs().size() + 1 > body->inputs().size();  // as many as there were steps, which is not known
-  return has_bound && !stacks ? Form::kBounded : Form::kNone;
+  if (has_bound && !stacks) return Form::kBounded;
+  // One that computes no floats needs no gradient, and runs as it is.
+  const auto& outputs = node.outputs();
+  const bool has_floats =
+      std::any_of(outputs.begin(), outputs.end(), [](const Value* v) { return v && is_float(v->dtype()); });
+  return (has_floats || stacks) && !Condition(*body).is_random ? Form::kEnded : Form::kNone;
+}
+
+// The number of steps of a Loop that stacks nothing, if all that its condition depends on follows from constants: what
+// inference knows of the integers in one step is what the next one gets.
+std::optional<int64_t> follow_steps(const Node& loop) {
+  constexpr int64_t kMostFollowed = 10'000;
+  Graph* body = loop.subgraph("body");
+  if (loop.input(0) || (loop.input(1) && !is_true(loop.input(1)))) return std::nullopt;
+  std::vector<std::optional<Dims>> states;
+  for (int i = 2; i < loop.num_inputs(); ++i) states.push_back(elements_of(loop.input(i)));
+  for (int64_t step = 0; step < kMostFollowed; ++step) {
+    body->inputs()[0]->set_elements(Dims{step});
+    for (size_t i = 0; i < states.size(); ++i) body->inputs()[i + 2]->set_elements(states[i]);
+    for (Node* node = body->first(); node; node = node->next()) {
+      for (Value* output : node->outputs()) {
+        if (output) output->set_elements(std::nullopt);
+      }
+      infer_types(node);
+    }
+    const std::optional<Dims> go = elements_of(body->outputs()[0]);
+    if (!go || go->size() != 1 || !go->front().known()) return std::nullopt;
+    if (go->front().value() == 0) return step + 1;
+    for (size_t i = 0; i < states.size(); ++i) states[i] = elements_of(body->outputs()[i + 1]);
+  }
+  return std::nullopt;
+}
+
+// The number of steps of a Loop that its condition ends, as a Loop that carries what the condition depends on.
+Var count_steps(const Node& loop, Builder* b) {
+  const Graph& body = *loop.subgraph("body");
+  const Condition condition(body);
+  std::vector<Value*> inputs = {loop.input(0), loop.input(1)};
+  std::vector<std::string> names;
+  const std::string name = concat(loop.output() ? loop.output()->name() : loop.name(), "/count");
+  Graph& graph = b->graph();
+  for (const size_t i : condition.states) {
+    inputs.push_back(loop.input(static_cast<int>(i) + 2));
+    names.push_back(graph.unique_name(concat(name, "/", i)));
+  }
+  inputs.push_back(b->scalar(DType::kInt64, 0).value());
+  names.push_back(graph.unique_name(name));
+  Node* counting = graph.add_node("Loop", inputs, names, "", const_cast<Node*>(&loop));
+  Graph* made = graph.add_subgraph(counting, "body");
+  GraphCopy copy(made);
+  const auto add = [&](const Value* v) { copy.map(v, made->add_input(made->unique_name(v->name()), v->type())); };
+  add(body.inputs()[0]);
+  add(body.inputs()[1]);
+  for (const size_t i : condition.states) add(body.inputs()[i + 2]);
+  Value* before = made->add_input(made->unique_name("count"), {DType::kInt64, Dims{}});
+  for (const Value* v : body.initializers()) {
+    if (condition.live.needs(v))
+      copy.map(v, made->add_initializer(made->unique_name(v->name()), v->shared_initializer()));
+  }
+  for (const Node* node = body.first(); node; node = node->next()) {
+    if (condition.live.runs(node)) copy.node(*node);
+  }
+  add_result(made, copy.of(body.outputs()[0]));
+  for (const size_t i : condition.states) add_result(made, copy.of(body.outputs()[i + 1]));
+  Builder inner(made);
+  made->add_output((inner.var(before) + inner.scalar(DType::kInt64, 1)).value());
+  infer_types(counting);
+  if (const std::optional<int64_t> known = follow_steps(*counting)) {
+    graph.remove(counting);
+    return b->constant(Tensor::scalar<int64_t>(*known));
+  }
+  for (Node* node = made->first(); node; node = node->next()) {
+    for (Value* output : node->outputs()) {
+      if (output) output->set_elements(std::nullopt);
+    }
+  }
+  for (Value* input : made->inputs()) input->set_elements(std::nullopt);
+  return b->var(counting->output(counting->num_outputs() - 1));
 }
 
 void forget_and_infer(Graph* graph) {
@@ -76,9 +196,10 @@ Node* scan_of(Node* loop, Form form) {
   Node* const before = loop->previous();
   Builder b(&graph, loop);
   b.set_name(loop->output() ? loop->output()->name() + "/steps" : "steps");
-  const Var count = reshape(b.var(loop->input(0)), b.constant(Tensor(DType::kInt64, {0})));
+  const Var most = form == Form::kEnded ? count_steps(*loop, &b) : b.var(loop->input(0));
+  const Var count = reshape(most, b.constant(Tensor(DType::kInt64, {0})));
   const Var steps = b.op("Range", {b.scalar(DType::kInt64, 0), cast(count, DType::kInt64), b.scalar(DType::kInt64, 1)});
-  std::vector<Value*> inputs(loop->inputs().begin() + 2, loop->inputs().end());
+  std::vector<Value*> inputs(loop->inputs().begin() + std::min(loop->num_inputs(), 2), loop->inputs().end());
   const size_t states = inputs.size();
   std::vector<std::string> names;
   for (const Value* v : loop->outputs()) names.push_back(graph.unique_name((v ? v->name() : "unread") + "/scan"));

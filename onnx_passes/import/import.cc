@@ -3,11 +3,14 @@
 // least 32 bits, and all types inferred by us. Each step has its own file.
 #include <onnx/defs/schema.h>
 
+#include <map>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "onnx_passes/foreign/foreign.h"
 #include "onnx_passes/functions/declaration.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/import/collect_sequences.h"
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/import/counted_loops.h"
 #include "onnx_passes/import/decide_branches.h"
@@ -174,7 +177,7 @@ void name_dimensions(Graph* graph) {
 void forget_types(Graph* graph) {
   graph->shell().clear_value_info();
   for (Node* node = graph->first(); node; node = node->next()) {
-    if (!is_known_operator(*node)) continue;
+    if (!is_known_operator(*node) && !find_foreign(*node)) continue;
     for (Value* output : node->outputs()) {
       if (!output) continue;
       output->set_type({});
@@ -217,9 +220,15 @@ void check_nodes(Graph* graph) {
   for (const Node* node = graph->first(); node; node = node->next()) check_shapes(*node);
 }
 
+// What happened to nodes.
+struct Settled {
+  bool folded = false;                 // some are gone
+  std::map<std::string, int> foreign;  // operators of other domains that are standard ones now
+};
+
 // Converts the graph's nodes from opset `from` to the opset that is written, and infers their types. Rewrites that need
 // these types happen on the way: parts of sequences are unpacked, and an If is replaced by the branch it takes.
-void settle(Graph* graph, int64_t from, const Notes& notes, Declarations* declared, bool* folded) {
+void settle(Graph* graph, int64_t from, const Notes& notes, Declarations* declared, Settled* settled) {
   Sequences sequences;
   for (Node* node = graph->first(); node;) {
     Node* const before = node->previous();
@@ -227,14 +236,20 @@ void settle(Graph* graph, int64_t from, const Notes& notes, Declarations* declar
     std::string branch;
     if (const std::string label = node->label(); fold_branch(node, &branch)) {
       notes.add(label, concat("always takes its ", branch), "the branch stands in its place; the other one is gone");
-      *folded = true;
+      settled->folded = true;
       node = again();
       continue;
     }
     for (const auto& subgraph : node->subgraphs()) {
-      settle(subgraph.graph.get(), from, notes, declared, folded);
+      settle(subgraph.graph.get(), from, notes, declared, settled);
       forget_types(subgraph.graph.get());  // they were inferred without the types of the subgraph's inputs
       declared->seed(*subgraph.graph);
+    }
+    Node* const after = node->next();
+    if (const std::string op = node->op(); rewrite_foreign(node)) {  // as nodes of the opset that is written
+      ++settled->foreign[op];
+      node = after;
+      continue;
     }
     node = upgrade(node, from);
     check_shapes(*node);
@@ -244,7 +259,24 @@ void settle(Graph* graph, int64_t from, const Notes& notes, Declarations* declar
     Node* const next = node->next();
     node = sequences.unpack(node) ? next : rewrite_for_written_opset(node) ? again() : next;
   }
-  *folded = *folded || sequences.found();
+  settled->folded = settled->folded || sequences.found();
+}
+
+std::string list_of(const std::vector<std::string>& names) {
+  constexpr size_t kMaxShown = 3;
+  return first_few(names, kMaxShown, [](const std::string& name) { return concat("'", name, "'"); });
+}
+
+void note_foreign(const std::map<std::string, int>& foreign, const Notes& notes) {
+  int count = 0;
+  std::vector<std::string> names;
+  for (const auto& [op, nodes] : foreign) {
+    names.push_back(op);
+    count += nodes;
+  }
+  if (count > 0)
+    notes.add("operators of other domains", concat(count, count == 1 ? " node: " : " nodes: ", list_of(names)),
+              "standard operators stand in their place");
 }
 
 // Renames values of a subgraph that have the name of a value in an outer graph, which folding branches and lifting
@@ -270,11 +302,6 @@ void check_declarations(const Declarations& declared, const Graph& graph, bool f
   const std::vector<Contradiction> stale = declared.of_intermediates(graph);
   if (!stale.empty())
     notes.add("declared types", describe({stale[0]}), "types are inferred; what the file says is not used");
-}
-
-std::string list_of(const std::vector<std::string>& names) {
-  constexpr size_t kMaxShown = 3;
-  return first_few(names, kMaxShown, [](const std::string& name) { return concat("'", name, "'"); });
 }
 
 void set_versions(Model* model) {
@@ -374,21 +401,26 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   declare_stop_gradient(&model);
   expect_known_operators(*graph, /*inside=*/false);
   const int64_t from = raise_opset(&model);
-  bool folded = false;
-  settle(graph, from, notes, &declared, &folded);
+  Settled settled;
+  settle(graph, from, notes, &declared, &settled);
+  note_foreign(settled.foreign, notes);
   decide_branches(graph, declared, [&](const std::string& node, const std::string& branch, const std::string& misfit) {
     notes.add(node, concat("takes its ", branch, ": the other one does not fit ", misfit), "sizes that need it fail");
-    folded = true;
+    settled.folded = true;
   });
+  if (collect_sequences(graph)) {
+    infer_types(graph);
+    settled.folded = true;
+  }
   replace_counted_loops(graph, [&](const std::string& node) {
-    notes.add(node, "runs a number of times that is known, or at most so", "it is a Scan now");
+    notes.add(node, "runs steps that keep the shapes of what it carries", "it is a Scan over their numbers now");
   });
   replace_spectra(&model, [&](const std::string& node) {
     notes.add(node, "is a product with cosines and sines now",
               "or a constant, so that it has their gradients and kernels");
   });
   expect_known_operators(*graph, /*inside=*/true);
-  if (folded || !options.set.empty()) remove_unread(graph);
+  if (settled.folded || !options.set.empty()) remove_unread(graph);
   import_quantization(&model, options.train, notes);
   collect_weights(&model, notes);
   check_declarations(declared, *graph, options.fix_shapes, notes);

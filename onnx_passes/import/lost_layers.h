@@ -1,5 +1,6 @@
-// Layers that an export in evaluation mode leaves out of the file: dropout, and batch norm that is folded into
-// convolutions. The inference graph of a training model has no dropout, either. A pure function; any thread.
+// Layers that an export leaves out of the file: dropout in evaluation mode, batch norm that is folded into
+// convolutions, and biases that are zeros. The inference graph of a training model has no dropout, either. A pure
+// function; any thread.
 #pragma once
 
 #include <vector>

@@ -307,8 +307,9 @@ class Rebatch {
       target[static_cast<size_t>(at)] = 1;
       return set_constant(node, 1, target);
     }
+    if (old_ == 1 || target.empty() || target[0] != old_) return;
     const bool repeats = rank > node->input(0)->rank() || (*node->input(0)->type().dims)[0] == Dim(1);
-    if (old_ == 1 || target.empty() || target[0] != old_ || !repeats) return;
+    if (!repeats) return;
     Builder b(graph_, node);
     b.set_name(node->input(1)->name() + "/batch");
     std::vector<Var> parts = {batch(&b)};

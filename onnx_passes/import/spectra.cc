@@ -20,13 +20,13 @@ std::optional<int64_t> whole_number(const Value* value) {
   return known.size() == 1 ? std::optional(static_cast<int64_t>(known.at(0))) : std::nullopt;
 }
 
-// cos and sin of 2π j k / length, [length, bins].
+// cos and sin of 2π j k / length, for rows j and columns k.
 struct Waves {
   Var cosines, sines;
 };
-Waves waves(Builder* b, const std::string& name, DType dtype, int64_t length, int64_t bins) {
-  Tensor cosines(dtype, {length, bins}), sines(dtype, {length, bins});
-  for (int64_t j = 0; j < length; ++j) {
+Waves waves(Builder* b, const std::string& name, DType dtype, int64_t length, int64_t rows, int64_t bins) {
+  Tensor cosines(dtype, {rows, bins}), sines(dtype, {rows, bins});
+  for (int64_t j = 0; j < rows; ++j) {
     for (int64_t k = 0; k < bins; ++k) {
       const double angle = 2 * std::numbers::pi * static_cast<double>(j * k % length) / static_cast<double>(length);
       cosines.set(j * bins + k, std::cos(angle));
@@ -43,7 +43,7 @@ Waves waves(Builder* b, const std::string& name, DType dtype, int64_t length, in
 // Σ_j x_j exp(∓2πi jk / length) along the last axis of the real and imaginary parts, as [..., bins, 2]. The imaginary
 // part is none for real numbers. The inverse has the other sign, and is divided by the length.
 Var transform(Builder* b, const Node& node, Var real, Var imaginary, int64_t length, int64_t bins, bool inverse) {
-  const auto [cosines, sines] = waves(b, node.output()->name(), real.dtype(), length, bins);
+  const auto [cosines, sines] = waves(b, node.output()->name(), real.dtype(), length, length, bins);
   Var re = matmul(real, cosines), im = matmul(real, inverse ? sines : -sines);
   if (imaginary) {
     const Var cross = matmul(imaginary, sines);
@@ -52,6 +52,19 @@ Var transform(Builder* b, const Node& node, Var real, Var imaginary, int64_t len
   }
   const Var both = concat({unsqueeze(re, {-1}), unsqueeze(im, {-1})}, int64_t{-1});
   return inverse ? both * (1.0 / static_cast<double>(length)) : both;
+}
+
+// The real signal of `length` of which real and imaginary have the lower half of the spectrum, as [..., length, 1]: the
+// bins of the upper half are the conjugates of those between the first and the middle one.
+Var real_signal(Builder* b, const Node& node, Var real, Var imaginary, int64_t length) {
+  const int64_t bins = length / 2 + 1;
+  const auto [cosines, sines] = waves(b, node.output()->name(), real.dtype(), length, bins, length);
+  Tensor shares = Tensor::full(real.dtype(), {bins}, 2 / static_cast<double>(length));
+  for (int64_t k = 0; k < bins; ++k) {
+    if (k == 0 || 2 * k == length) shares.set(k, 1 / static_cast<double>(length));
+  }
+  const Var share = b->constant(shares);
+  return unsqueeze(matmul(real * share, cosines) - matmul(imaginary * share, sines), {-1});
 }
 
 // Part 0 or 1 of complex numbers, whose last axis is dropped.
@@ -94,23 +107,30 @@ Value* dft(Builder* b, const Node& node) {
   const int64_t axis = normalize_axis(*given, rank);
   if (axis == rank - 1) return nullptr;
   const Dim& along = (*x->type().dims)[static_cast<size_t>(axis)];
-  const int64_t length = node.input(1) ? whole_number(node.input(1)).value_or(0) : along.known() ? along.value() : 0;
   const bool inverse = node.attr("inverse", 0) != 0, onesided = node.attr("onesided", 0) != 0;
-  if (!along.known() || length < 1 || length > kLongest || (inverse && onesided)) return nullptr;
+  const bool from_half = inverse && onesided;
+  const int64_t length = node.input(1)    ? whole_number(node.input(1)).value_or(0)
+                         : !along.known() ? 0
+                         : from_half      ? 2 * (along.value() - 1)
+                                          : along.value();
+  if (!along.known() || length < 1 || length > kLongest || (from_half && !is_complex(*x))) return nullptr;
+  const int64_t bins = onesided ? length / 2 + 1 : length;
   const auto last = [&](int64_t i) {
     const Var one = transpose(part(b->var(x), i), with_last(axis, rank - 1));
-    return with_length(one, along.value(), length);
+    return with_length(one, along.value(), from_half ? bins : length);
   };
-  const int64_t bins = onesided ? length / 2 + 1 : length;
-  const Var y = transform(b, node, last(0), is_complex(*x) ? last(1) : Var(), length, bins, inverse);
+  const Var y = from_half ? real_signal(b, node, last(0), last(1), length)
+                          : transform(b, node, last(0), is_complex(*x) ? last(1) : Var(), length, bins, inverse);
   Shape order = inverse_permutation(with_last(axis, rank - 1));
   order.push_back(rank - 1);
   return transpose(y, order).value();
 }
 
-// Frames of the signal, one each `step`, times the window.
+// Frames of the signal, one each `step`, times the window. PyTorch's older exporter writes a signal of real numbers
+// without the axis of their parts, which ONNX Runtime accepts.
 Value* stft(Builder* b, const Node& node) {
   Value* x = node.input(0);
+  if (x && x->has_rank() && x->rank() == 2) x = unsqueeze(b->var(x), {2}).value();
   const std::optional<int64_t> step = whole_number(node.input(1));
   const Value* window = node.input(2);
   const bool has_window = window && window->type().is_static() && window->rank() == 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "onnx_passes/foreign/foreign.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/missing.h"
@@ -12,7 +13,8 @@ namespace onnx_train {
 namespace {
 
 void find_unknown(const Node& node, bool inside, std::vector<const Node*>* found) {
-  if (!is_known_operator(node)) found->push_back(&node);
+  const ForeignRow* foreign = find_foreign(node);
+  if (!is_known_operator(node) && !(foreign && foreign->rewrite)) found->push_back(&node);
   if (!inside) return;
   for (const auto& subgraph : node.subgraphs()) {
     for (const Node* n = subgraph.graph->first(); n; n = n->next()) find_unknown(*n, inside, found);

@@ -5,6 +5,8 @@
 
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/copy_graph.h"
+#include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
 namespace {
@@ -77,10 +79,38 @@ bool Sequences::note(Node* node) {
     if (!at) return true;
     all.erase(all.begin() + static_cast<std::ptrdiff_t>(*at));
     members_[node->output()] = std::move(all);
+  } else if (node->is("SequenceMap") && before) {
+    map_members(node, before->size());
   } else {
     return false;
   }
   return true;
+}
+
+// Writes the body once for each member. Other inputs that are sequences have as many members, or are read as tensors.
+void Sequences::map_members(Node* node, size_t count) {
+  Graph& graph = node->graph();
+  const Graph& body = *node->subgraph("body");
+  std::vector<std::vector<Value*>> results(static_cast<size_t>(node->num_outputs()));
+  for (size_t k = 0; k < count; ++k) {
+    Node* const last = node->previous();
+    GraphCopy copy(&graph, node);
+    for (int i = 0; i < node->num_inputs(); ++i) {
+      const std::vector<Value*>* all = members(node->input(i));
+      if (all && all->size() != count)
+        fail("[Import] ", node->label(), ": its sequences have ", count, " and ", all->size(), " members");
+      copy.map(body.inputs().at(static_cast<size_t>(i)), all ? (*all)[k] : node->input(i));
+    }
+    copy.contents(body);
+    for (Node* n = last ? last->next() : graph.first(); n != node; n = n->next()) {
+      forget_shapes(n);
+      infer_types(n);
+    }
+    for (size_t i = 0; i < results.size(); ++i) results[i].push_back(copy.of(body.outputs().at(i)));
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (node->output(static_cast<int>(i))) members_[node->output(static_cast<int>(i))] = std::move(results[i]);
+  }
 }
 
 bool Sequences::unpack(Node* node) {

@@ -1,7 +1,7 @@
-// Sequences of tensors whose members the graph tells: SequenceConstruct, SequenceEmpty, SequenceInsert, SequenceErase
-// and SplitToSequence with known sizes. What reads such a sequence reads the tensors themselves: SequenceAt at a
-// constant position, ConcatFromSequence (torch.stack, torch.cat), SequenceLength. For one graph, whose nodes are
-// visited in order; one caller owns it.
+// Sequences of tensors whose members the graph tells: SequenceConstruct, SequenceEmpty, SequenceInsert, SequenceErase,
+// SplitToSequence with known sizes, and SequenceMap of such a sequence. What reads such a sequence reads the tensors
+// themselves: SequenceAt at a constant position, ConcatFromSequence (torch.stack, torch.cat), SequenceLength. For one
+// graph, whose nodes are visited in order; one caller owns it.
 #pragma once
 
 #include <unordered_map>
@@ -21,6 +21,7 @@ class Sequences {
  private:
   const std::vector<Value*>* members(const Value* sequence) const;
   bool note(Node* node);
+  void map_members(Node* node, size_t count);
 
   std::unordered_map<const Value*, std::vector<Value*>> members_;
 };

@@ -224,7 +224,11 @@ Node* resize_10(Node* node) {
   const Var x = b.var(node->input(0)), scales = b.var(node->input(1));
   if (node->attr("mode", "nearest") != "nearest") return give_way(node, resize_from_corners(b, *node, x, scales, ""));
   const Tensor factors = constant_of(scales.value());
-  if (factors.empty()) refuse_upgrade(*node, "its scales are not constant");
+  if (factors.empty()) {
+    const Var one = b.constant(Tensor::of<float>({}, {1.0F}));
+    const Var smaller = resize_from_corners(b, *node, x, b.op("Min", {scales, one}), "ceil");
+    return give_way(node, resize_from_corners(b, *node, smaller, b.op("Max", {scales, one}), "floor"));
+  }
   Tensor growing(DType::kFloat, factors.shape()), shrinking(DType::kFloat, factors.shape());
   bool grows = false, shrinks = false;
   for (int64_t i = 0; i < factors.size(); ++i) {

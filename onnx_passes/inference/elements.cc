@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "onnx_passes/inference/inference.h"
+#include "onnx_passes/inference/moved_elements.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/operators/resampling.h"
 
@@ -286,10 +287,24 @@ void refine_unpool(Node* node) {
   if (sizes) node->output()->set_type({node->output()->dtype(), *sizes});
 }
 
+// ONNX's inference gives the axes up where the length of the one that is cut is a name.
+void refine_top_k(Node* node) {
+  const TensorType& x = node->input(0)->type();
+  const auto k = elements_of(node->input(1));
+  const int64_t rank = x.dims ? std::ssize(*x.dims) : 0, axis = node->attr("axis", int64_t{-1});
+  if (!k || k->size() != 1 || axis < -rank || axis >= rank) return;
+  Dims dims = *x.dims;
+  dims[static_cast<size_t>(axis < 0 ? axis + rank : axis)] = k->front();
+  for (Value* output : node->outputs()) {
+    if (output && !output->type().is_static()) output->set_type({output->dtype(), dims});
+  }
+}
+
 }  // namespace
 
 void refine_shape(Node* node) {
   Value* output = node->output();
+  if (node->is("TopK") && node->num_inputs() == 2 && node->input(0)) return refine_top_k(node);
   if (node->is("MaxUnpool") && output && !output->type().is_static()) return refine_unpool(node);
   if (node->is("Resize") && output && output->has_rank() && node->input(0)) return refine_resize(node);
   if (node->is("Slice") && output && output->has_rank() && node->input(0)) return refine_slice(node);
@@ -336,7 +351,8 @@ std::optional<Dims> follow_elements(const Node& node) {
       "And",  "Or",  "Xor", "Less", "Greater", "LessOrEqual", "GreaterOrEqual",
       "Equal"};
   const Value* output = node.output();
-  const bool small = output && output->has_rank() && output->rank() <= 1 && node.domain().empty();
+  const bool moves = is_view(node) || node.is("Slice") || node.is("Transpose");  // of matrices, too
+  const bool small = output && output->has_rank() && output->rank() <= (moves ? 2 : 1) && node.domain().empty();
   const bool integer = small && (output->dtype() == DType::kInt64 || output->dtype() == DType::kInt32 ||
                                  output->dtype() == DType::kBool);
   if (!integer) return std::nullopt;
@@ -363,10 +379,13 @@ std::optional<Dims> follow_elements(const Node& node) {
     result = size(node);
   } else if (node.is("Not")) {
     result = logical_not(node);
+  } else if (moves) {
+    result = moved_elements(node);
   }
-  const Dim length = output->rank() == 0 ? kOne : (*output->type().dims)[0];
-  if (result && length.known() && static_cast<int64_t>(result->size()) != length.value()) return std::nullopt;
-  return result;
+  const bool fits = !output->type().is_static()
+                        ? output->rank() <= 1
+                        : result && static_cast<int64_t>(result->size()) == num_elements(output->type().shape());
+  return fits ? result : std::nullopt;
 }
 
 }  // namespace onnx_train

@@ -15,8 +15,8 @@ bool take_branch(Node* node, const std::string& attribute);
 // attribute.
 bool fold_branch(Node* node, std::string* taken);
 
-// Removes what only folded branches needed: nodes whose results are not read, then initializers. Returns whether there
-// were any.
+// Removes what nothing reads any more: nodes whose results are not read, then initializers. Returns whether there were
+// any.
 bool remove_unread(Graph* graph);
 
 }  // namespace onnx_train

@@ -48,11 +48,16 @@ bool all_known(const Dims& dims) {
 
 class SubgraphInferencer : public onnx::GraphInferencer {
  public:
-  explicit SubgraphInferencer(Graph* graph) : graph_(graph) {}
+  // The first `counters` inputs keep the shapes that they have, those of scalars if they have none: ONNX leaves open
+  // the shapes of a Loop's counter and condition, and ONNX Runtime needs them.
+  SubgraphInferencer(Graph* graph, size_t counters) : graph_(graph), counters_(counters) {}
   std::vector<const onnx::TypeProto*> doInferencing(const std::vector<const onnx::TypeProto*>& inputs,
                                                     const std::vector<const onnx::TensorProto*>&) override {
     for (size_t i = 0; i < inputs.size() && i < graph_->inputs().size(); ++i) {
-      if (inputs[i]) graph_->inputs()[i]->set_type(from_proto(*inputs[i]));
+      if (!inputs[i]) continue;
+      TensorType type = from_proto(*inputs[i]);
+      if (i < counters_ && !type.dims) type.dims = graph_->inputs()[i]->type().dims.value_or(Dims{});
+      graph_->inputs()[i]->set_type(std::move(type));
     }
     infer_types(graph_);
     types_.resize(graph_->outputs().size());
@@ -66,6 +71,7 @@ class SubgraphInferencer : public onnx::GraphInferencer {
 
  private:
   Graph* graph_;
+  const size_t counters_;
   std::vector<onnx::TypeProto> types_;
 };
 
@@ -99,7 +105,7 @@ class NodeContext : public onnx::InferenceContext, public onnx::DataPropagationC
   onnx::GraphInferencer* getGraphAttributeInferencer(const std::string& name) override {
     for (const auto& subgraph : node_->subgraphs()) {
       if (subgraph.attribute != name) continue;
-      inferencers_.push_back(std::make_unique<SubgraphInferencer>(subgraph.graph.get()));
+      inferencers_.push_back(std::make_unique<SubgraphInferencer>(subgraph.graph.get(), node_->is("Loop") ? 2 : 0));
       return inferencers_.back().get();
     }
     return nullptr;
@@ -237,6 +243,20 @@ void expect_parts(const Node& split) {
   if (parts != outputs) fail(split.label(), ": it makes ", parts, " parts and has ", outputs, " outputs");
 }
 
+// ONNX leaves the shapes open of what a Loop carries, because a body may change them: those that it keeps are known.
+void keep_loop_shapes(Node* node) {
+  Graph* body = node->subgraph("body");
+  const auto inputs = static_cast<size_t>(std::max(node->num_inputs(), 2));
+  if (!body || body->inputs().size() != inputs || body->outputs().size() + 1 < inputs) return;
+  for (size_t i = 2; i < inputs; ++i) body->inputs()[i]->set_type(node->input(static_cast<int>(i))->type());
+  infer_types(body);
+  for (size_t i = 0; i + 2 < inputs; ++i) {
+    const TensorType& type = body->inputs()[i + 2]->type();
+    Value* output = node->output(static_cast<int>(i));
+    if (output && same(type, body->outputs()[i + 1]->type())) output->set_type(type);
+  }
+}
+
 // The outputs of a call have the types that the function's body gives them.
 void infer_call(Node* node, const onnx::FunctionProto& function) {
   const std::vector<TensorType>& types = infer_once(node, function);
@@ -359,12 +379,15 @@ void infer_types(Node* node) {
   } catch (const std::exception& error) {
     // The outputs of unknown operators, and sequences, have no known type; that is not an error of this node.
     for (const Value* input : node->inputs()) {
-      if (input && input->dtype() == DType::kUndefined) return;
+      if (!input || input->dtype() != DType::kUndefined) continue;
+      if (node->is("Loop")) keep_loop_shapes(node);
+      return;
     }
     fail(node->label(), ": ", error.what());
   }
   const bool pool = node->is("MaxPool") || node->is("AveragePool") || node->is("LpPool");
   if (pool && node->attr("ceil_mode", 0) != 0) drop_windows_behind_input(node);
+  if (node->is("Loop")) keep_loop_shapes(node);
   Value* output = node->output();
   if (!output) return;
   refine_shape(node);

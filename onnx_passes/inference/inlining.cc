@@ -1,5 +1,6 @@
 #include "onnx_passes/inference/inlining.h"
 
+#include "onnx_passes/functions/standard_bodies.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/schema.h"
 #include "onnx_passes/ir/error.h"
@@ -162,6 +163,7 @@ bool schema_body(const Node& node, onnx::FunctionProto* body) {
 
 bool has_function_body(const Node& node) {
   if (node.graph().context().find_function(node.domain(), node.op(), node.overload())) return true;
+  if (find_standard_body(node)) return true;
   onnx::FunctionProto body;
   return schema_body(node, &body);
 }
@@ -179,11 +181,25 @@ std::vector<Value*> instantiate(const Graph& from, Graph* graph, const std::vect
   return instantiate(function, {}, graph, nullptr, inputs, prefix);
 }
 
+namespace {
+
+// The results of a body that is written here.
+std::vector<Value*> write_body(const StandardBody& body, Node* node) {
+  Builder b(&node->graph(), node);
+  b.set_name(node->output() ? node->output()->name() : node->op());
+  std::vector<Value*> results;
+  for (const Var result : body.write(b, *node)) results.push_back(result.value());
+  return results;
+}
+
+}  // namespace
+
 bool inline_function(Node* node) {
   Graph& graph = node->graph();
   onnx::FunctionProto from_schema;
   const onnx::FunctionProto* function = graph.context().find_function(node->domain(), node->op(), node->overload());
-  if (!function) {
+  const StandardBody* standard = function ? nullptr : find_standard_body(*node);
+  if (!function && !standard) {
     if (!schema_body(*node, &from_schema)) return false;
     function = &from_schema;
   }
@@ -192,7 +208,8 @@ bool inline_function(Node* node) {
     if (prefix.empty() && output) prefix = output->name();
   }
   Node* last_before = node->previous();
-  const auto results = instantiate(*function, node->shell(), &graph, node, node->inputs(), prefix);
+  const auto results = standard ? write_body(*standard, node)
+                                : instantiate(*function, node->shell(), &graph, node, node->inputs(), prefix);
   for (Node* n = last_before ? last_before->next() : graph.first(); n != node; n = n->next()) infer_types(n);
   for (int i = 0; i < node->num_outputs(); ++i) {
     Value* output = node->output(i);

@@ -15,7 +15,8 @@ std::vector<Value*> instantiate(const onnx::FunctionProto& function, const onnx:
 std::vector<Value*> instantiate(const Graph& from, Graph* graph, const std::vector<Value*>& inputs,
                                 const std::string& prefix);
 
-// Replaces a call by the body of the model's function or of ONNX's schema. Returns false if there is no body.
+// Replaces a call by the body of the model's function, of standard_bodies.h or of ONNX's schema. Returns false if there
+// is no body.
 bool inline_function(Node* node);
 bool has_function_body(const Node& node);
 

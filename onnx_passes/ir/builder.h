@@ -53,6 +53,7 @@ class Builder {
   explicit Builder(Graph* graph, Node* before = nullptr) : graph_(graph), before_(before) {}
 
   Graph& graph() const { return *graph_; }
+  Node* before() const { return before_; }
   // Names of new values until the next call: `name`, name_1, ... If empty, names follow from the operator.
   void set_name(std::string name) { name_ = std::move(name); }
 

@@ -69,8 +69,8 @@ class Value {
   // It is never trained or changed, so formulas share it.
   bool is_constant() const { return is_constant_; }
 
-  // The known elements of an integer tensor of rank 0 or 1, in order. Shape inference propagates them through Shape,
-  // Gather, Concat and similar operators.
+  // The known elements of an integer tensor of rank 0 to 2, in row-major order. Shape inference propagates them through
+  // Shape, Gather, Concat and similar operators.
   const std::optional<Dims>& elements() const { return elements_; }
   void set_elements(std::optional<Dims> elements) { elements_ = std::move(elements); }
 

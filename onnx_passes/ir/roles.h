@@ -44,6 +44,9 @@ inline constexpr const char* kOutputGradient = "dy";    // the backward pass: be
 inline constexpr const char* kGradient = "gradient";    // the backward pass: belongs to a weight or an input
 inline constexpr const char* kWeight = "weight";        // an input whose default is the file's value
 inline constexpr const char* kTrainingState = "state";  // statistics and random keys, likewise
+// The same of derivatives (derivative.h).
+inline constexpr const char* kDirection = "direction";    // an input: belongs to a weight or an input
+inline constexpr const char* kDerivative = "derivative";  // an output: belongs to an output, a weight or an input
 // An output that exists only for its binding: the new value of the state it belongs to.
 inline constexpr const char* kNext = "next";
 

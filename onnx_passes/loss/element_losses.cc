@@ -73,7 +73,7 @@ std::vector<LossRow> element_losses() {
        {logits, target},
        {{"weight", kElementWeight, 0, kAnyNumber, "a weight for each element; it broadcasts to the prediction"},
         {"pos_weight", kChannelWeight, 0, kAnyNumber,
-         "a weight for the positive part, likewise; a new input has the last axis"}},
+         "a weight for the positive part, likewise, or a list along the last axis; a new input has the last axis"}},
        bce_with_logits,
        "-w (pos_weight t log σ(x) + (1 - t) log(1 - σ(x)))",
        "elements, whatever their weights",

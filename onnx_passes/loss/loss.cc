@@ -149,6 +149,11 @@ void add_teachers(Model* model, const LossModel& teacher, EntryPoint* step, Entr
   add_teacher(&training, teacher, [&](Value* v) { return training_value(*step, v); });
   add_teacher(&inference, teacher, [](Value* v) { return v; });
   model->set_metadata("onnx_train.teacher", teacher.name);
+  // Both read the same batch.
+  for (const char* key : {kPreprocess, kClasses}) {
+    const std::string known = teacher.model.metadata(key);
+    if (model->metadata(key).empty() && !known.empty()) model->set_metadata(key, known);
+  }
 }
 
 bool run(Model& model, const BuildOptions& options) {
@@ -176,6 +181,22 @@ bool run(Model& model, const BuildOptions& options) {
 
 Pass loss(const BuildOptions& options) {
   return {"loss", [options](Model& model) { return run(model, options); }};
+}
+
+std::map<std::string, std::string> probability_inputs(const Model& model) {
+  const std::string loss = model.metadata("onnx_train.loss");
+  if (loss.empty() || is_loss_file(loss)) return {};
+  std::map<std::string, std::string> inputs;
+  try {
+    for (const LossTerm& term : parse_loss(loss)) {
+      const std::vector<Word>& names = term.arguments.names;
+      for (size_t i = 0; term.row && i < std::min(names.size(), term.row->arguments.size()); ++i) {
+        if (holds_probabilities(term, i, model.graph->find(names[i].text))) inputs[names[i].text] = term.loss.text;
+      }
+    }
+  } catch (const Error&) {  // the metadata of a file may hold anything
+  }
+  return inputs;
 }
 
 }  // namespace onnx_train

@@ -19,10 +19,16 @@
 // how to combine batches: {"loss": "mean", "loss_count": "sum", "grad_norm": "last"}.
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "onnx_passes/passes.h"
 
 namespace onnx_train {
 
 Pass loss(const BuildOptions& options);
+
+// The inputs that the loss of a training model takes for probabilities, and the name of the loss that does.
+std::map<std::string, std::string> probability_inputs(const Model& model);
 
 }  // namespace onnx_train

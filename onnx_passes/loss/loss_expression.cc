@@ -24,7 +24,8 @@ Forms forms_of(OptionKind kind) {
   switch (kind) {
     case OptionKind::kNumber: return {true, false, false, "a number"};
     case OptionKind::kNumberOrValue: return {true, true, false, "a number or the name of a scalar"};
-    case OptionKind::kClassWeight: return {false, true, true, "the name of a tensor"};
+    case OptionKind::kClassWeight:
+    case OptionKind::kChannelWeight: return {false, true, true, "the name of a tensor"};
     default: return {false, true, false, "the name of a tensor"};
   }
 }

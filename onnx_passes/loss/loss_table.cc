@@ -95,6 +95,14 @@ bool holds_floats(const LossTerm& term, size_t i, const Value* value) {
   return flag_of(term, argument.floats_option) || (argument.floats_by_type && value && is_float(value->dtype()));
 }
 
+bool holds_probabilities(const LossTerm& term, size_t i, const Value* value) {
+  const ArgumentKind kind = term.row->arguments[i].kind;
+  const bool floats = kind == ArgumentKind::kTarget || holds_floats(term, i, value);
+  const Prediction prediction = prediction_of(term);
+  return floats && kind != ArgumentKind::kPrediction &&
+         (prediction == Prediction::kYesNo || prediction == Prediction::kClasses);
+}
+
 std::vector<int64_t> argument_axes(const LossTerm& term, size_t i, int64_t rank, bool floats) {
   const ArgumentShape shape = term.row->arguments[i].shape;
   if (shape == ArgumentShape::kSamples) return {batch_axis(term)};

@@ -65,7 +65,7 @@ enum class OptionKind {
   kReductionBatch,  // ... or batchmean
   kClassWeight,     // a list of numbers, or the name of a vector
   kElementWeight,   // the name of a tensor that broadcasts to x; a new input has x's shape
-  kChannelWeight,   // the same; a new input has x's last axis
+  kChannelWeight,   // the same, or a list of numbers along x's last axis; a new input has that axis
   kSampleWeight,    // the name of a vector
   kChoice,          // one of `words`
 };
@@ -123,6 +123,8 @@ int64_t batch_axis(const LossTerm& term);
 // Whether argument `i` of the term holds floats of x's shape in the place of indices. `value` is the value of the
 // model that it names, or null.
 bool holds_floats(const LossTerm& term, size_t i, const Value* value);
+// Whether argument `i` of the term holds probabilities, from 0 to 1.
+bool holds_probabilities(const LossTerm& term, size_t i, const Value* value);
 // The axes of x, of rank `rank`, that argument `i` has; -1 stands for an axis of any size.
 std::vector<int64_t> argument_axes(const LossTerm& term, size_t i, int64_t rank, bool floats);
 

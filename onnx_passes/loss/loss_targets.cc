@@ -103,12 +103,14 @@ class Targets {
     const OptionKind kind = find_option(target_row(term), option.key.text)->kind;
     const bool over_classes = kind == OptionKind::kClassWeight;
     if (const auto* list = std::get_if<std::vector<double>>(&option.value)) {
-      const Dim& classes = (*prediction_type(term).dims)[static_cast<size_t>(integer_of(term, "axis"))];
+      const int64_t axis = over_classes ? integer_of(term, "axis") : prediction_type(term).rank() - 1;
+      if (axis < 0) reader_.fail_at(option.column, "the prediction has no axis for a list of weights");
+      const Dim& classes = (*prediction_type(term).dims)[static_cast<size_t>(axis)];
       if (!classes.known() || classes.value() == static_cast<int64_t>(list->size())) return;
       reader_.fail_at(option.column,
                       concat("the weight has ", list->size(), " numbers, and '", first_prediction(term).text, "', ",
                              onnx_train::to_string(prediction_type(term)), ", has ", classes.value(),
-                             " classes along axis ", integer_of(term, "axis")));
+                             over_classes ? " classes" : " elements", " along axis ", axis));
     }
     const Word* name = std::get_if<Word>(&option.value);
     if (!name || kind == OptionKind::kReduction || kind == OptionKind::kReductionBatch) return;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -25,11 +26,22 @@ Labels TermBuilder::labels(Var x) {
   labels.given = argument(1, x);
   const Var index = cast(labels.given, DType::kInt64);
   labels.ignored = equal(index, b().scalar(DType::kInt64, static_cast<double>(integer("ignore_index"))));
-  labels.index = where(labels.ignored, b().scalar(DType::kInt64, 0), index);
+  labels.index =
+      call(b(), "ClassIndex", {index, x}, {{"axis", integer("axis")}, {"ignore_index", integer("ignore_index")}});
   return labels;
 }
 
 // ---- Options
+
+namespace {
+
+Tensor vector_of(const std::vector<double>& numbers, DType dtype) {
+  Tensor vector(dtype, {static_cast<int64_t>(numbers.size())});
+  for (size_t i = 0; i < numbers.size(); ++i) vector.set(static_cast<int64_t>(i), numbers[i]);
+  return vector;
+}
+
+}  // namespace
 
 Var TermBuilder::scalar(const char* option, Var like) {
   const Option* given = find_option(term_, option);
@@ -43,11 +55,8 @@ Var TermBuilder::class_weight(Var x) {
   const Option* option = find_option(term_, "weight");
   if (!option) return {};
   const std::vector<int64_t> axis = {integer("axis")};
-  if (const auto* list = std::get_if<std::vector<double>>(&option->value)) {
-    Tensor weights(x.dtype(), {static_cast<int64_t>(list->size())});
-    for (size_t i = 0; i < list->size(); ++i) weights.set(static_cast<int64_t>(i), (*list)[i]);
-    return losses_.with_sizes("weight", b().constant(weights), x, axis);
-  }
+  if (const auto* list = std::get_if<std::vector<double>>(&option->value))
+    return losses_.with_sizes("weight", b().constant(vector_of(*list, x.dtype())), x, axis);
   const std::string& name = std::get<Word>(option->value).text;
   const Var weight = losses_.read_or_add(name, x.dtype(), chosen(dims_of(x), axis));
   return losses_.with_sizes(name, cast_like(weight, x), x, axis);
@@ -58,6 +67,8 @@ Var TermBuilder::element_weight(const char* option, Var x) {
   if (!given) return {};
   Dims dims = dims_of(x);
   if (find_option(row_, option)->kind == OptionKind::kChannelWeight && !dims.empty()) dims = {dims.back()};
+  if (const auto* list = std::get_if<std::vector<double>>(&given->value))
+    return losses_.broadcast(option, b().constant(vector_of(*list, x.dtype())), x);
   const std::string& name = std::get<Word>(given->value).text;
   return losses_.broadcast(name, cast_like(losses_.read_or_add(name, x.dtype(), dims), x), x);
 }

@@ -27,11 +27,16 @@ std::vector<Operator> indexing_operators() {
       Operator{"GatherND",
                "x[S...] indices:int64[I..., K] -> y where 0 <= @batch_dims:0 <= #I, @batch_dims:0 + K <= #S"}
           .moving(Traffic::kWritten),
+      {"TensorScatter",
+       "past[S...] update[U...] write_indices?:int64[_] -> present[S...] where #U = #S, -#S <= @axis:-2 < #S"},
       {"ScatterND", "x[S...] indices:int64[I..., K] updates[U...] -> y[S...] where K <= #S, #U = #I + #S - K"},
       Operator{"OneHot", "indices[I...] depth[] values[2] -> y[Y...] where #Y = #I + 1, -#Y <= @axis:-1 < #Y"}
+          .sized_by_inputs({1})
           .with_settings({0, InputRange::kAll}),
       {"NonZero", "x -> y:int64[_, _]"},
       {"Compress", "x[S...] condition:bool[_] -> y"},
+      {"Unique", "x[S...] -> y indices?:int64[_] inverse?:int64[_] counts?:int64[_]"},
+      {"SortRows", "x[N, _] -> order:int64[N]", kDomain},
       Operator{"GatherGrad", kGatherGrad, kDomain, kOneFloat}.narrow({0}, {}),
       {"AddGatherGrad", "sum[R, S...] dy[Y...] indices:index[I...] -> y[R, S...] where #Y = #I + #S", kDomain,
        kOneFloat},

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "onnx_passes/foreign/foreign.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
@@ -16,10 +17,6 @@ namespace onnx_train {
 namespace {
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-
-bool is_quantized(const std::string& op) {
-  return contains(op, "QuantizeLinear") || op.starts_with("QLinear") || op.ends_with("Integer");
-}
 
 bool is_spectral(const std::string& op) { return op == "STFT" || op == "DFT" || op == "MelWeightMatrix"; }
 
@@ -38,6 +35,7 @@ std::string similar_operators(const Node& node) {
 
 std::string unknown_operator_advice(const Node& node) {
   const std::string& domain = node.domain();
+  if (const std::string refusal = refusal_of_foreign(node); !refusal.empty()) return refusal;
   const std::string similar = similar_operators(node), meant = concat("did you mean ", similar, "?");
   if (!similar.empty() && !domain.empty()) return meant;
   if (domain == "com.microsoft")
@@ -104,6 +102,10 @@ Sources sources_of(const Value* condition) {
 
 }  // namespace
 
+bool computes_in_integers(const Node& node) {
+  return node.domain().empty() && (node.op().starts_with("QLinear") || node.op().ends_with("Integer"));
+}
+
 std::string way_to_decide(const Node& branch) {
   const Sources sources = sources_of(branch.input(0));
   std::string text;
@@ -118,16 +120,16 @@ std::string way_to_decide(const Node& branch) {
 std::string replacement_advice(const Node& node) {
   const std::string& op = node.op();
   if (!is_known_operator(node)) return unknown_operator_advice(node);
-  if (is_quantized(op))
+  if (computes_in_integers(node) || contains(op, "QuantizeLinear"))
     return "this is a quantized model; take the float model that it was made from, or export it in the form QDQ";
   if (contains(op, "Sequence")) {
     return "export the model without sequences of tensors: a fixed number of tensors is stacked by Unsqueeze and "
            "Concat, and taken apart by Split or Gather";
   }
   if (op == "Loop") {
-    return "a Loop is trained if its values keep their shapes and its number of steps follows from sizes, or is at "
-           "most a "
-           "constant (its first input) and it stacks no results; export the model with the loop unrolled";
+    return "a Loop runs here if what it carries keeps its shape from step to step, and its condition depends on no "
+           "random numbers; stack results of one shape in place of a value that grows, or export the model with the "
+           "loop unrolled";
   }
   if (op == "Scan") return "export the model with the loop unrolled";
   if (op == "If") return way_to_decide(node);

@@ -8,6 +8,9 @@
 
 namespace onnx_train {
 
+// Whether the node is a product of quantized operands, whose results are integers: MatMulInteger, QLinearConv, ...
+bool computes_in_integers(const Node& node);
+
 // The advice for an operator without a kernel or a gradient, by the kind of its operator: "this is a quantized model;
 // take the float model that it was made from".
 std::string replacement_advice(const Node& node);

@@ -50,6 +50,7 @@ std::vector<Operator> movement_operators() {
           .selecting({0, 1})
           .in_precision(PrecisionRole::kMovement),
       Operator{"Reshape", "x shape:int64[#Y] -> y[Y...]"}
+          .sized_by_inputs({1})
           .of_kind(OperatorKind::kView)
           .selecting({0, 1})
           .in_precision(PrecisionRole::kMovement),
@@ -58,10 +59,12 @@ std::vector<Operator> movement_operators() {
           .selecting({0, 1})
           .in_precision(PrecisionRole::kMovement),
       Operator{"Squeeze", "x axes?:int64 -> y"}
+          .sized_by_inputs({1})
           .of_kind(OperatorKind::kView)
           .selecting({0, 1})
           .in_precision(PrecisionRole::kMovement),
       Operator{"Unsqueeze", "x axes:int64 -> y"}
+          .sized_by_inputs({1})
           .of_kind(OperatorKind::kView)
           .selecting({0, 1})
           .in_precision(PrecisionRole::kMovement),
@@ -78,22 +81,26 @@ std::vector<Operator> movement_operators() {
           "x[N, C, H, W] -> y[N, C * @blocksize * @blocksize, H / @blocksize, W / @blocksize] where 1 <= @blocksize"}
           .of_kind(OperatorKind::kRearrangement),
       Operator{"Expand", "x[~S...] shape:int64[_] -> y[S...]"}
+          .sized_by_inputs({1})
           .of_kind(OperatorKind::kRearrangement)
           .selecting({0, 1})
           .in_precision(PrecisionRole::kMovement)
           .on_images(ImageRole::kExpand),
-      Operator{"Tile", "x[S...] repeats:int64[#S] -> y[Y...] where #Y = #S"}.of_kind(OperatorKind::kRearrangement),
+      Operator{"Tile", "x[S...] repeats:int64[#S] -> y[Y...] where #Y = #S"}.sized_by_inputs({1}).of_kind(
+          OperatorKind::kRearrangement),
       Operator{"Concat", "x[S...] more* -> y[Y...] where #Y = #S, -#S <= @axis < #S", "", kOfSchema, check_pieces}
           .of_kind(OperatorKind::kRearrangement)
           .selecting({0, InputRange::kAll})
           .on_images(ImageRole::kAxis),
       Operator{"Split", "x[S...] split?:int64[_] -> y* where -#S <= @axis:0 < #S, 1 <= @num_outputs:1"}
+          .sized_by_inputs({1})
           .of_kind(OperatorKind::kExtraction)
           .selecting({0, 1})
           .in_precision(PrecisionRole::kMovement)
           .on_images(ImageRole::kAxis),
       Operator{"Slice",
                "x[S...] starts:index[A] ends:index[A] axes?:index[A] steps?:index[A] -> y[Y...] where #Y = #S, A <= #S"}
+          .sized_by_inputs({1, 2, 3, 4})
           .of_kind(OperatorKind::kExtraction)
           .selecting({0, 1})
           .in_precision(PrecisionRole::kMovement)
@@ -106,11 +113,13 @@ std::vector<Operator> movement_operators() {
       Operator{"Pad",
                "x[S...] pads:int64[2 * #S] value?[] -> y[Y...] where #Y = #S | "
                "x[S...] pads:int64[2 * A] value?[] axes:index[A] -> y[Y...] where #Y = #S, A <= #S"}
+          .sized_by_inputs({1, 3})
           .with_settings({1, InputRange::kAll})
           .on_images(ImageRole::kListedAxes),
       Operator{
           "Resize",
           "x[S...] roi?[R] scales?[A] sizes?:int64[B] @axes?[C] -> y[Y...] where #Y = #S, A <= #S, B <= #S, C <= #S"}
+          .sized_by_inputs({2, 3})
           .with_settings({1, InputRange::kAll})
           .on_images(ImageRole::kResize),
       Operator{"ResizeGrad",
@@ -122,9 +131,10 @@ std::vector<Operator> movement_operators() {
       {"Trilu", "x[S..., M, N] k?:int64[] -> y[S..., M, N]"},
       {"ReverseSequence", "x[S...] lengths:int64[_] -> y[S...] where 2 <= #S"},
       {"Constant", "-> y"},
-      {"ConstantOfShape", "shape:int64[#Y] @value?[] -> y[Y...]"},
+      Operator{"ConstantOfShape", "shape:int64[#Y] @value?[] -> y[Y...]"}.sized_by_inputs({0}),
       {"EyeLike", "x[M, N] -> y[M, N]"},
-      Operator{"Range", "start[] limit[] delta[] -> y[_]"}.with_settings({0, InputRange::kAll}),
+      Operator{"Range", "start[] limit[] delta[] -> y[_]"}.sized_by_inputs({0, 1, 2}).with_settings(
+          {0, InputRange::kAll}),
       Operator{"Shape", "x -> y:int64[_]"}.moving(Traffic::kNone),
       Operator{"Size", "x -> y:int64[]"}.moving(Traffic::kNone),
   };

@@ -45,12 +45,12 @@ constexpr const char* kGroupGrad =
     "x[N, S..., C] scale[C] dy[N, S..., C] -> dx?[N, S..., C] dscale?[C] dbias?[C] "
     "where @channels_last:0 = 1, 0 <= C / @num_groups:1";
 
-// The variance of a single value is 0, so normalization replaces the value by the bias.
+// The variance of a single value is 0, so normalization replaces the value by the bias; no values have neither.
 void check_values_per_channel(const Node& node) {
   const TensorType& x = node.input(0)->type();
   if (!x.is_static() || x.rank() < 2) return;
   const Shape shape = x.shape();
-  if (num_elements(shape) != shape[1] || shape[1] == 0) return;
+  if (num_elements(shape) > shape[1] || shape[1] == 0) return;
   fail(node.label(), ": its input '", node.input(0)->name(), "' is ", to_string(x),
        ", and batch normalization needs more than 1 value per channel in training; train with larger batches, or keep "
        "its statistics: --freeze its weights, or --mode frozen");

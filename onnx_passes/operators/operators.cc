@@ -9,6 +9,8 @@
 namespace onnx_train {
 
 std::vector<Operator> quantization_operators();  // quantization.cc
+std::vector<Operator> sampling_operators();      // sampling.cc
+std::vector<Operator> control_flow_operators();  // scan.cc: If
 
 namespace {
 
@@ -37,9 +39,10 @@ const Table& table() {
   static const Table all = [] {
     Table rows;
     std::vector<Operator> narrow;  // functions in our domain with the names of ONNX's operators
-    for (auto family : {elementwise_operators, product_operators, window_operators, normalization_operators,
-                        reduction_operators, movement_operators, indexing_operators, recurrent_operators,
-                        training_operators, attention_operators, quantization_operators}) {
+    for (auto family :
+         {elementwise_operators, product_operators, window_operators, normalization_operators, reduction_operators,
+          movement_operators, indexing_operators, recurrent_operators, training_operators, attention_operators,
+          quantization_operators, sampling_operators, control_flow_operators}) {
       for (Operator& row : family()) {
         add(&rows, row);
         if (*row.domain || (row.narrow_inputs.empty() && row.narrow_outputs.empty())) continue;
@@ -97,6 +100,12 @@ Operator Operator::of_kind(OperatorKind of) const { return with(*this, &Operator
 Operator Operator::selecting(InputRange from) const { return with(*this, &Operator::selects, from); }
 
 Operator Operator::with_settings(InputRange at) const { return with(*this, &Operator::settings, at); }
+
+Operator Operator::sized_by_inputs(std::vector<int> inputs) const {
+  return with(*this, &Operator::sized_by, std::move(inputs));
+}
+
+Operator Operator::meeting_after(int input) const { return with(*this, &Operator::after, input); }
 
 Operator Operator::counting(double (*function)(const Node& node)) const {
   return with(*this, &Operator::multiply_adds, function);

@@ -87,6 +87,11 @@ struct Operator {
   InputRange selects = {};
   // Inputs that say how to compute and hold no weights: bounds, ratios, exponents (passes/constants.h).
   InputRange settings = {};
+  // Inputs whose contents, and not their shapes alone, decide the shapes of the outputs. A plan is cut before a node
+  // that computes with data in them (kernels/lowering/canonical/segments.cc).
+  std::vector<int> sized_by = {};
+  // Of a collective: the optional input that takes the result of the collective before it. -1: this is no collective.
+  int after = -1;
   // Computing an element again costs less than reading it from memory.
   bool cheap = false;
   Traffic traffic = Traffic::kAll;
@@ -105,6 +110,8 @@ struct Operator {
   Operator of_kind(OperatorKind of) const;
   Operator selecting(InputRange from) const;
   Operator with_settings(InputRange at) const;
+  Operator sized_by_inputs(std::vector<int> inputs) const;
+  Operator meeting_after(int input) const;
 };
 
 // Null if there is no row.

@@ -41,6 +41,8 @@ void check_equation(const Node& node) {
 
 std::vector<Operator> product_operators() {
   return {
+      {"Det", "x[S..., M, M] -> y[S...]"},
+      {"DetGrad", "dy[S...] x[S..., M, M] -> dx[S..., M, M]", kDomain, kOneFloat},
       Operator{"MatMul", kMatMul, "", kOfSchema, nullptr, OperatorKind::kProduct}
           .narrow({0, 1}, {0})
           .in_precision(PrecisionRole::kProduct)

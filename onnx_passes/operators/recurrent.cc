@@ -340,6 +340,7 @@ std::vector<Operator> recurrent_operators() {
       Operator{"GRUGrad", kGruGrad, kDomain, kOneFloat, check_backward, kRecurrence}.narrow({0, 2, 3, 4, 5, 6}, {0, 3}),
       Operator{"LSTMGrad", kLstmGrad, kDomain, kOneFloat, check_backward, kRecurrence}.narrow({0, 2, 5, 6, 8}, {0}),
       {"Scan", "x* -> y*", "", kOfSchema, check_scan},
+      Operator{"If", "x* -> y*"}.sized_by_inputs({0}),  // where its branches give different shapes
   };
 }
 

@@ -10,7 +10,8 @@ std::vector<Operator> reduction_operators() {
       Operator{"ArgMin", kArg}.narrow({0}, {}),
       {"CumSum", "x[S...] axis[] -> y[S...]"},
       {"CumProd", "x[S...] axis[] -> y[S...]"},
-      {"TopK", "x[S...] k[] -> values? indices? where -#S <= @axis:-1 < #S"},
+      Operator{"TopK", "x[S...] k[] -> values? indices? where -#S <= @axis:-1 < #S"}.sized_by_inputs({1}),
+      {"LinearScan", "a[S...] b[S...] -> y[S...] where -#S <= @axis:0 < #S", kDomain, ElementTypes::kOneFloat},
       {"GlobalNorm", "g:float more*:float -> norm:float[]", kDomain},
   };
   for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",

@@ -1,6 +1,11 @@
 #include "onnx_passes/operators/scan.h"
 
+#include "onnx_passes/operators/operators.h"
+
 namespace onnx_train {
+
+// Only the branch that is taken says the shape, where the two give different ones.
+std::vector<Operator> control_flow_operators() { return {Operator{"If", "c:bool[] -> y*"}.sized_by_inputs({0})}; }
 
 Scan::Scan(const Node& node) : body(node.subgraph("body")), inputs(static_cast<int>(node.attr("num_scan_inputs", 0))) {
   states = node.num_inputs() - inputs;

@@ -10,6 +10,8 @@ using enum ElementTypes;
 constexpr const char* kCrossEntropy =
     "logits[S...] labels:index[L...] weight?[_] @label_smoothing[] -> loss[] log_sum_exp?[L...] "
     "where #S = #L + 1, -#S <= @axis:1 < #S";
+constexpr const char* kClassIndex =
+    "labels:index[L...] logits[S...] -> index:int64[L...] where #S = #L + 1, -#S <= @axis:1 < #S";
 constexpr const char* kCrossEntropyGrad =
     "dloss[] logits[S...] labels:index[L...] log_sum_exp[L...] weight?[_] @label_smoothing[] -> dlogits[S...] "
     "where #S = #L + 1, -#S <= @axis:1 < #S";
@@ -43,8 +45,14 @@ constexpr const char* kDraw = "key:uint64[2] shape:int64[#S] -> y[S...]";
 
 std::vector<Operator> training_operators() {
   return {
+      {"ClassIndex", kClassIndex, kDomain},
       Operator{"SoftmaxCrossEntropy", kCrossEntropy, kDomain, kOneFloat}.narrow({0}, {}),
       Operator{"SoftmaxCrossEntropyGrad", kCrossEntropyGrad, kDomain, kOneFloat}.narrow({1}, {0}),
+      Operator{"AllReduce", "x[S...] z[S...] active:int64[] after?:any -> y[S...]", kDomain, kOneFloat}.meeting_after(
+          3),
+      Operator{"Reduce", "x[S...] z[S...] active:int64[] after?:any -> y[S...]", kDomain, kOneFloat}.meeting_after(3),
+      Operator{"Broadcast", "x:any[S...] after?:any -> y:any[S...]", kDomain}.meeting_after(1),
+      Operator{"AllGather", "x:any[S...] after?:any -> y:any[@ranks, S...]", kDomain}.meeting_after(1),
       {"StopGradient", "x[S...] -> y[S...]", kDomain, kOneFloat},
       {"Sgd", kSgd, kDomain, kOneFloat},
       {"Adam", kAdam, kDomain, kOneFloat},

@@ -35,6 +35,10 @@ constexpr const char* kConvTranspose =
     "x[N, C, O...] w[C, M, K...] bias?[M * @group:1] -> y[N, M * @group:1, S...] where " RANK
     ", #K = #S, 0 <= C / @group:1";
 
+constexpr const char* kDeformable =
+    "x[N, C, S...] " WEIGHT " offset[N, _, O...] bias?[M] mask?[N, _, O...] -> y[N, M, O...] where " RANK GROUPS
+    ", 1 <= @offset_group:1, 0 <= C / @offset_group:1";
+
 #define POOL "x[N, C, S...] -> y[N, C, O...] indices?:int64[N, C, O...] where " RANK
 constexpr const char* kPool = POOL;
 constexpr const char* kOurPool = POOL FIRST "x[N, S..., C] -> y[N, O..., C] where " RANK LAST;
@@ -115,6 +119,24 @@ void check_attributes(const Node& node) { find_windows(node); }
 template <int image, int windows, int taps>
 void check(const Node& node) {
   check_windows(node, {image, windows, taps});
+}
+
+// Offsets are [N, groups taps axes, O...], the mask is [N, groups taps, O...].
+void check_deformable(const Node& node) {
+  const Value *x = node.input(0), *offset = node.input(2);
+  if (offset && offset->type().is_static() && x->has_rank()) check_windows(node, {0, 2, 1});
+  const auto w = find_windows(node);
+  if (!w) return;
+  const int64_t taps = taps_of(node, w->kernel), groups = node.attr("offset_group", 1);
+  for (const auto& [place, per_tap] : {std::pair(2, static_cast<int64_t>(w->kernel.size())), {4, int64_t{1}}}) {
+    const Value* input = node.input(place);
+    if (!input || !input->has_rank() || input->rank() < 2) continue;
+    const Dim found = (*input->type().dims)[1];
+    int64_t wanted = 0;
+    if (__builtin_mul_overflow(taps * per_tap, groups, &wanted) || (found.known() && found.value() != wanted))
+      fail(node.label(), ": ", place == 2 ? "offset" : "mask", " has ", found.value(), " channels; ", groups,
+           " groups of ", taps, " taps", place == 2 ? ", with an offset along each axis," : "", " need another number");
+  }
 }
 
 // ---- The windows of a node
@@ -266,7 +288,7 @@ std::vector<Operator> window_operators() {
           .narrow({0, 1}, {0})
           .counting(multiply_adds_of_weight_gradient)
           .on_images(ImageRole::kConvolution, {0, 1}, {}),
-      Operator{"DeformConv", "x w offset bias? mask? -> y"}.weights_at({1, 3}),
+      Operator{"DeformConv", kDeformable, "", kOfSchema, check_deformable}.weights_at({1, 3}),
       Operator{"CausalConvWithState", "x w bias? past_state? -> y present_state?"}.weights_at({1, 2}),
       Operator{"ConvTranspose", kConvTranspose, "", kOfSchema, check_attributes}
           .in_precision(PrecisionRole::kProduct)
@@ -300,6 +322,7 @@ std::vector<Operator> window_operators() {
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
           .on_images(ImageRole::kGlobalPool),
+      {"GlobalLpPool", kGlobal},
       Operator{"GlobalMaxPool", kGlobal}
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)

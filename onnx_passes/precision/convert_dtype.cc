@@ -32,7 +32,17 @@ void convert(onnx::TypeProto* type) {
 
 void convert(onnx::GraphProto* graph, int opset);
 
+void set_double(onnx::AttributeProto* value, const Tensor& tensor) {
+  value->set_name("value");
+  value->set_type(onnx::AttributeProto::TENSOR);
+  to_proto(tensor, "", value->mutable_t());
+}
+
 void convert(onnx::NodeProto* node, int opset) {
+  // Without a value it is zeros of float32.
+  const bool gives_zeros =
+      node->op_type() == "ConstantOfShape" && node->domain().empty() && node->attribute_size() == 0;
+  if (gives_zeros) set_double(node->add_attribute(), Tensor(DType::kDouble, {1}));
   for (auto& attribute : *node->mutable_attribute()) {
     // The target of Cast, and the output type of random and window operators.
     const bool is_type =

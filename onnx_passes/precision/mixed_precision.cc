@@ -57,6 +57,8 @@ class MixedPrecision {
     return changed_;
   }
 
+  int rounded() const { return num_rounded_; }  // operators of the model that are computed in fewer bits
+
  private:
   bool is_changed(const Node& node) const {
     const Role role = role_of(node);
@@ -88,19 +90,24 @@ class MixedPrecision {
   void convert(Node* node) {
     switch (role_of(*node)) {
       case Role::kProduct:
-        if (has_float32_operands(*node)) convert_product(node);
+        if (!has_float32_operands(*node)) break;
+        convert_product(node);
+        ++num_rounded_;
         break;
       case Role::kActivation:
-        if (all_ && is_float32_result(*node) && reads_activation(*node)) convert_result(node->output(), /*round=*/true);
+        if (!all_ || !is_float32_result(*node) || !reads_activation(*node)) break;
+        convert_result(node->output(), /*round=*/true);
+        ++num_rounded_;
         break;
       case Role::kLookup:
-        if (all_ && is_float32_result(*node) && !is_rounded(node->input(0))) {
-          convert_result(node->output(), /*round=*/true);
-        }
+        if (!all_ || !is_float32_result(*node) || is_rounded(node->input(0))) break;
+        convert_result(node->output(), /*round=*/true);
+        ++num_rounded_;
         break;
       case Role::kRecurrent:
-        if (converts_recurrence(*node)) return convert_recurrent(node);
-        break;
+        if (!converts_recurrence(*node)) break;
+        ++num_rounded_;
+        return convert_recurrent(node);
       case Role::kMovement:
       case Role::kFloat32: break;
     }
@@ -315,7 +322,8 @@ class MixedPrecision {
   std::unordered_set<const Value*> activations_;  // values that depend on a product or a lookup
   std::unordered_map<Value*, Value*> rounded_, rounded_to_8_bits_;
   std::unordered_map<const Value*, const Value*> original_of_;  // training version -> value of the inference graph
-  std::unordered_map<const Value*, bool> is_rounded_;           // of values that some node moves
+  int num_rounded_ = 0;
+  std::unordered_map<const Value*, bool> is_rounded_;  // of values that some node moves
 };
 
 }  // namespace
@@ -325,7 +333,10 @@ Pass mixed_precision(const BuildOptions& options) {
             EntryPoint* step = model.find_entry_point("step");
             if (!step) fail("[MixedPrecision] the model has no entry point 'step'; run the pass 'training_mode' first");
             if (precision == Precision::kFloat32) return false;
-            return MixedPrecision(&model, step, precision).run();
+            MixedPrecision pass(&model, step, precision);
+            const bool changed = pass.run();
+            model.set_metadata("onnx_train.rounded", std::to_string(pass.rounded()));
+            return changed;
           }};
 }
 

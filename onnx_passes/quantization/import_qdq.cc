@@ -144,9 +144,8 @@ int64_t fuse_pair(Node* q) {
   return 1;
 }
 
-// ---- Masters
+}  // namespace
 
-// The initializer that the node dequantizes, or null.
 const Value* stored_weight(const Node& node) {
   if (!node.is("DequantizeLinear") || !node.input(0)) return nullptr;
   const Value* stored = node.input(0);
@@ -154,15 +153,12 @@ const Value* stored_weight(const Node& node) {
                                                                                                       : nullptr;
 }
 
-// The float weight that the node reads; empty if its scale is not a constant.
 Tensor dequantized(const Node& node) {
   const auto granularity = granularity_of(node);
   const Tensor scale = constant_of(node.input(1));
   if (!granularity || scale.empty() || (node.input(2) && constant_of(node.input(2)).empty())) return {};
   return dequantize(contents_of(*node.input(0)), scale, constant_of(node.input(2)), *granularity);
 }
-
-}  // namespace
 
 int64_t widen_four_bits(onnx::ModelProto* model) { return widen_four_bits(model->mutable_graph()); }
 

@@ -19,6 +19,11 @@ int64_t widen_four_bits(onnx::ModelProto* model);
 // Fuses pairs in the graph and its subgraphs; returns their number.
 int64_t fuse_quantization(Graph* graph);
 
+// The integer initializer that the node dequantizes, a stored weight; null for other nodes.
+const Value* stored_weight(const Node& node);
+// The floats that such a node gives; empty if its scale is not a constant.
+Tensor dequantized(const Node& node);
+
 // The integer initializers that DequantizeLinear nodes of the graph read: stored weights.
 std::vector<const Value*> quantized_weights(const Graph& graph);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <set>
+#include <unordered_map>
 
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/adapter_records.h"
@@ -60,16 +61,20 @@ void mark_four_bits(Value* value) {
 }
 
 // The axis of the inputs of the layer that reads a weight: where its blocks are.
-std::map<Value*, int64_t> weights_to_store(const Model& model) {
-  std::map<Value*, int64_t> axes;
+std::vector<std::pair<Value*, int64_t>> weights_to_store(const Model& model) {
+  std::unordered_map<const Value*, int64_t> axes;
   for (const LinearLayer& layer : LinearLayers(model).all()) axes.emplace(layer.weight, layer.out_first ? 1 : 0);
   for (const Node* node = model.graph->first(); node; node = node->next()) {
-    Value* table = node->is("Gather") ? node->input(0) : nullptr;
+    const Value* table = node->is("Gather") ? node->input(0) : nullptr;
     const bool embeds = table && table->is_initializer() && is_float(table->dtype()) && table->type().is_static() &&
                         table->rank() == 2 && node->attr("axis", 0) == 0;
     if (embeds) axes.emplace(table, 1);
   }
-  return axes;
+  std::vector<std::pair<Value*, int64_t>> stored;
+  for (Value* value : model.graph->initializers()) {
+    if (const auto axis = axes.find(value); axis != axes.end()) stored.emplace_back(value, axis->second);
+  }
+  return stored;
 }
 
 // Two elements a byte, the first in the low half.

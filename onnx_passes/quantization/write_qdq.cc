@@ -1,4 +1,5 @@
 #include "onnx_passes/quantization/write_qdq.h"
+#include "onnx_passes/inference/fold_branch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -177,7 +178,7 @@ class IntegerStore {
     for (Node* node : graph_.nodes()) {
       if (node->is("QuantizeLinear")) store(node);
     }
-    remove_dead();
+    remove_unread(&graph_);
     for (Node* node : graph_.nodes()) {
       if (node->is("BatchNormalization")) fold_batch_norm(node);
     }
@@ -186,7 +187,7 @@ class IntegerStore {
       read_quantized(node);
       if (!node->is("MatMul")) store_bias(node);
     }
-    remove_dead();
+    remove_unread(&graph_);
     return stored_;
   }
 
@@ -200,17 +201,6 @@ class IntegerStore {
   static Node* stored(const Value* value) {
     Node* node = dequantization(value);
     return node && node->input(0)->is_initializer() ? node : nullptr;
-  }
-
-  void remove_dead() {
-    for (Node *node = graph_.last(), *previous = nullptr; node; node = previous) {
-      previous = node->previous();
-      const bool read = std::any_of(node->outputs().begin(), node->outputs().end(), [&](const Value* output) {
-        return output && (!output->uses().empty() || graph_.is_output(output));
-      });
-      if (!read) graph_.remove(node);
-    }
-    graph_.remove_unused_initializers();
   }
 
   Value* constant(const std::string& name, const Tensor& contents) {

@@ -39,7 +39,7 @@ class OptimizerBuilder {
     std::vector<Value*> weights;
     for (const WeightGradient& g : entry_.gradients) weights.push_back(g.weight);
     const ParameterGroups groups = parameter_groups(model_, weights, options_);
-    if (keeps_average(groups) || options_.ema > 0) raw_ = add_raw_weights(&model_, weights);
+    if (keeps_average(groups) || averages()) raw_ = add_raw_weights(&model_, weights);
     count_steps();
     add_clipping();
     for (const WeightGradient& g : entry_.gradients) add_rate(groups.updates.at(g.weight).rate);
@@ -150,10 +150,12 @@ class OptimizerBuilder {
     inputs.insert(inputs.end(), {next_step_, update.rate == 1 ? rate_ : rates_.at(update.rate), scale_});
     b_.set_name("next/" + weight->name());
     const auto next = call(b_, spec.op(), static_cast<int>(1 + slots.size()), inputs, attributes(update, *weight));
-    if (options_.ema > 0) bind(weight, average(weight, next[0]));
+    if (averages()) bind(weight, average(weight, next[0]));
     bind(trained, next[0]);
     for (size_t i = 0; i < slots.size(); ++i) bind(slots[i].value(), next[i + 1]);
   }
+
+  bool averages() const { return options_.ema > 0 || options_.swa > 0; }
 
   // Whether the optimizer itself averages the weights.
   bool keeps_average(const ParameterGroups& groups) const {
@@ -162,16 +164,22 @@ class OptimizerBuilder {
       return std::any_of(slots.begin(), slots.end(),
                          [](const OptimizerSlot& slot) { return slot.shape == SlotShape::kAverage; });
     });
-    if (keeps && options_.ema > 0) {
-      fail_as(ErrorCode::kUsage, "--ema averages the weights, and so does --optimizer ", options_.optimizer,
-              "; leave out --ema");
+    if (options_.ema > 0 && options_.swa > 0)
+      fail_as(ErrorCode::kUsage, "--ema and --swa are an average of the weights each; give one");
+    if (keeps && averages()) {
+      const char* const option = options_.ema > 0 ? "--ema" : "--swa";
+      fail_as(ErrorCode::kUsage, option, " averages the weights, and so does --optimizer ", options_.optimizer,
+              "; leave out ", option);
     }
     return keeps;
   }
 
   Var average(Value* weight, Var next) {
     b_.set_name("next/" + weight->name() + "/average");
-    return call(b_, "MovingAverage", {b_.var(weight), next, next_step_}, {{"decay", Tensor::scalar(options_.ema)}});
+    if (options_.ema > 0)
+      return call(b_, "MovingAverage", {b_.var(weight), next, next_step_}, {{"decay", Tensor::scalar(options_.ema)}});
+    return call(b_, "MeanOfWeights", {b_.var(weight), next, next_step_},
+                {{"start", Tensor::scalar(options_.swa)}, {"every", Tensor::scalar(options_.swa_every)}});
   }
 
   Model& model_;
@@ -195,6 +203,10 @@ bool add_optimizer(Model& model, const BuildOptions& options) {
   if (!options.groups.empty()) model.set_metadata("onnx_train.groups", json_list(options.groups));
   if (options.layer_decay != 1) model.set_metadata("onnx_train.layer_decay", number_text(options.layer_decay));
   if (options.ema > 0) model.set_metadata("onnx_train.ema", number_text(options.ema));
+  if (options.swa > 0) {
+    const std::string every = options.swa_every > 1 ? concat(",", options.swa_every) : "";
+    model.set_metadata("onnx_train.swa", concat(options.swa, every));
+  }
   if (options.clip_value > 0) model.set_metadata("onnx_train.clip_value", number_text(options.clip_value));
   return true;
 }

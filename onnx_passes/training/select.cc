@@ -130,7 +130,7 @@ void for_each_pattern(const std::vector<Value*>& values, const std::vector<std::
     for (size_t i = 0; is_glob && i < names.size(); ++i) {
       if (matches(pattern, names[i].first)) chosen.push_back(names[i].second);
     }
-    if (chosen.empty()) nothing_matches(pattern, values, option);
+    if (chosen.empty() && pattern != "*") nothing_matches(pattern, values, option);
     f(chosen, is_name);
   }
 }

@@ -4,6 +4,8 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/operators/scan.h"
+#include "onnx_passes/training/body_dropout.h"
 #include "onnx_passes/training/frozen_statistics.h"
 #include "onnx_passes/training/training_versions.h"
 
@@ -112,6 +114,8 @@ class TrainingCopy {
         copy_dropout(*node);
       } else if (node->is("FakeQuantizeActivation", kDomain)) {
         observe(*node);
+      } else if (drops_inside(*node, drops_)) {
+        copy_with_dropout(*node);
       } else if (versions_.are_read_by(*node)) {
         versions_.copy(*node);
       }
@@ -122,13 +126,14 @@ class TrainingCopy {
  private:
   Var train(Value* value) { return builder_.var(versions_.of(value)); }
 
-  // Control flow keeps its bodies in inference form; a node inside that trains differently would be lost silently, so
-  // it is an error.
+  // Batch normalization inside of control flow keeps its inference form. Training it otherwise would be lost silently,
+  // so it is an error.
   void check_subgraphs(const Graph& graph) {
     for (const Node* node = graph.first(); node; node = node->next()) {
-      if (graph.parent() && (trained_.count(node) || drops(*node, options_.mode)))
+      if (graph.parent() && trained_.count(node))
         refuse(*node,
-               "it is in a branch or loop; export the model with the control flow unrolled, or use --mode frozen");
+               "its running statistics would be updated in a branch or loop; export the model with the control flow "
+               "unrolled, or use --mode frozen");
       for (const auto& subgraph : node->subgraphs()) check_subgraphs(*subgraph.graph);
     }
   }
@@ -238,9 +243,22 @@ class TrainingCopy {
     }
   }
 
+  // The number of the step goes into the key of a Dropout in a loop.
+  void copy_with_dropout(const Node& node) {
+    versions_.copy(node);
+    Node* copy = versions_.of(node.output())->producer();
+    Node* made = draw_in_subgraphs(copy, random_key(), drops_, &stream_);
+    if (made == copy) return;
+    const int carried = Scan(*made).states - 1;
+    for (int i = 0; i < node.num_outputs(); ++i) {
+      if (node.output(i)) versions_.add(node.output(i), made->output(i < carried ? i : i + 1));
+    }
+  }
+
   Model& model_;
   EntryPoint& entry_;
   const BuildOptions& options_;
+  const std::function<bool(const Node&)> drops_ = [this](const Node& node) { return drops(node, options_.mode); };
   const std::unordered_set<const Node*>& trained_;
   Builder builder_;
   TrainingVersions versions_;

@@ -111,9 +111,13 @@ double fan_in_of_result(const Value* value) {
 bool find_bias(const Value& weight, const Use& use, WeightUse* result) {
   const Node& node = *use.node;
   const bool third = use.index == 2 && (node.is("Gemm") || is_convolution(node));
-  if (!third && !(node.is("Add") && weight.has_rank() && weight.rank() == 1)) return false;
+  if (!third && !(node.is("Add") && weight.type().is_static())) return false;
+  const double fan_in = third ? fan_in_of_result(node.output()) : fan_in_of_result(other(use));
+  // scikit-learn's exporter stores the bias of a layer as a row.
+  const bool is_row = !third && weight.rank() == 2 && weight.type().shape()[0] == 1 && fan_in > 0;
+  if (!third && weight.rank() != 1 && !is_row) return false;
   result->role = WeightRole::kBias;
-  result->fan_in = third ? fan_in_of_result(node.output()) : fan_in_of_result(other(use));
+  result->fan_in = fan_in;
   return true;
 }
 

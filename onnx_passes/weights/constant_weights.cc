@@ -49,13 +49,16 @@ class Lifting {
   }
 
  private:
-  // Whether the value is data, such as the point at which a network is evaluated: layers compute with it whose weights
-  // are initializers of the file, so that the file would have it there, too, if it were a weight.
+  // Whether the value is data, such as the point at which a network is evaluated, or the zeros of a layer without a
+  // bias: layers compute with it whose weights are initializers of the file, so that the file would have it there, too,
+  // if it were a weight.
   bool is_data(const Value& value) const {
     return std::all_of(value.uses().begin(), value.uses().end(), [&](const Use& use) {
       const Node& node = *use.node;
-      return use.index == 0 && (node.is("MatMul") || node.is("Gemm") || node.is("Conv")) &&
-             stored_.contains(node.input(1));
+      const bool multiplies = node.is("MatMul") || node.is("Gemm") || node.is("Conv");
+      const bool normalizes = node.is("LayerNormalization") || node.is("InstanceNormalization");
+      const bool is_operand = use.index == 0 ? multiplies : use.index == 2 && (multiplies || normalizes);
+      return is_operand && stored_.contains(node.input(1));
     });
   }
 

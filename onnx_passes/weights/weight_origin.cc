@@ -25,6 +25,7 @@ constexpr const char* kSignature = "pkg.torch.export.ExportedProgram.graph_signa
 constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
 constexpr const char* kFoldedFrom = "pkg.onnxscript.optimizer.folded_from";
 constexpr const char* kFxNode = "pkg.torch.onnx.fx_node";
+constexpr const char* kScopes = "pkg.torch.onnx.name_scopes";  // of a node, the modules from the outermost, and itself
 
 using Properties = google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto>;
 
@@ -135,6 +136,14 @@ std::unordered_map<std::string, Origin> read_signature(const std::string& text) 
   return origins;
 }
 
+// The module whose code a node is of, as the exporter says; "" where it does not.
+std::string module_of_node(const Node& node) {
+  const std::string* scopes = find(node.shell().metadata_props(), kScopes);
+  if (!scopes) return module_of_scope(node.name());
+  const std::vector<std::string> names = read_list(*scopes);
+  return names.size() > 1 ? names[names.size() - 2] : "";
+}
+
 // What the message says of one initializer.
 struct Facts {
   Origin origin = Origin::kUnknown;
@@ -240,6 +249,14 @@ Value* parameter_of(Graph* graph, const Value& folded, const std::string& name, 
   return graph->add_initializer(name, make_initializer(std::move(message), contents));
 }
 
+// The name that a weight had before ONNX Runtime's quantizers stored it in integers; "" for other names.
+std::string name_before_quantizer(const std::string& name) {
+  for (const std::string_view suffix : {"_DQ_Q4", "_DQ_Q8", "_Q4", "_Q8", "_Q2", "_quantized"}) {
+    if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
+  }
+  return "";
+}
+
 }  // namespace
 
 void keep_origins(onnx::ModelProto* model) {
@@ -250,6 +267,11 @@ void keep_origins(onnx::ModelProto* model) {
   }
   const Reader reader(*graph);
   for (auto& tensor : *graph->mutable_initializer()) {
+    if (const std::string before = name_before_quantizer(tensor.name()); !before.empty()) {
+      const std::vector<std::string> names = reader.facts_of(before).names;
+      if (names.size() == 1 && !find(tensor.metadata_props(), kOriginalNames))
+        add(tensor.mutable_metadata_props(), kOriginalNames, names[0]);
+    }
     if (!is_float_type(tensor.data_type()) || find(tensor.metadata_props(), kOrigin)) continue;
     Facts facts = reader.facts_of(tensor.name());
     if (trained.contains(tensor.name())) facts.origin = Origin::kParameter;
@@ -294,6 +316,43 @@ std::vector<std::string> original_names(const Value& initializer) { return lines
 std::vector<std::string> other_names(const Value& initializer) {
   std::vector<std::string> names = original_names(initializer);
   for (std::string& name : lines_of(initializer, kTiedNames)) names.push_back(std::move(name));
+  return names;
+}
+
+std::string module_of_scope(const std::string& node) {
+  const size_t last = node.rfind('/');
+  if (!node.starts_with('/') || last == 0) return "";
+  std::string module = node.substr(1, last - 1);
+  std::replace(module.begin(), module.end(), '/', '.');
+  return module;
+}
+
+std::string name_at_reader(const Value& weight, const Node& reader) {
+  const size_t dot = weight.name().rfind('.');
+  const std::string module = dot == std::string::npos ? "" : module_of_node(reader);
+  if (module.empty()) return "";
+  const std::string own = weight.name().substr(0, dot);
+  // A module that contains the weight's own one reads it there.
+  return module == own || own.starts_with(module + ".") ? weight.name() : module + weight.name().substr(dot);
+}
+
+std::vector<std::string> names_of_readers(const Value& weight, const Node** unnamed) {
+  if (unnamed) *unnamed = nullptr;
+  std::vector<const Node*> readers;
+  for (const Use& use : weight.uses()) {
+    if (&use.node->graph() != &weight.graph()) continue;
+    const bool is_moved = use.node->is("Transpose") && use.node->output() && use.node->output()->uses().size() == 1;
+    readers.push_back(is_moved ? use.node->output()->uses()[0].node : use.node);
+  }
+  const bool differ =
+      std::any_of(readers.begin(), readers.end(), [&](const Node* reader) { return reader->op() != readers[0]->op(); });
+  std::vector<std::string> names;
+  for (const Node* reader : readers) {
+    const std::string name = name_at_reader(weight, *reader);
+    if (name.empty() && unnamed && differ) *unnamed = reader;
+    const bool is_new = !name.empty() && name != weight.name() && std::count(names.begin(), names.end(), name) == 0;
+    if (is_new) names.push_back(name);
+  }
   return names;
 }
 

@@ -40,6 +40,16 @@ std::vector<std::string> other_names(const Value& initializer);
 // Adds the name of an initializer that has been tied to it. Returns the initializer, which may be a new value.
 Value* add_other_name(Value* initializer, const std::string& name);
 
+// The module that PyTorch's older exporter names a node after: "layers.0.q" of "/layers.0/q/MatMul"; "" for other
+// names.
+std::string module_of_scope(const std::string& node);
+// The name that a weight has in the module of a node that reads it; "" where the file does not tell the module.
+std::string name_at_reader(const Value& weight, const Node& reader);
+// The names that a weight has in the modules that read it, where these are not its own: "transformer.wte.weight" of a
+// "lm_head.weight" that the embedding reads, too, and of which PyTorch's exporter writes one name. Where different
+// operators read it, `unnamed` gets one whose module the file does not tell, unless it is null.
+std::vector<std::string> names_of_readers(const Value& weight, const Node** unnamed = nullptr);
+
 // PyTorch's exporter folds the transpose of a Linear layer's weight into a new initializer. Restores the parameter as
 // the module has it, name and layout, in front of a Transpose; a parameter that is in the file, too, such as a tied
 // embedding, is used again where its contents are the same. Types must be inferred. Returns the names of the

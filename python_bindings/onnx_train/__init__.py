@@ -41,13 +41,15 @@ from ._state import State
 if TYPE_CHECKING:
     from . import detection, losses, optimizers, torch
     from ._chat import ChatFile, tokenize_chats
-    from ._data import load_data
+    from ._data import load_data, split_rows
+    from ._derivatives import hvp, jacobian, jvp, per_sample_grad, vjp
     from ._fit import Callback, Evaluation, History, Step, fit
     from ._generate import generate
     from ._grad import grad, value_and_grad
-    from ._second import Verification, hvp, jvp, verify
+    from ._labelled import LabelledFile, tokenize_labelled
     from ._tables import convert_table
     from ._tokenize import TokenFile, tokenize
+    from ._verify import Verification, verify
     from ._weights import load_weights, save_weights
 
 __version__: str = _core.version()
@@ -64,6 +66,7 @@ __all__ = [
     "FileError",
     "Finding",
     "History",
+    "LabelledFile",
     "Model",
     "OutOfMemoryError",
     "Plan",
@@ -85,26 +88,33 @@ __all__ = [
     "generate",
     "grad",
     "hvp",
+    "jacobian",
     "jvp",
     "load",
     "load_data",
     "load_weights",
     "losses",
     "optimizers",
+    "per_sample_grad",
     "save_weights",
+    "split_rows",
     "tokenize",
     "tokenize_chats",
+    "tokenize_labelled",
     "torch",
     "value_and_grad",
     "verify",
+    "vjp",
 ]
 
 _LAZY = {name: "_fit" for name in ("Callback", "Evaluation", "History", "Step", "fit")}
-_LAZY |= {"load_data": "_data", "convert_table": "_tables", "TokenFile": "_tokenize", "tokenize": "_tokenize"}
+_LAZY |= {"load_data": "_data", "split_rows": "_data", "convert_table": "_tables", "TokenFile": "_tokenize", "tokenize": "_tokenize"}
 _LAZY |= {"ChatFile": "_chat", "tokenize_chats": "_chat"}
+_LAZY |= {"LabelledFile": "_labelled", "tokenize_labelled": "_labelled"}
 _LAZY |= {"generate": "_generate"}
 _LAZY |= {"grad": "_grad", "value_and_grad": "_grad"}
-_LAZY |= {name: "_second" for name in ("Verification", "hvp", "jvp", "verify")}
+_LAZY |= {name: "_derivatives" for name in ("hvp", "jacobian", "jvp", "per_sample_grad", "vjp")}
+_LAZY |= {name: "_verify" for name in ("Verification", "verify")}
 _LAZY |= {"load_weights": "_weights", "save_weights": "_weights"}
 
 

@@ -45,6 +45,8 @@ def as_numpy(value: Any) -> np.ndarray[Any, Any]:
     detach = getattr(value, "detach", None)  # a tensor that requires a gradient does not export its memory
     if detach is not None:
         value = detach()
+    if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # which numpy has no type for
+        value = value.float()
     if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
         return np.from_dlpack(value)
     return np.asarray(value)

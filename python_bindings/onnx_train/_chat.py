@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ._errors import DataError, UsageError
+from ._errors import DataError, UsageError, warn
 from ._options import check_suffix
 from ._tokenize import Paths, Tokenizer, json_lines, load_tokenizer
 
@@ -58,12 +58,13 @@ def tokenize_chats(
 
     Args:
         tokenizer: as `tokenize` takes it. One of transformers that has a chat template writes conversations as its
-            `apply_chat_template` does, unless `template` is given; an answer is what that adds to the conversation
-            before it.
+            `apply_chat_template` does, unless `template` is given; an answer is what its template has between
+            ``{% generation %}`` and ``{% endgeneration %}``, or else what it adds to the conversation before it.
         chats: a ``.jsonl`` file or several, with one conversation a line:
             ``{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}``, or
             ``{"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}``, or
-            ``{"prompt": "...", "completion": "..."}``.
+            ``{"prompt": "...", "completion": "..."}``, or Alpaca's ``{"instruction": "...", "input": "...", "output": "..."}``.
+            A content may be a list of ``{"type": "text", "text": "..."}``.
         path: of the ``.npz`` file to write.
         length: of each sample, in tokens. Longer conversations are cut at their end, shorter ones padded.
         template: what is written before and after the content of a message, by its role; by default ChatML's
@@ -95,14 +96,19 @@ def tokenize_chats(
         raise UsageError(f"length is {length}; it must be at least 1")
     if isinstance(tokenizer, (str, os.PathLike)):
         tokenizer = load_tokenizer(os.fspath(tokenizer))
-    if template is None and getattr(tokenizer, "chat_template", None):
+    own = getattr(tokenizer, "chat_template", None) if template is None else None
+    if isinstance(own, str) and "{% generation" in own.replace("{%-", "{%").replace("{%generation", "{% generation"):
+        parts_of = _by_marked_template(tokenizer)
+    elif own:
         parts_of = _by_chat_template(tokenizer)
     else:
         parts_of = _by_template(Tokenizer(tokenizer).encode, _CHATML if template is None else template)
 
     rows: list[tuple[list[int], list[int]]] = []
     cut = left_out = 0
+    roles: set[str] = set()
     for where, messages in _conversations(chats):
+        roles.update(message["role"] for message in messages)
         tokens: list[int] = []
         answers: list[bool] = []
         try:
@@ -117,6 +123,8 @@ def tokenize_chats(
             rows.append((tokens[: len(labels)], labels))
         else:
             left_out += 1
+    if roles and _ANSWERS not in roles:
+        raise DataError(f"no message has the role '{_ANSWERS}', whose tokens are learned; the roles are {', '.join(sorted(roles))}")
     if not rows:
         raise DataError(f"no conversation has an answer in its first {length} tokens; give a greater length")
     words, targets, mask = (np.full((len(rows), length), fill, np.int32) for fill in (pad, _IGNORED, 0))
@@ -147,6 +155,17 @@ def _by_template(
     return parts_of
 
 
+def _by_marked_template(tokenizer: Any) -> Callable[[Messages], Iterator[Part]]:
+    """By a tokenizer of transformers whose template marks what an assistant generates."""
+
+    def parts_of(messages: Messages) -> Iterator[Part]:
+        written = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+        for token, is_answer in zip(written["input_ids"], written["assistant_masks"]):
+            yield [token], bool(is_answer)
+
+    return parts_of
+
+
 def _by_chat_template(tokenizer: Any) -> Callable[[Messages], Iterator[Part]]:
     """By a tokenizer of transformers: an answer is what is written beyond the conversation before it, which ends with
     what introduces an answer."""
@@ -160,6 +179,11 @@ def _by_chat_template(tokenizer: Any) -> Callable[[Messages], Iterator[Part]]:
         written: list[int] = []
         for end in [i for i, message in enumerate(messages) if message["role"] == _ANSWERS]:
             before, after = write(messages[:end], True), write(messages[: end + 1], False)
+            if not written and before == write(messages[:end], False):
+                warn(
+                    "tokenize_chats: the tokenizer's chat template does not read add_generation_prompt, so that what "
+                    "introduces an answer is learned with it; {% generation %} in the template, or template, says what is"
+                )
             if before[: len(written)] != written or after[: len(before)] != before:
                 raise DataError("the tokenizer's chat template changes what it wrote before an answer; give template")
             yield before[len(written) :], False
@@ -173,10 +197,10 @@ def _conversations(chats: Paths) -> Iterator[tuple[str, Messages]]:
     """("FILE, line N", messages)"""
     for file in [chats] if isinstance(chats, (str, os.PathLike)) else chats:
         for number, record in json_lines(Path(file)):
-            messages = _messages_of(record)
+            messages = _plain(_messages_of(record))
             if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
                 raise DataError(
-                    f'{os.fspath(file)}, line {number} is no JSON object with "messages", each with "role" and "content"'
+                    f'{os.fspath(file)}, line {number} is no JSON object with "messages", each with "role" and "content", a text or a list of texts'
                 )
             yield f"{os.fspath(file)}, line {number}", messages
 
@@ -187,11 +211,30 @@ def _messages_of(record: Any) -> Any:
     if "prompt" in record and "completion" in record:
         pair = zip(("user", _ANSWERS), (record["prompt"], record["completion"]))
         return [{"role": role, "content": content} for role, content in pair]
+    if "instruction" in record and "output" in record:
+        words = [record["instruction"], *([record["input"]] if record.get("input") else [])]
+        asked = "\n\n".join(words) if all(isinstance(word, str) for word in words) else None
+        return [{"role": "user", "content": asked}, {"role": _ANSWERS, "content": record["output"]}]
     turns = record.get("conversations")
     if isinstance(turns, list) and all(isinstance(turn, dict) for turn in turns):
         names = {"human": "user", "gpt": _ANSWERS}
         return [{"role": names.get(turn.get("from"), turn.get("from")), "content": turn.get("value")} for turn in turns]
     return record.get("messages")
+
+
+def _plain(messages: Any) -> Any:
+    """Contents that are lists of texts as one text."""
+    if not isinstance(messages, list):
+        return messages
+    plain = []
+    for message in messages:
+        parts = message.get("content") if isinstance(message, dict) else None
+        if isinstance(parts, list) and all(
+            isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts
+        ):
+            message = {**message, "content": "".join(part["text"] for part in parts)}
+        plain.append(message)
+    return plain
 
 
 def _is_message(message: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._errors import UsageError
-from ._options import reading_options
+from ._options import options_of, reading_options
 from ._session import Session
 from ._tables import as_file
 
@@ -15,6 +15,42 @@ if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
+
+
+def split_rows(
+    samples: int,
+    *,
+    val_split: float | None = None,
+    folds: int | None = None,
+    fold: int | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+) -> tuple[Array, Array]:
+    """The rows on which `fit` trains with these arguments, and those on which it evaluates, for metrics of your own.
+
+    Args:
+        samples: the number of all.
+        val_split, folds, fold, limit, seed: as given to `fit`.
+
+    Returns:
+        Both in ascending order.
+
+    >>> import numpy as np
+    >>> import onnx_train
+    >>> x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    >>> data = {"x": x, "labels": (x[:, 0] > 0).astype(np.int64)}
+    >>> history = onnx_train.fit(onnx_train.build("mlp.onnx"), data, epochs=1, batch_size=10, val_split=0.25, seed=3)
+    >>> _, held_out = onnx_train.split_rows(40, val_split=0.25, seed=3)
+    >>> logits = history.session.predict(x[held_out]).logits
+    >>> mistakes = (logits.argmax(1) != data["labels"][held_out]).sum()
+    >>> len(held_out), bool(mistakes <= 10)
+    (10, True)
+    """
+    import numpy as np
+
+    options = options_of(limit=limit, val_split=val_split, folds=folds, fold=fold, seed=seed)
+    training, evaluation = _core.split(samples, options)
+    return np.array(training, np.int64), np.array(evaluation, np.int64)
 
 
 def load_data(
@@ -33,8 +69,8 @@ def load_data(
             not name their arrays, which are all but .npz and .npy, need it; without it all arrays are given.
         entry: the entry point whose inputs are read; by default that which trains, or ``predict`` where the model has
             none. Of a folder with files for both, ``evaluate`` and ``predict`` read those for tests.
-        reading: how files are read, as `fit` takes it: `block_size`, `document_end`, `token_type`, `missing`, `columns`,
-            `map`.
+        reading: how files are read, as `fit` takes it: `block_size`, `shift_labels`, `document_end`, `token_type`, `missing`, `columns`,
+            `map`, `on_bad_picture`, `mask_values`, `label_separator`.
 
     Returns:
         The arrays by name in the element types of the files, read-only: views of mapped files, which are not to be

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ._errors import UnsupportedError
 from ._model import Patterns, _as_model
 from ._model import Model as _Model
 from ._options import options_of
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Differentiated:
-    """The passes of a forward model. Weights and states are arguments, so a pass reads them where the caller has them.
+    """The passes of a forward model. Weights and states are arguments, so a pass reads them where the caller has them:
+    copies of what uses the passes share them. Threads that run them wait for each other.
 
     Attributes:
         inputs: the model's own inputs.
@@ -50,6 +53,11 @@ class Differentiated:
         )
         self.freezes = freeze is not None
         self._model, self._options, self._device, self._threads = _as_model(model), options, device, threads
+        self._arguments = {
+            "train": train, "freeze": freeze, "mode": mode, "precision": precision, "dtype": dtype, "batch": batch,
+            "seed": seed, "device": device, "threads": threads,
+        }  # fmt: skip
+        self._lock = threading.Lock()
         self._again: tuple[Differentiated, Differentiated] | None = None
         forward, backward = self._model._core.differentiate(options)
         self._forward = Session(_Model(forward), device, threads=threads)
@@ -69,13 +77,28 @@ class Differentiated:
         self.backward_inputs = [port.name for port in backward_ports if port not in given]
         self.gradients = self._backward.outputs("predict")
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Differentiated:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, (self._model, self._arguments)
+
     def forward(self, arrays: Mapping[str, Any]) -> tuple[Result, dict[str, Any]]:
         """Outputs and saved values by name, and the next values of the states.
 
         Args:
             arrays: inputs, weights and states by name. Weights and states that are left out have the file's values.
         """
-        results = self._forward.run("predict", arrays)
+        try:
+            with self._lock:
+                results = self._forward.run("predict", arrays)
+        except UnsupportedError as error:
+            if self.saved and "depends on data" in str(error):
+                raise UnsupportedError(
+                    f"{error}; the two passes give each other tensors of one shape: value_and_grad, or "
+                    'derivative("gradient"), hold both in one graph'
+                ) from error
+            raise
         states = {state: results.pop(name) for name, state in self._next.items()}
         return results, states
 
@@ -85,7 +108,8 @@ class Differentiated:
         Args:
             arrays: all of `backward_inputs` and of `output_gradients` by name.
         """
-        results = self._backward.run("predict", arrays)
+        with self._lock:
+            results = self._backward.run("predict", arrays)
         return {port.of: results[port.name] for port in self.gradients}
 
     def again(self) -> tuple[Differentiated, Differentiated]:
@@ -102,6 +126,10 @@ class Differentiated:
             )
             self._again = forward, backward
         return self._again
+
+
+def _made_again(model: _Model, arguments: dict[str, Any]) -> Differentiated:
+    return Differentiated(model, **arguments)
 
 
 def _defaults(ports: list[Port], role: str) -> dict[str, np.ndarray[Any, Any]]:

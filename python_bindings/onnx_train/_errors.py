@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Final
+from types import FrameType, FunctionType
+from typing import Any, Final, TypeVar, cast
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Error(RuntimeError):
@@ -138,6 +142,25 @@ def warn(text: str) -> None:
     while frame is not None and frame.f_code.co_filename.startswith(os.path.dirname(__file__)):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, stacklevel=level)
+
+
+def with_suggestions(function: Function) -> Function:
+    """The function, whose TypeError for an argument that it does not have names a similar one."""
+    code = cast(FunctionType, function).__code__  # inspect and difflib take long to import
+    names = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **named: Any) -> Any:
+        for name in named:
+            if name not in names:
+                import difflib
+
+                similar = difflib.get_close_matches(name, names, n=1)
+                hint = f"; did you mean '{similar[0]}'?" if similar else ""
+                raise TypeError(f"{function.__name__}() has no argument '{name}'{hint}")
+        return function(*arguments, **named)
+
+    return cast(Function, checked)
 
 
 def missing_extension(package: str, error: ImportError) -> str:

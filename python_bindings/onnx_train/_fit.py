@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import UsageError, warn
-from ._model import Model, _as_model
-from ._options import Scale, check_suffix, options_of, reading_options, scales_of
+from ._errors import UsageError, warn, with_suggestions
+from ._model import Model, Patterns, _as_model, _texts_of_metrics
+from ._options import Pairs, Scale, check_suffix, options_of, pairs_of, reading_options, scales_of
 from ._progress import Progress, make_progress
 from ._session import Session
 from ._source import Data, Source, _arrays_of
@@ -135,7 +135,7 @@ class Callback:
         """
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """What `fit` did.
 
@@ -159,6 +159,17 @@ class History:
     evaluations: list[Evaluation] = field(default_factory=list)
     reason: str = "finished"
 
+    def __repr__(self) -> str:
+        """One line: the steps, the reason and the last loss.
+
+        >>> print(repr(history).split(",")[0])
+        <History: 3 steps
+        """
+        last = f", last loss {self.steps[-1].loss:.4g}" if self.steps else ""
+        metrics = self.evaluations[-1].metrics if self.evaluations else {}
+        found = "".join(f", {name} {value:.4g}" for name, value in metrics.items() if name != "loss")
+        return f"<History: {len(self.steps)} steps, {self.reason}{last}{found}>"
+
     @property
     def losses(self) -> np.ndarray[Any, Any]:
         """The loss of each step, float64[steps].
@@ -169,6 +180,7 @@ class History:
         return np.array([step.loss for step in self.steps])
 
 
+@with_suggestions
 def fit(
     model: Model | Session | Any,
     data: Data,
@@ -186,7 +198,7 @@ def fit(
     seed: int = 0,
     lr: float | str | None = None,
     schedule: str = "constant",
-    warmup: int = 0,
+    warmup: int | str = 0,
     final_lr: float | None = None,
     step_every: int | None = None,
     step_factor: float | None = None,
@@ -197,9 +209,13 @@ def fit(
     early_stop: int | None = None,
     stop_at: str | None = None,
     block_size: int | None = None,
+    shift_labels: bool = False,
     document_end: int | None = None,
     token_type: str | None = None,
     missing: str | None = None,
+    on_bad_picture: str | None = None,
+    mask_values: Iterable[int] | None = None,
+    label_separator: str | None = None,
     columns: Mapping[str, Iterable[str]] | None = None,
     map: Mapping[str, str] | None = None,
     limit: int | None = None,
@@ -217,6 +233,15 @@ def fit(
     loss: str | Loss | None = None,
     optimizer: str | Optimizer | None = None,
     precision: str | None = None,
+    metric: Patterns = None,
+    group: Patterns = None,
+    ema: float | None = None,
+    batch: int | str | None = None,
+    head: Pairs = None,
+    lora: Pairs = None,
+    untie: Patterns = None,
+    train: Patterns = None,
+    freeze: Patterns = None,
     callbacks: Sequence[Callback | Callable[[Session, Step], bool | None]] = (),
     progress: bool | None = None,
     device: str = "cpu",
@@ -259,7 +284,7 @@ def fit(
         schedule: of the learning rate, as the command's ``--schedule``: ``"constant"``, ``"linear"``, ``"cosine"``,
             ``"step"``, ``"polynomial"``, ``"exponential"``, ``"one_cycle"``, ``"wsd"``, ``"restarts"``, ``"plateau"``,
             ``"table('rates.csv')"``, with options as in ``"one_cycle(pct_start=0.3)"``.
-        warmup: steps in which the learning rate grows from 0.
+        warmup: steps in which the learning rate grows from 0, or a share of all steps, such as ``"10%"``.
         final_lr: where the schedule ends; by default 0.
         step_every, step_factor: of the schedule ``"step"``.
         clip: the global norm at which gradients are clipped; by default as built.
@@ -272,8 +297,15 @@ def fit(
         block_size, document_end, token_type: of files of tokens: tokens of a sample, by default the model's, if its length
             is fixed; the token that ends a document, after which the label is ignored; ``"uint16"`` or ``"uint32"`` for
             files without a header.
+        shift_labels: of files: labels are a copy of the tokens, as for the models of transformers, and become the tokens
+            that follow.
         missing, columns, map: of tables: ``"mean"``, ``"zero"`` or ``"drop"`` for missing values, which are an error by
             default; the columns of inputs; inputs of columns, or of arrays, that have other names.
+        on_bad_picture: ``"skip"`` reads all pictures in files before the first step, and leaves out those that cannot be
+            read, which is warned of; ``"stop"``, the default: they are an error.
+        mask_values: what masks hold for the classes 0, 1, ...: ``[0, 255]`` for black and white; by default these
+            numbers.
+        label_separator: what stands between the classes of a picture in a CSV, if it has several: ``";"`` of ``cat;dog``.
         limit: the first samples of arrays and files alone.
         val_split, folds, fold: evaluate on this part of `data`, such as 0.1, or on fold `fold` (from 1) of `folds`, drawn
             by `seed`, and train on the rest.
@@ -284,9 +316,11 @@ def fit(
         folder: receives ``last.onnx`` after each epoch and at the end, and ``best.onnx``, as the command's ``--out``.
         checkpoint_every: steps after which ``last.onnx`` is written, too.
         resume: whether to go on from ``last.onnx`` of `folder`, if there is one. The result is that of a training that
-            never stopped, to the byte. Iterables must give the batches again that they gave before.
+            never stopped, to the byte. Iterables must give the batches again that they gave before. Of a forward model
+            without options of `build`, the training model is the one in `folder`.
         overwrite: whether to start anew in a folder that holds a run.
-        loss, optimizer, precision: of a forward model, as `build` takes them.
+        loss, optimizer, precision, metric, group, ema, batch, head, lora, untie, train, freeze: of a forward model, as
+            `build` takes them.
         callbacks: `Callback` objects, or functions of the session and the `Step` that are called after each step.
         progress: whether to show it, with tqdm if that is installed; by default in terminals and notebooks.
         device, threads, tf32, tta, detect_anomaly: of the session that is made.
@@ -296,6 +330,7 @@ def fit(
         raises KeyboardInterrupt.
 
     Raises:
+        UsageError: also in a process that a launcher has made one of several ranks: ranks are the command's alone.
         DataError: for data that do not fit the model: arrays and files are looked through before the first step, for
             labels and indices out of range and numbers that are not finite. Also for a loss that is not finite; with
             loss scaling only if the gradients overflow without end.
@@ -329,23 +364,49 @@ def fit(
         check_suffix(checkpoint, ".onnx")
     reading = reading_options(
         block_size=block_size,
+        shift_labels=shift_labels,
         document_end=document_end,
         token_type=token_type,
         missing=missing,
+        on_bad_picture=on_bad_picture,
+        mask_values=mask_values,
+        label_separator=label_separator,
         columns=columns,
         map=map,
     )
-    build = options_of(loss=loss, optimizer=optimizer, precision=precision)
+    build = options_of(
+        loss=loss,
+        optimizer=optimizer,
+        precision=precision,
+        metric=_texts_of_metrics(metric),
+        group=group,
+        ema=ema,
+        batch=batch,
+        head=pairs_of(head),
+        lora=pairs_of(lora),
+        untie=untie,
+        train=train,
+        freeze=freeze,
+    )
     def open_session(of: Any) -> Session:
         return Session(of, device, threads=threads, tf32=tf32, tta=tta, detect_anomaly=detect_anomaly)
 
     session = model if isinstance(model, Session) else open_session(model)
     if "step" not in session.entries and "accumulate" not in session.entries and not isinstance(model, Session):
-        on_device = options_of(device=device) if precision == "auto" else []
-        built = _build_for(model, session, data, build + on_device, reading)
-        session = open_session(built)
+        last = None if folder is None or not resume else os.path.join(folder, "last.onnx")
+        if last is not None and not build and os.path.exists(last):
+            session = open_session(last)  # built as it was
+        else:
+            on_device = options_of(device=device) if precision == "auto" else []
+            session = open_session(_build_for(model, session, data, build + on_device, reading))
     elif build:
         raise UsageError(f"the model is built already; leave out {build[0][0]}, or give the forward model")
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    if ranks not in ("", "1"):
+        raise UsageError(
+            f"this process is one of {ranks} ranks (WORLD_SIZE): fit trains in one process, and each would train alone; "
+            "start the command in their place (torchrun ... --no-python onnx-train fit), or unset WORLD_SIZE"
+        )
     if epochs is None and steps is None and time_limit is None:
         raise UsageError("fit needs an end: give epochs, steps or time_limit")
     entry = "accumulate" if "accumulate" in session.entries else "step"

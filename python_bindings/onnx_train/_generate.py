@@ -38,7 +38,8 @@ def generate(
         temperature: logits are divided by it; 0: always the most likely token.
         top_k, top_p: draw among the k most likely tokens, and of these among the fewest with that probability.
         end: the token that completes a text, as a number, or as a text that the tokenizer knows.
-        context: how many tokens are read; by default what the model's input has, else 1024.
+        context: how many tokens are read; by default what the model's input or its table of positions has, else
+            1024; of a longer text the last ones.
         seed: text i draws from a stream of its own, of (seed, i).
         on_token: called with the number of a text and each token that is drawn; False ends all.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._differentiated import Differentiated
 from ._model import Patterns, _as_model
 from ._session import Session
 
@@ -23,16 +23,19 @@ def value_and_grad(
     *,
     train: Patterns = None,
     freeze: Patterns = None,
+    mode: str = "frozen",
     dtype: str | None = None,
     threads: int | None = None,
 ) -> Callable[..., tuple[float, Gradients]]:
     """A function that gives the loss of a forward model and its gradients.
 
-    The model is in inference form: batch norm uses its running statistics, dropout is off.
+    The model is in inference form, if `mode` does not say otherwise: batch norm uses its running statistics, dropout is
+    off.
 
     Args:
         model: a forward model, or anything that `load` takes.
-        loss, train, freeze, dtype: as `Model.build` takes them.
+        loss, train, freeze, mode, dtype: as `Model.build` takes them. In another mode than ``"frozen"``, inputs that the loss
+            alone reads, such as targets, have no gradient, and no statistics are updated.
         threads: of the kernels; all cores by default.
 
     Returns:
@@ -51,18 +54,10 @@ def value_and_grad(
     >>> gradients["fc1.weight"].shape, gradients["x"].shape
     ((4, 16), (4, 4))
     """
-    objective = Objective(model, loss, train, freeze, dtype, threads)
-    passes = objective.passes
+    return Objective(model, loss, train, freeze, mode, dtype, threads).value_and_grad()
 
-    def function(batch: Any, new_weights: Mapping[str, Any] | None = None) -> tuple[float, Gradients]:
-        arrays = objective.arrays(batch, new_weights)
-        results, _ = passes.forward(arrays)
-        arrays |= results | objective.output_gradients(results)
-        wanted = {name: arrays[name] for name in (*passes.backward_inputs, *passes.output_gradients.values())}
-        gradients = passes.backward(wanted)
-        return objective.loss_of(results), {name: g for name, g in gradients.items() if name in objective.wanted}
 
-    return function
+_PARAMETERS = ("weight", "state")  # roles of inputs with defaults
 
 
 def _is_everything(patterns: Patterns) -> bool:
@@ -70,57 +65,64 @@ def _is_everything(patterns: Patterns) -> bool:
 
 
 class Objective:
-    """The loss of a forward model as a function of weights and batches, by the passes of its training model's evaluation.
+    """The loss of a forward model as a function of weights and batches: its training model's evaluation, differentiated.
 
     Attributes:
-        evaluation: the entry point ``evaluate`` as a plain model.
-        passes: of that model. The trained weights are inputs; frozen ones and a loss's own are constants.
         state: the values of the file by name.
-        wanted: the names of the weights and inputs whose gradients are asked for.
         names: of the arrays of a batch, in order.
     """
 
     def __init__(
-        self, model: Any, loss: Any, train: Patterns, freeze: Patterns, dtype: str | None, threads: int | None
+        self,
+        model: Any,
+        loss: Any,
+        train: Patterns,
+        freeze: Patterns,
+        mode: str,
+        dtype: str | None,
+        threads: int | None,
     ) -> None:
-        # A training model trains something; with all weights frozen it is one whose weights become constants below.
+        # A training model trains something; with all weights frozen it is one whose gradients are left out below.
         frozen = _is_everything(freeze)
         training = _as_model(model).build(
-            loss, "sgd", train=train, freeze=None if frozen else freeze, dtype=dtype, mode="frozen"
+            loss, "sgd", train=train, freeze=None if frozen else freeze, dtype=dtype, mode=mode
         )
         session = Session(training, threads=threads)
         self.state = session.state
-        self.evaluation = training.flatten("evaluate")
-        passes = Differentiated(self.evaluation, mode="frozen", threads=threads)
-        if passes.weights:
-            passes = Differentiated(self.evaluation, freeze="*", mode="frozen", threads=threads)
-        self.passes = passes
-        self.names = [port.name for port in passes.inputs if port.name not in self.state]
-        self._weights = {port.name: self.state[port.name] for port in passes.inputs if port.name in self.state}
-        self.wanted = {port.of for port in passes.gradients if not (frozen and port.of in self.state)}
-        (self._loss,) = (port.name for port in session.outputs("evaluate") if port.role == "loss")
+        # One graph has both passes: what they share may have shapes that depend on data, which no output of a pass has.
+        if mode == "frozen":  # that of the evaluation, whose inputs are the trained weights; frozen ones are constants
+            (name,) = (port.name for port in session.outputs("evaluate") if port.role == "loss")
+            quoted = "'" + name.replace("'", "''") + "'"
+            gradient = training.flatten("evaluate").derivative("gradient", quoted, freeze="*", mode=mode)
+        else:
+            gradient = _as_model(model).derivative("gradient", loss, train=train, freeze=freeze, mode=mode, dtype=dtype)
+        self._session = Session(gradient, threads=threads)
+        ports = self._session.inputs("predict")
+        self.names = [port.name for port in ports if port.name not in self.state and port.role not in _PARAMETERS]
+        self._weights = {port.name: self.state[port.name] for port in ports if port.name in self.state}
+        results = self._session.outputs("predict")
+        (self._loss,) = (port.name for port in results if port.role == "loss")
+        self._gradients = {
+            port.name: port.of
+            for port in results
+            if port.role == "gradient" and not (frozen and port.of in self.state)
+        }
 
     def batch(self, batch: Any) -> dict[str, Any]:
         """A batch, a mapping or a tuple, by name."""
         return dict(batch) if isinstance(batch, Mapping) else dict(zip(self.names, batch))
 
-    def arrays(self, batch: Any, weights: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The inputs of the forward pass. `weights` take the place of the file's."""
-        return {**self._weights, **self.passes.states, **(weights or {}), **self.batch(batch)}
+    def value_and_grad(self) -> Callable[..., tuple[float, Gradients]]:
+        """What the function of this name returns. Threads that call it wait for each other."""
+        lock = threading.Lock()
 
-    def output_gradients(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        """1 for the loss, 0 for the other outputs of the forward pass, by the names that the backward pass has for them."""
-        gradients = {}
-        for port in self.passes.outputs:
-            name = self.passes.output_gradients.get(port.of)
-            if name is not None:
-                gradients[name] = np.full(np.shape(results[port.name]), port.of == self._loss, port.dtype)
-        return gradients
+        def function(batch: Any, new_weights: Mapping[str, Any] | None = None) -> tuple[float, Gradients]:
+            arrays = {**self._weights, **(new_weights or {}), **self.batch(batch)}
+            with lock:
+                results = self._session.run("predict", arrays)
+            return float(results[self._loss]), {of: results[name] for name, of in self._gradients.items()}
 
-    def loss_of(self, results: Mapping[str, Any]) -> float:
-        """The loss among the results of the forward pass."""
-        (loss,) = (results[port.name] for port in self.passes.outputs if port.of == self._loss)
-        return float(loss)
+        return function
 
 
 def grad(model: Any, loss: str | Loss | Any = None, **options: Any) -> Callable[..., Gradients]:

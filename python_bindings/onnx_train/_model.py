@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from . import _core
-from ._errors import UsageError
+from ._errors import UsageError, with_suggestions
 from ._options import Pairs, options_of, pairs_of
 
 if TYPE_CHECKING:
@@ -78,8 +80,26 @@ class Model:
     >>> training = model.build("cross_entropy", "sgd(lr=0.1)")
     """
 
-    def __init__(self, core: _core.Model) -> None:
+    def __init__(self, core: _core.Model, path: str | None = None) -> None:
         self._core = core
+        self._path = path  # of the file that it was loaded from
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load, (self.to_bytes(),)
+
+    def __repr__(self) -> str:
+        """What kind of model it is; of a training model loss and optimizer.
+
+        >>> training
+        <Model that trains cross_entropy(logits, labels, axis=1) by sgd(lr=0.1, momentum=0, dampening=0, weight_decay=0)>
+        """
+        built = self.metadata
+        if "onnx_train.loss" not in built:
+            return "<Model without training>"
+        return f"<Model that trains {built['onnx_train.loss']} by {built.get('onnx_train.optimizer', 'nothing')}>"
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -89,6 +109,16 @@ class Model:
         'cross_entropy(logits, labels, axis=1)'
         """
         return self._core.metadata()
+
+    @property
+    def notes(self) -> list[str]:
+        """What was guessed or left out when this model was made; those of a derivative name inputs without one.
+
+        >>> training.notes
+        []
+        """
+        findings = json.loads(self.metadata.get("onnx_train.notes", "[]"))
+        return ["; ".join(filter(None, (" ".join(filter(None, finding[:2])), finding[2]))) for finding in findings]
 
     @property
     def constants(self) -> dict[str, str]:
@@ -102,6 +132,7 @@ class Model:
         prefix = "onnx_train.constant."
         return {key[len(prefix) :]: why for key, why in self.metadata.items() if key.startswith(prefix)}
 
+    @with_suggestions
     def build(
         self,
         loss: str | Loss | Any = None,
@@ -114,6 +145,8 @@ class Model:
         group: Patterns = None,
         layer_decay: float | None = None,
         ema: float | None = None,
+        swa: int | None = None,
+        swa_every: int | None = None,
         mode: str | None = None,
         precision: str | None = None,
         device: str | None = None,
@@ -129,7 +162,7 @@ class Model:
         fix_shapes: bool | None = None,
         running_variance: str | None = None,
         dtype: str | None = None,
-        teacher: str | None = None,
+        teacher: str | os.PathLike[str] | Model | None = None,
         tie: Pairs = None,
         untie: Patterns = None,
         cut: Patterns = None,
@@ -168,6 +201,7 @@ class Model:
             layer_decay: what the learning rate is multiplied by for each layer that comes after the weight's.
             ema: the decay of an average of the weights. The weights of the model are then the average, and training
                 goes on from ``raw/<weight>``.
+            swa, swa_every: or their mean from step `swa` on, over each `swa_every`-th step (stochastic weight averaging).
             mode: ``"train"``; ``"frozen"``: batch norm uses its running statistics, dropout is off; ``"preserve"``: so
                 where training_mode is 0 in the file.
             precision: ``"float32"``, ``"gemm-bf16"``, ``"bf16"``, ``"fp16"``, ``"fp8"`` or ``"auto"``: ``"bf16"`` where
@@ -186,7 +220,7 @@ class Model:
             fix_shapes: whether to drop declared shapes that the model's contents contradict.
             running_variance: ``"unbiased"``, as PyTorch keeps it, or ``"biased"``, as ONNX does.
             dtype: ``"float64"`` makes every float a double.
-            teacher: the path of a model that learns nothing, and whose outputs the loss reads as ``teacher.<output>``.
+            teacher: a model, or its path, that learns nothing, and whose outputs the loss reads as ``teacher.<output>``.
             tie: ``{"A": "B"}``: weights with the same numbers, also transposed, sliced or repeated, that are one; `check`
                 names those that may be.
             untie: weights that the file has once and that are several: one for each node that reads them.
@@ -212,49 +246,53 @@ class Model:
         ['fc2.weight', 'fc2.bias']
         """
         text = _text_of(loss)
-        options = options_of(
-            loss=text,
-            optimizer=optimizer,
-            metric=_texts_of_metrics(metric),
-            train=train,
-            freeze=freeze,
-            decay=decay,
-            group=group,
-            layer_decay=layer_decay,
-            ema=ema,
-            mode=mode,
-            precision=precision,
-            device=device,
-            loss_scale=loss_scale,
-            clip=clip,
-            clip_value=clip_value,
-            accumulate=accumulate,
-            accumulate_mean=accumulate_mean,
-            init=init,
-            seed=seed,
-            batch=batch,
-            set=set,
-            fix_shapes=fix_shapes,
-            running_variance=running_variance,
-            dtype=dtype,
-            teacher=teacher,
-            tie=pairs_of(tie),
-            untie=untie,
-            cut=cut,
-            join=None if join is None else os.fspath(join),
-            head=pairs_of(head),
-            weights=None if weights is None else os.fspath(weights),
-            lora=pairs_of(lora),
-            ia3=pairs_of(ia3),
-            bitfit=bitfit,
-            qat=qat,
-            quantize_base=quantize_base,
-            adapter=None if adapter is None else os.fspath(adapter),
-        )
-        if loss is not None and text is None:
-            return Model(self._core.build_with_loss(_as_model(loss)._core, options))
-        return Model(self._core.build(options))
+        with _teacher_file(teacher) as path:
+            options = options_of(
+                loss=text,
+                optimizer=optimizer,
+                metric=_texts_of_metrics(metric),
+                train=train,
+                freeze=freeze,
+                decay=decay,
+                group=group,
+                layer_decay=layer_decay,
+                ema=ema,
+                swa=swa,
+                swa_every=swa_every,
+                mode=mode,
+                precision=precision,
+                device=device,
+                loss_scale=loss_scale,
+                clip=clip,
+                clip_value=clip_value,
+                accumulate=accumulate,
+                accumulate_mean=accumulate_mean,
+                init=init,
+                seed=seed,
+                batch=batch,
+                set=set,
+                fix_shapes=fix_shapes,
+                running_variance=running_variance,
+                dtype=dtype,
+                teacher=path,
+                tie=pairs_of(tie),
+                untie=untie,
+                cut=cut,
+                join=None if join is None else os.fspath(join),
+                head=pairs_of(head),
+                weights=None if weights is None else os.fspath(weights),
+                lora=pairs_of(lora),
+                ia3=pairs_of(ia3),
+                bitfit=bitfit,
+                qat=qat,
+                quantize_base=quantize_base,
+                adapter=None if adapter is None else os.fspath(adapter),
+            )
+            if loss is not None and text is None:
+                return Model(self._core.build_with_loss(_as_model(loss)._core, options))
+            return Model(self._core.build(options))
 
+    @with_suggestions
     def check(
         self,
         *,
@@ -299,17 +337,48 @@ class Model:
         )
         return CheckReport(self._core, options)
 
-    def export(self) -> Model:
+    def export(
+        self,
+        *,
+        merge: bool = False,
+        dtype: Pairs = None,
+        tta: str | None = None,
+        original_types: bool = False,
+    ) -> Model:
         """The inference model of a training model: no training entry points, no state but the weights.
 
-        Raises:
-            UnsupportedError: for a model without training entry points.
+        Args:
+            merge: fold adapters into the weights beside them.
+            dtype: store the weights as ``"float16"``, ``"bfloat16"``, ``"int8"`` or ``"int4"``; of integers
+                ``"int4,block=64"`` says how many weights have one scale (32).
+            tta: average the outputs over views of the pictures: ``"flip, shift(1)"``.
+            original_types: weights, inputs and outputs that were float16 or bfloat16 before training are so again.
 
-        >>> inference = training.export()
+        Raises:
+            UnsupportedError: for a model without training entry points, and where an option has nothing to do.
+
+        >>> inference = training.export(dtype="int8")
         >>> onnx_train.Session(inference).entries
         ['predict']
         """
-        return Model(self._core.export())
+        pieces = dtype.split(",") if isinstance(dtype, str) else dtype
+        options = options_of(merge=merge or None, dtype=pieces, tta=tta, original_types=original_types or None)
+        return Model(self._core.export(options))
+
+    def save_adapter(self, folder: str | os.PathLike[str]) -> None:
+        """Writes the adapters of a training model, and the other weights that it trains, as PEFT has them.
+
+        The folder gets ``adapter_config.json`` and ``adapter_model.safetensors``; ``build(adapter=folder)`` and
+        ``peft.PeftModel.from_pretrained`` read them.
+
+        Raises:
+            UnsupportedError: for a model without adapters.
+            FileError: for a folder that cannot be written.
+
+        >>> adapted = model.build(loss="cross_entropy", lora="rank=2")
+        >>> adapted.save_adapter("adapter")
+        """
+        self._core.save_adapter(os.fspath(folder))
 
     def flatten(self, entry: str) -> Model:
         """One entry point as a plain ONNX model: each state is an input, its next value an output.
@@ -326,6 +395,38 @@ class Model:
         ['x', 'labels', 'fc1.weight', 'fc1.bias', 'fc2.weight', 'fc2.bias']
         """
         return Model(self._core.flatten(entry))
+
+    def derivative(
+        self,
+        kind: str,
+        loss: str | Loss | Any = None,
+        *,
+        train: Patterns = None,
+        freeze: Patterns = None,
+        mode: str | None = None,
+        dtype: str | None = None,
+    ) -> Model:
+        """A derivative of a forward model as a plain ONNX model, which any runtime can run.
+
+        y are the float outputs, w the weights and float inputs, J = dy/dw. Inputs ``vector/<name>`` hold the vectors.
+        Weights are inputs with the file's values as defaults.
+
+        Args:
+            kind: ``"gradient"`` of the loss by each w; ``"vjp"``, uᵀ J by each w, for u of each y; ``"jvp"``, J v for each
+                y, for v of each w; ``"hvp"``, the loss's Hessian times v for each w, likewise; ``"outputs"``, none.
+            loss, train, freeze, mode, dtype: as `build` takes them.
+
+        Raises:
+            UnsupportedError: for a node that cannot be differentiated, for ``"jvp"`` and ``"hvp"`` twice.
+
+        >>> derivative = model.derivative("jvp", train="fc2.*")
+        >>> [port.name for port in onnx_train.Session(derivative).inputs("predict") if port.role == "direction"]
+        ['vector/fc2.weight', 'vector/fc2.bias', 'vector/x']
+        """
+        text = _text_of(loss)
+        loss_model = None if loss is None or text is not None else _as_model(loss)._core
+        options = options_of(loss=text, train=train, freeze=freeze, mode=mode, dtype=dtype)
+        return Model(self._core.derivative(kind, loss_model, options))
 
     def with_weights(
         self, weights: Mapping[str, Any] | str | os.PathLike[str], *, strict: bool = True
@@ -406,9 +507,11 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview | Any) 
     >>> same = onnx_train.load(open("mlp.onnx", "rb").read())
     """
     if isinstance(source, (str, os.PathLike)):
-        return Model(_core.Model.load(os.fspath(source)))
+        return Model(_core.Model.load(os.fspath(source)), os.fspath(source))
     if hasattr(source, "SerializeToString"):
         return Model(_core.Model.from_bytes(source.SerializeToString()))
+    if not isinstance(source, (bytes, bytearray, memoryview)):
+        raise UsageError(f"a model is a path, the bytes of a file or an onnx.ModelProto, not {type(source).__name__}")
     return Model(_core.Model.from_bytes(bytes(source)))
 
 
@@ -429,6 +532,24 @@ def _texts_of_metrics(metric: Patterns) -> Patterns:
                 "Session.evaluate(data, metrics={...}), which calls it on arrays"
             )
     return metric
+
+
+@contextlib.contextmanager
+def _teacher_file(teacher: Any) -> Iterator[str | None]:
+    """The path of a teacher; one that no file holds is written to a temporary one."""
+    if teacher is None or isinstance(teacher, (str, os.PathLike)):
+        yield None if teacher is None else os.fspath(teacher)
+        return
+    model = _as_model(teacher)
+    if model._path is not None:
+        yield model._path
+        return
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "teacher.onnx")
+        model.save(path)
+        yield path
 
 
 def _as_model(source: Any) -> Model:

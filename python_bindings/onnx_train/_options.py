@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Union
 
-from ._errors import UsageError
+from ._errors import UsageError, with_suggestions
 
 Value = Union[None, bool, int, float, str, Iterable[str], object]
 Pairs = Union[None, str, Iterable[str], Mapping[str, object]]
@@ -54,21 +54,30 @@ def pairs_of(pairs: Pairs) -> Value:
     return pieces
 
 
+@with_suggestions
 def reading_options(
     *,
     block_size: int | None = None,
+    shift_labels: bool = False,
     document_end: int | None = None,
     token_type: str | None = None,
     missing: str | None = None,
+    on_bad_picture: str | None = None,
+    mask_values: Iterable[int] | None = None,
+    label_separator: str | None = None,
     columns: Mapping[str, Iterable[str]] | None = None,
     map: Mapping[str, str] | None = None,
 ) -> list[tuple[str, str]]:
     """The options of the library that say how data files are read."""
     return options_of(
         block_size=block_size,
+        shift_labels=shift_labels or None,
         document_end=document_end,
         token_type=token_type,
         missing=missing,
+        on_bad_picture=on_bad_picture,
+        mask_values=None if mask_values is None else [str(value) for value in mask_values],
+        label_separator=label_separator,
         columns=None if columns is None else [f"{name}={','.join(names)}" for name, names in columns.items()],
         map=None if map is None else [f"{column}={name}" for column, name in map.items()],
     )

@@ -46,12 +46,17 @@ class Result(dict[str, Any]):
 
     Scalars are Python numbers; all else are numpy arrays that belong to the caller.
 
+    Attributes:
+        files: of a list of paths, these; else None.
+
     >>> import numpy as np
     >>> import onnx_train
     >>> result = onnx_train.Session("mlp.onnx").predict(np.eye(4, dtype=np.float32))
     >>> result.logits.shape, result["logits"] is result.logits
     ((4, 3), True)
     """
+
+    files: list[str] | None = None
 
     def __init__(self, outputs: Mapping[str, Any], names: _Outputs | None = None) -> None:
         self._names = names or _Outputs([])

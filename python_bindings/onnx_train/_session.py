@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from . import _core
-from ._errors import UsageError, warn
+from ._errors import DataError, UsageError, warn
 from ._model import Model, Patterns, _as_model
 from ._options import Scale, options_of, reading_options, scales_of
+from ._pictures import images_of, paths_of, picture_file, pixels_of
 from ._plan import Plan
 from ._result import Port, Result, _Outputs
 from ._state import State
@@ -24,6 +25,8 @@ class _Entry:
 
     def __init__(self, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
         self.data = [port.name for port in inputs if port.default is None]
+        self.inputs = {port.name for port in inputs}
+        self.keys = frozenset(self.data)
         roles = {port.role: port.name for port in inputs if port.role}
         self.learning_rate = roles.get("learning_rate")
         self.clip_norm = roles.get("clip_norm")
@@ -88,6 +91,7 @@ class Session:
                 allow_non_finite=allow_non_finite,
             ),
         )
+        self._device = device
         self._entries: dict[str, _Entry] = {}
         self._state = State(self._core)
 
@@ -229,15 +233,16 @@ class Session:
         """The loss and metrics of a batch, or over all data of a path, in inference mode; changes no state.
 
         Args:
-            batch: as `step` takes it, or a path of data, all that the command's ``--data`` takes (`load_data`): loss and
-                metrics over all that counts in them, as the command ``eval`` prints them.
+            batch: as `step` takes it, or pictures as `predict` takes them, and their targets, or a path of data, all that
+                the command's ``--data`` takes (`load_data`): loss and metrics over all that counts in them, as the
+                command ``eval`` prints them.
             batch_size: samples at a time of a path; 128 by default, or as the model prescribes.
             scale: of a path, what the network's float input is multiplied by, or by name; by default as the model says.
             metrics: functions of two mappings of arrays, the outputs of the model and the data, by the name of what they
                 return. They see all samples at once. `fit` and ``best.onnx`` know the metrics of `build` alone, which are
                 part of the model.
-            reading: of a path, as `fit` takes it: `block_size`, `document_end`, `token_type`, `missing`, `columns`,
-                `map`.
+            reading: of a path, as `fit` takes it: `block_size`, `shift_labels`, `document_end`, `token_type`, `missing`, `columns`,
+                `map`, `on_bad_picture`, `mask_values`, `label_separator`.
 
         Returns:
             ``loss``; ``accuracy`` for losses over classes; the metrics that the model was built with, as numbers, and
@@ -292,7 +297,10 @@ class Session:
         """The outputs of the inference model for a batch, or for all samples of a path.
 
         Args:
-            batch: as `step` takes it, without the targets, or a path, as `evaluate` takes it; files may hold targets.
+            batch: as `step` takes it, without the targets, or a path, as `evaluate` takes it; files may hold targets. Or
+                pictures, which are preprocessed as those in files: a list of paths, an image of Pillow or a list of
+                them, or, where the model's preprocessing has other steps than scales, uint8 arrays [H, W, C],
+                [N, H, W, C] or [N, C, H, W]. ``result.files`` are the paths.
             batch_size, scale, reading: as of `evaluate`.
 
         >>> session.predict(x).logits.argmax(axis=1).shape
@@ -327,8 +335,8 @@ class Session:
         """Exchanges the values of states with those of the same names in another session on the same device.
 
         Args:
-            names: one or several states; by default all that both sessions have. The exchange of several is not atomic:
-                no other thread may use either session meanwhile.
+            names: one or several states; by default all, which both sessions must have. The exchange of several is not
+                atomic: no other thread may use either session meanwhile.
 
         Raises:
             DataError: for a state that one of the sessions lacks, or has with another type or shape.
@@ -340,12 +348,52 @@ class Session:
         [7.0, 7.0, 7.0]
         """
         if names is None:
-            names = [name for name in self.state if name in other.state]
+            names = list(self.state)
+            for name in set(names) ^ set(other.state):
+                raise DataError(f"one of the sessions alone has a state '{name}'; name those that are to be exchanged")
         for name in [names] if isinstance(names, str) else names:
             self._core.swap(other._core, name)
 
+    def load_adapter(self, name: str, folder: str | os.PathLike[str]) -> None:
+        """Reads an adapter in PEFT's format and keeps it in the session, beside others.
+
+        Args:
+            name: of the adapter in this session; one of this name is replaced.
+            folder: as PEFT or `Model.save_adapter` wrote it, for layers and of the rank of the model's own adapters.
+                Weights that were trained besides, such as a head, are part of it.
+
+        Raises:
+            DataError: for an adapter that does not fit the model's.
+            FileError: for a folder without one.
+            UsageError: for a model without adapters.
+
+        >>> adapted = onnx_train.build("mlp.onnx", lora={"rank": 2})
+        >>> adapted.save_adapter("first")
+        >>> several = onnx_train.Session(adapted)
+        >>> several.load_adapter("first", "first")
+        >>> several.set_adapter("first")
+        """
+        self._core.load_adapter(name, os.fspath(folder))
+
+    def set_adapter(self, name: str) -> None:
+        """Gives the states the values of an adapter that `load_adapter` has read: the next call has them.
+
+        Nothing is planned or built anew. What the states held is gone, unless ``session.model().save_adapter`` saved it.
+
+        Raises:
+            UsageError: for a name that no adapter has.
+
+        >>> adapted = onnx_train.build("mlp.onnx", lora={"rank": 2})
+        >>> adapted.save_adapter("second")
+        >>> several = onnx_train.Session(adapted)
+        >>> several.load_adapter("mine", "second")
+        >>> several.set_adapter("mine")
+        """
+        self._core.set_adapter(name)
+
     def initialize(self, seed: int = 0) -> None:
-        """Draws the whole state anew, for models that were built with ``init``.
+        """Begins anew: weights are drawn if the model was built with ``init``, else kept; the optimizer's state and the
+        number of steps are those of the start in both cases.
 
         Args:
             seed: the same seed gives the same state, on every device.
@@ -354,6 +402,22 @@ class Session:
         >>> drawn.initialize(seed=1)
         """
         self._core.initialize(seed)
+
+    def save_adapter(self, folder: str | os.PathLike[str]) -> None:
+        """Writes the adapters with their present values, as `Model.save_adapter` does.
+
+        >>> adapted = onnx_train.Session(onnx_train.build("mlp.onnx", lora={"rank": 2}))
+        >>> adapted.save_adapter("adapter")
+        """
+        self.model().save_adapter(folder)
+
+    def __repr__(self) -> str:
+        """The device and the entry points.
+
+        >>> session
+        <Session on cpu: predict, step, evaluate>
+        """
+        return f"<Session on {self._device}: {', '.join(self.entries)}>"
 
     def model(self) -> Model:
         """The training model with the present state.
@@ -375,8 +439,12 @@ class Session:
         """
         self.model().save(path)
 
-    def export(self, path: str | os.PathLike[str] | None = None) -> Model:
+    def export(self, path: str | os.PathLike[str] | None = None, **options: Any) -> Model:
         """The inference model with the present weights; also written to `path` if that is given.
+
+        Args:
+            path: an ``.onnx`` file.
+            options: those of `Model.export`: ``merge``, ``dtype``, ``tta``, ``original_types``.
 
         Raises:
             FileError: for a file that cannot be written.
@@ -385,7 +453,7 @@ class Session:
         >>> np.array_equal(onnx_train.Session(inference).predict(x).logits, session.predict(x).logits)
         True
         """
-        inference = self.model().export()
+        inference = self.model().export(**options)
         if path is not None:
             inference.save(path)
         return inference
@@ -413,6 +481,11 @@ class Session:
             for note in notes:
                 warn(note)
             return Result(results, self._entry(entry).outputs)
+        if self._takes_pictures(entry, batch):
+            with picture_file(self._entry(entry).data, batch) as path:
+                result = self._run_batch_or_files(entry, (path,), batch_size, scale, reading)
+            result.files = paths_of(batch[0])
+            return result
         arrays = [name for name in reading if any(name == port.name for port in self.inputs(entry))]
         if arrays:
             raise UsageError(f"{entry} takes arrays by name as one mapping: {entry}({{'{arrays[0]}': ...}})")
@@ -424,6 +497,17 @@ class Session:
             found = self.metrics({name: result.pop(name) for name in statistics})
             result.update(found)
         return result
+
+    def _takes_pictures(self, entry: str, batch: tuple[Any, ...]) -> bool:
+        """Whether the batch are pictures that the model's preprocessing brings to its input."""
+        if not batch or isinstance(batch[0], Mapping):
+            return False
+        if paths_of(batch[0]) is not None or images_of(batch[0]) is not None:
+            return True
+        try:
+            return pixels_of(batch[0]) is not None and self._core.scale(self._entry(entry).data[0]) < 0
+        except UsageError:  # there are other steps than scales
+            return True
 
     def _outputs_and_data(
         self, batch: tuple[Any, ...], batch_size: int | None, scale: Scale, reading: dict[str, Any]
@@ -455,10 +539,24 @@ class Session:
         return known
 
 
+def used(entry: str, inputs: Collection[str], needed: Collection[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `given` that the entry point has inputs for; warns of others, as of arrays in files nothing is said of
+    targets where only outputs are computed. Where one that is needed is missing, all: the error names what is there."""
+    arrays = {name: array for name, array in given.items() if not name.startswith("onnx_train.")}
+    others = [name for name in arrays if name not in inputs]
+    if any(name not in arrays for name in needed):
+        return arrays
+    if others and entry != "predict":
+        warn(f"{entry}: the model has no input {', '.join(repr(name) for name in others)}, so that is not used")
+    return {name: array for name, array in arrays.items() if name in inputs}
+
+
 def _by_name(entry: str, known: _Entry, batch: tuple[Any, ...]) -> dict[str, Any]:
     if len(batch) == 1:
         if isinstance(batch[0], Mapping):
-            return dict(batch[0])
+            if batch[0].keys() == known.keys:
+                return dict(batch[0])
+            return used(entry, known.inputs, known.data, batch[0])
         if isinstance(batch[0], (tuple, list)) and len(known.data) > 1:  # what data loaders give
             batch = tuple(batch[0])
     if len(batch) > len(known.data):

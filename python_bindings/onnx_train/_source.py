@@ -12,7 +12,7 @@ import numpy as np
 from . import _core
 from ._arrays import as_dense, as_numpy
 from ._errors import DataError, UsageError, warn
-from ._session import Session, _by_name
+from ._session import Session, _by_name, used
 from ._tables import as_file, is_table
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Source:
             self.samples = self._files.size(0)[0]
         else:
             self._arrays = _arrays_of(data, [port.name for port in self._ports])
+            if self._arrays is not None:
+                self._arrays = used(entry, self._known.inputs, self._known.data, self._arrays)
         if self._arrays is not None:
             self._look_at(self._arrays)
             self.samples = _common_length(self._arrays)

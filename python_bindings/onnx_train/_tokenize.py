@@ -84,6 +84,8 @@ def tokenize(
             documents += 1
             if len(tokens) > _MOST_TOKENS:
                 raise DataError("a file holds at most 2^31 - 1 tokens; write several, each of some of the texts")
+    if not tokens:
+        raise DataError(f"{', '.join(os.fspath(file) for file in files) or 'no files'}: there is no text, so no tokens")
     magic, version, code = _UINT32 if len(tokens) > 0 and max(tokens) > 0xFFFF else _UINT16
     header = array("i", [magic, version, len(tokens)] + [0] * (_HEADER - 3))
     partial = Path(f"{os.fspath(path)}.partial")

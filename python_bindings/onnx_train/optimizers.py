@@ -15,7 +15,7 @@ from typing import ClassVar
 class Optimizer:
     """What all optimizers have in common. Arguments that are None take the command's default.
 
-    `lr` is the default of the model's input ``learning_rate``.
+    `lr` is the default of the model's input ``learning_rate``; `betas` is `beta1` and `beta2` at once, as PyTorch has it.
 
     >>> import onnx_train
     >>> isinstance(onnx_train.optimizers.Adam(), onnx_train.optimizers.Optimizer)
@@ -31,7 +31,7 @@ class Optimizer:
         return f"{name}({arguments})" if arguments else name
 
 
-def _number(value: float | str) -> str:
+def _number(value: float | str | tuple[float, float]) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
@@ -58,6 +58,8 @@ class Adam(Optimizer):
     >>> import onnx_train
     >>> print(onnx_train.optimizers.Adam(lr=1e-3, beta2=0.99))
     adam(lr=0.001, beta2=0.99)
+    >>> print(onnx_train.optimizers.Adam(betas=(0.9, 0.95)))
+    adam(betas=(0.9, 0.95))
     """
 
     lr: float | None = None
@@ -66,6 +68,7 @@ class Adam(Optimizer):
     eps: float | None = None
     weight_decay: float | None = None
     amsgrad: bool | None = None
+    betas: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class SparseAdam(Optimizer):
     beta1: float | None = None
     beta2: float | None = None
     eps: float | None = None
+    betas: tuple[float, float] | None = None
 
     _name: ClassVar[str] = "sparse_adam"
 
@@ -113,6 +117,7 @@ class AdamW8bit(Optimizer):
     eps: float | None = None
     weight_decay: float | None = None
     min_8bit_size: float | None = None
+    betas: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,7 @@ class Adamax(Optimizer):
     beta2: float | None = None
     eps: float | None = None
     weight_decay: float | None = None
+    betas: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -195,6 +201,7 @@ class NAdam(Optimizer):
     weight_decay: float | None = None
     momentum_decay: float | None = None
     decoupled_weight_decay: bool | None = None
+    betas: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -212,6 +219,7 @@ class RAdam(Optimizer):
     eps: float | None = None
     weight_decay: float | None = None
     decoupled_weight_decay: bool | None = None
+    betas: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -246,6 +254,7 @@ class Lion(Optimizer):
     beta1: float | None = None
     beta2: float | None = None
     weight_decay: float | None = None
+    betas: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -263,6 +272,7 @@ class LAMB(Optimizer):
     eps: float | None = None
     weight_decay: float | None = None
     always_adapt: bool | None = None
+    betas: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -305,6 +315,7 @@ class Muon(Optimizer):
     beta1: float | None = None
     beta2: float | None = None
     adamw_eps: float | None = None
+    betas: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -324,3 +335,4 @@ class ScheduleFree(Optimizer):
     weight_decay: float | None = None
     r: float | None = None
     weight_lr_power: float | None = None
+    betas: tuple[float, float] | None = None

@@ -197,13 +197,15 @@ class Module(torch.nn.Module):
             if name not in weights:
                 self._register(name, torch.from_numpy(value))
 
-    def forward(self, *inputs: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """The model's outputs for its inputs, in the model's order: one tensor, or a tuple if there are several.
+    # torch.compile cannot look into the passes: they are a break in its graph.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, *inputs: Any, **named: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The model's outputs for its inputs, in the model's order or by name: one tensor, or a tuple if there are several.
 
         Inputs have the types and shapes that the model declares; whatever is no tensor becomes one.
 
         Raises:
-            UsageError: for a wrong number of inputs.
+            UsageError: for a wrong number of inputs, or an unknown name.
             DataError: for a type or shape that the model does not accept.
             DeviceError: for a tensor that is not in the host's memory.
 
@@ -211,12 +213,16 @@ class Module(torch.nn.Module):
         torch.Size([4, 3])
         """
         passes = self._training_passes if self.training else self._inference_passes
-        if len(inputs) != len(passes.inputs):
-            expected = ", ".join(port.name for port in passes.inputs)
-            raise UsageError(f"the model takes {len(passes.inputs)} inputs ({expected}), not {len(inputs)}")
+        names = [port.name for port in passes.inputs]
+        given = {**dict(zip(names, inputs)), **named}
+        if len(inputs) + len(named) != len(names) or set(given) != set(names):
+            by_name = f", of them {', '.join(named)} by name" if named else ""
+            raise UsageError(
+                f"the model takes {len(names)} inputs ({', '.join(names)}), not {len(inputs) + len(named)}{by_name}"
+            )
         tensors = {
-            port.name: value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
-            for port, value in zip(passes.inputs, inputs)
+            name: given[name] if isinstance(given[name], torch.Tensor) else torch.as_tensor(given[name])
+            for name in names
         }
         tensors |= {name: self._tensor(name) for name in passes.weights}
         states = {name: self._tensor(name) for name in passes.states}

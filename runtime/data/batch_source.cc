@@ -13,6 +13,15 @@ std::string BatchSource::describe(int64_t first, int64_t count) const {
   return concat("in the samples ", first + 1, " to ", first + count, " of the epoch");
 }
 
+void BatchSource::share_out(const Rounds& rounds) {
+  if (rounds.ranks > 1) fail_as(ErrorCode::kUsage, "several ranks train on data sets, not on batches of a program");
+}
+
+std::vector<int64_t> BatchSource::next_round(TensorMap* batch) {
+  const int64_t samples = next(batch);
+  return samples == 0 ? std::vector<int64_t>() : std::vector{samples};
+}
+
 DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const std::string& entry, int64_t batch_size,
                                uint64_t seed, bool shuffle, const SampleOptions& options)
     : data_(*data),
@@ -64,16 +73,29 @@ void DatasetBatches::start(int64_t epoch, int64_t skip) {
                              : grouped_order(groups_, seed_, epoch);
   }
   order_epoch_ = epoch;
-  const auto next_rows = [this, at = skip]() mutable {
-    const int64_t end = std::max(at, std::min(at + batch_size_, samples_));
-    std::vector<int64_t> rows(order_.begin() + at, order_.begin() + end);
-    at = end;
+  given_ = skip;
+  batch_of_step_ = 0;
+  const auto next_rows = [this, at = skip, batch = int64_t{0}]() mutable {
+    const std::vector<int64_t> sizes = rounds_.sizes(batch, samples_ - at, batch_size_);
+    if (sizes.empty()) return std::vector<int64_t>();
+    const auto begin = order_.begin() + at + static_cast<int64_t>(rounds_.own(sizes)) * batch_size_;
+    std::vector<int64_t> rows(begin, begin + sizes[rounds_.own(sizes)]);
+    for (const int64_t size : sizes) at += size;
+    batch = (batch + std::ssize(sizes)) % rounds_.per_step;
     return rows;
   };
   batches_.start(next_rows, augments_ ? std::optional(AugmentKey{seed_, epoch}) : std::nullopt);
 }
 
 int64_t DatasetBatches::next(TensorMap* batch) { return batches_.next(batch); }
+
+std::vector<int64_t> DatasetBatches::next_round(TensorMap* batch) {
+  if (next(batch) == 0) return {};
+  std::vector<int64_t> sizes = rounds_.sizes(batch_of_step_, samples_ - given_, batch_size_);
+  batch_of_step_ = (batch_of_step_ + std::ssize(sizes)) % rounds_.per_step;
+  for (const int64_t size : sizes) given_ += size;
+  return sizes;
+}
 
 std::string DatasetBatches::describe(int64_t first, int64_t count) const {
   std::vector<int64_t> rows(order_.begin() + first, order_.begin() + first + count);

@@ -10,6 +10,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/gather_ahead.h"
 #include "runtime/data/selection.h"
+#include "runtime/distribution/rounds.h"
 #include "runtime/session.h"
 
 namespace onnx_train {
@@ -26,6 +27,11 @@ class BatchSource {
   // Fills `batch` by input name and returns its number of samples; 0 at the end of the epoch. Tensors are valid until
   // the next call.
   virtual int64_t next(TensorMap* batch) = 0;
+
+  // Makes the source that of one rank: `next` gives the batches of this rank alone. Throws Error where it cannot.
+  virtual void share_out(const Rounds& rounds);
+  // `next` in a round of the ranks' batches: the number of samples in the batch of each; none at the end.
+  virtual std::vector<int64_t> next_round(TensorMap* batch);
 
   // Names `count` samples of the current epoch, from its sample `first` on, for the message of a failure.
   virtual std::string describe(int64_t first, int64_t count) const;
@@ -53,8 +59,12 @@ class DatasetBatches : public BatchSource {
 
   int64_t samples_per_epoch() const override { return samples_; }
   int64_t batches_per_epoch() const override;
+  // In evaluation a step is a round.
+  void share_out(const Rounds& rounds) override { rounds_ = rounds; }
+  // `skip` is where a step begins.
   void start(int64_t epoch, int64_t skip) override;
   int64_t next(TensorMap* batch) override;
+  std::vector<int64_t> next_round(TensorMap* batch) override;
   std::string describe(int64_t first, int64_t count) const override;
   std::string fault(int64_t first, int64_t count) const override;
   std::string identity() const override;
@@ -67,6 +77,8 @@ class DatasetBatches : public BatchSource {
   const Model& model_;
   std::string entry_;
   int64_t batch_size_, samples_;
+  Rounds rounds_;
+  int64_t given_ = 0, batch_of_step_ = 0;  // samples of the epoch and batches of the step that ranks have been given
   uint64_t seed_ = 0;
   bool shuffle_ = false, augments_ = false;
   std::vector<SampleGroup> groups_;  // that an epoch has shares of; none: each sample once

@@ -14,6 +14,9 @@ std::vector<CommandOption> data_options(DataOptions* options) {
            "N"},
           {"--document-end", &options->document_end,
            "the token that ends a document: the label after it is ignored [labels cross documents]", "ID"},
+          {"--shift-labels", &options->shift_labels,
+           "labels [batch, tokens] are a copy of the tokens, as for the models of transformers, and become the tokens "
+           "that follow"},
           {"--token-type",
            &options->token_type,
            "of .bin files of tokens without a header [what it looks like]",
@@ -26,6 +29,17 @@ std::vector<CommandOption> data_options(DataOptions* options) {
            "HOW",
            false,
            {"mean", "zero", "drop"}},
+          {"--on-bad-picture",
+           &options->on_bad_picture,
+           "a picture that cannot be read ends the run, stop, or all are read at the start and such are left out, skip "
+           "[stop]",
+           "HOW",
+           false,
+           {"stop", "skip"}},
+          {"--mask-values", &options->mask_values,
+           "what masks hold for the classes 0, 1, ...: 0,255 for black and white [these numbers themselves]", "A,B"},
+          {"--label-separator", &options->label_separator,
+           "what stands between the classes of a picture in a CSV, if it has several: ';' of cat;dog", "TEXT"},
           {"--columns", &options->columns, "the columns of a table for an input, in their order: x=a,b,c", "INPUT=A,B"},
           {"--map", &options->map, "a column or an array that has another name than the input it is for: text=tokens",
            "COLUMN=INPUT"}};

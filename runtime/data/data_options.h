@@ -17,10 +17,14 @@ struct DataOptions {
   std::string preprocess = "", augment = "";  // as --preprocess and --augment take them
   int64_t block_size = 0;                     // tokens of a sample; 0: as many as the model takes
   std::optional<int64_t> document_end = {};   // the label after this token is ignored
-  std::string token_type = "";  // "uint16" or "uint32": of .bin files without a header; "": what it looks like
-  std::string missing = "";     // "mean", "zero", "drop": what a table's missing values become; "": an error
-  std::vector<std::string> columns = {};  // "x=a", "b", "y=c": the columns of inputs
-  std::vector<std::string> map = {};      // "column=input": names that differ from the model's
+  bool shift_labels = false;                  // labels are the tokens themselves, and become those that follow
+  std::string token_type = "";      // "uint16" or "uint32": of .bin files without a header; "": what it looks like
+  std::string missing = "";         // "mean", "zero", "drop": what a table's missing values become; "": an error
+  std::string on_bad_picture = "";  // "skip" leaves out samples whose picture cannot be read; "stop", "": an error
+  std::vector<std::string> mask_values = {};  // what masks hold for the classes 0, 1, ...; none: these numbers
+  std::string label_separator = "";           // between the classes of a picture in a table; "": it has one
+  std::vector<std::string> columns = {};      // "x=a", "b", "y=c": the columns of inputs
+  std::vector<std::string> map = {};          // "column=input": names that differ from the model's
 
   bool says_how() const { return !scales.empty() || !preprocess.empty(); }
 };

@@ -27,8 +27,9 @@ std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry
   for (const Value* input : flat.graph->inputs()) {
     if (is_state.count(input->name())) continue;
     const Value* original = model.graph->find(input->name());
-    specs.push_back({input->name(), input->type(), !original || !model.graph->is_input(original),
-                     input->is_initializer(), input->role() ? input->role()->name : ""});
+    const bool from_loss = !original || !model.graph->is_input(original);
+    specs.push_back({input->name(), input->type(), from_loss, input->is_initializer(),
+                     input->role() ? input->role()->name : "", from_loss ? "" : bytes_expected(*original)});
   }
   std::stable_partition(specs.begin(), specs.end(), [](const InputSpec& spec) { return !spec.from_loss; });
   return specs;

@@ -25,9 +25,10 @@ namespace onnx_train {
 struct InputSpec {
   std::string name;
   TensorType type;
-  bool from_loss = false;    // added by the loss, not one of the forward model's
-  bool has_default = false;  // may be left out
-  std::string role = "";     // roles.h: "learning_rate"; "" for data
+  bool from_loss = false;     // added by the loss, not one of the forward model's
+  bool has_default = false;   // may be left out
+  std::string role = "";      // roles.h: "learning_rate"; "" for data
+  std::string of_bytes = "";  // how the network shows that it expects 0 to 255: "node 'Div' divides by 255"
 };
 
 // The inputs of an entry point except states; those of the forward model come first. Throws Error if there is no such
@@ -105,7 +106,8 @@ class Dataset {
   std::string origin(int64_t row) const;  // the file of the row; "" where it has none
   std::vector<std::string> class_names() const;  // of the labels 0, 1, ..., if the data name them
   // What is kept beside the dataset for commands that print or record it.
-  std::string augment;  // as --augment takes it
+  std::string augment;   // as --augment takes it
+  int64_t left_out = 0;  // pictures that could not be read
 
  private:
   std::vector<Array> arrays_;

@@ -38,8 +38,13 @@ std::optional<IndexRange> range_of_labels(const Node& node, int64_t classes) {
   return range;
 }
 
-// The range that the node accepts for its second input.
-std::optional<IndexRange> range_of(const Node& node) {
+// The range that the node accepts for an input.
+std::optional<IndexRange> range_of(const Node& node, int index) {
+  if (node.is("ClassIndex", kOurs) && index == 0) {
+    const int64_t classes = size_of(node.input(1), node.attr("axis", 1));
+    return classes > 0 ? range_of_labels(node, classes) : std::nullopt;
+  }
+  if (index != 1) return {};
   const bool ours = node.is("SoftmaxCrossEntropy", kOurs);
   if (ours || node.is("SoftmaxCrossEntropyLoss") || node.is("NegativeLogLikelihoodLoss")) {
     const int64_t classes = size_of(node.input(0), ours ? node.attr("axis", 1) : 1);
@@ -51,10 +56,23 @@ std::optional<IndexRange> range_of(const Node& node) {
   return IndexRange{-size, size - 1, false, 0, node.label()};  // negative indices count from the end
 }
 
+// Whether the node looks rows up in a table of weights, as an embedding does.
+bool looks_up_weights(const Node& node, const Graph& graph) {
+  if (!node.is("Gather") || node.attr("axis", 0) != 0) return false;
+  const Value* table = node.input(0);
+  while (table->producer() && table->producer()->is("Cast")) table = table->producer()->input(0);
+  const Value* own = graph.find(table->name());
+  return own && own->is_initializer() && is_float(own->dtype()) && own->has_rank() && own->rank() == 2;
+}
+
 class Search {
  public:
-  std::vector<IndexRange> run(const Value* input) {
-    pending_ = {{input, {}}};
+  explicit Search(const Graph& graph) : graph_(graph) {}
+
+  // `of_boxes`: of an input [batch, M, 5] the first numbers of the last axis are followed, also where -1 becomes 0.
+  std::vector<IndexRange> run(const Value* input, bool of_boxes = false) {
+    of_boxes_ = of_boxes;
+    pending_ = {{input, {}, of_boxes}};
     seen_ = {input};
     while (!pending_.empty()) {
       const Path path = pending_.back();
@@ -69,17 +87,35 @@ class Search {
   struct Path {
     const Value* value;
     std::optional<int64_t> replaced;
+    bool is_boxes = false;
   };
 
+  static bool takes_class(const Node& node) {
+    const auto is = [&](size_t input, int64_t number) {
+      const Tensor constant =
+          node.input(static_cast<int>(input)) ? constant_of(node.input(static_cast<int>(input))) : Tensor();
+      return constant.size() == 1 && constant.at(0) == static_cast<double>(number);
+    };
+    if (node.is("Gather"))
+      return is(1, 0) && (node.attr("axis", int64_t{0}) == 2 || node.attr("axis", int64_t{0}) == -1);
+    return node.is("Slice") && is(1, 0) && is(2, 1) && (is(3, 2) || is(3, -1));
+  }
+
   void follow(const Path& path, const Node& node, int index) {
-    if (index == 1) {
-      if (std::optional<IndexRange> range = range_of(node)) {
-        if (path.replaced && !range->has_other) {
-          range->has_other = true;
-          range->other = *path.replaced;
-        }
-        found_.push_back(std::move(*range));
+    if (path.is_boxes) {
+      if (index == 0 && takes_class(node)) push({node.output(), path.replaced});
+      return;
+    }
+    if (of_boxes_ && index == 0 && (node.is("Clip") || node.is("Max") || node.is("Relu") || node.is("Expand")))
+      return push({node.output(), path.replaced});
+    if (std::optional<IndexRange> range = range_of(node, index)) {
+      if (path.replaced && !range->has_other) {
+        range->has_other = true;
+        range->other = *path.replaced;
       }
+      // Classes, words and items count from 0: a negative one is a mistake, such as a label that is ignored.
+      if (looks_up_weights(node, graph_)) range->least = 0;
+      found_.push_back(std::move(*range));
     }
     if (keeps_values(node) && (index == 0 || node.is("Concat"))) return push({node.output(), path.replaced});
     if (node.is("Where") && index == 2) {
@@ -109,6 +145,8 @@ class Search {
     return static_cast<int64_t>(number.at(0));
   }
 
+  const Graph& graph_;  // of the model, whose weights may be inputs here
+  bool of_boxes_ = false;
   std::vector<Path> pending_;
   std::set<const Value*> seen_;
   std::vector<IndexRange> found_;
@@ -150,7 +188,7 @@ std::map<std::string, std::vector<IndexRange>> index_ranges(const Model& model, 
   std::map<std::string, std::vector<IndexRange>> ranges;
   for (const Value* input : flat.graph->inputs()) {
     if (!is_integer(input->dtype())) continue;
-    std::vector<IndexRange>& found = ranges[input->name()] = Search().run(input);
+    std::vector<IndexRange>& found = ranges[input->name()] = Search(*model.graph).run(input);
     const Value* own = model.graph->find(input->name());
     if (own && model.graph->is_input(own)) continue;
     // Classes count from 0, also where the node that looks them up takes indices from the end.
@@ -159,6 +197,25 @@ std::map<std::string, std::vector<IndexRange>> index_ranges(const Model& model, 
     }
   }
   return ranges;
+}
+
+std::optional<IndexRange> classes_of_boxes(const Model& model, const std::string& entry, const std::string& input) {
+  Model flat = flatten(model, entry);
+  const Value* boxes = flat.graph->find(input);
+  if (!boxes) return {};
+  // Of one picture, sizes follow that an exporter has left open.
+  std::map<std::string, Dims> sizes;
+  for (const Value* each : flat.graph->inputs()) {
+    if (!each->has_rank() || each->rank() == 0 || each->is_initializer()) continue;
+    sizes[each->name()] = *each->type().dims;
+    sizes[each->name()][0] = Dim(1);
+  }
+  refine(flat.graph.get(), sizes);
+  std::optional<IndexRange> least;
+  for (IndexRange& range : Search(*model.graph).run(boxes, /*of_boxes=*/true)) {
+    if (!least || range.most < least->most) least = std::move(range);
+  }
+  return least;
 }
 
 }  // namespace onnx_train

@@ -5,6 +5,8 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/table_metadata.h"
+#include "runtime/data/images/files.h"
 #include "runtime/data/npy.h"
 #include "runtime/data/readers.h"
 #include "runtime/data/zip.h"
@@ -24,7 +26,9 @@ class NpzSource : public DataSource {
 
   std::vector<std::string> names() const override {
     std::vector<std::string> names;
-    for (const auto& [name, entry] : index_) names.push_back(name);
+    for (const auto& [name, entry] : index_) {
+      if (name != kClasses) names.push_back(name);
+    }
     return names;
   }
   bool contains(const std::string& name) const override { return index_.count(name) > 0; }
@@ -33,6 +37,16 @@ class NpzSource : public DataSource {
     if (found == index_.end()) fail_as(ErrorCode::kFile, path_, " has no array '", name, "'");
     const ZipData bytes = archive_.read(*found->second);
     return parse_npy(bytes.data, bytes.size, bytes.owner, concat(path_, ": '", name, "'"));
+  }
+
+  // onnx_train.tokenize_labelled keeps the names of classes as bytes.
+  std::map<std::string, std::string> metadata() const override {
+    if (!contains(kClasses)) return {};
+    const Tensor bytes = read(kClasses);
+    const bool is_text = bytes.dtype() == DType::kUint8 && bytes.shape().size() == 1;
+    const std::string text = is_text ? std::string(bytes.data<char>(), bytes.bytes()) : "";
+    if (classes_from_json(text).empty()) fail_as(ErrorCode::kFile, path_, ": '", kClasses, "' is no list of names");
+    return {{kClasses, text}};
   }
 
  private:

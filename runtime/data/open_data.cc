@@ -12,10 +12,13 @@
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/images/decode.h"
 #include "runtime/data/images/files.h"
+#include "runtime/data/images/picture_table.h"
 #include "runtime/data/npy.h"
 #include "runtime/data/readers.h"
 #include "runtime/data/safetensors.h"
 #include "runtime/data/source.h"
+#include "runtime/data/tables/labelled_texts.h"
+#include "runtime/data/tables/table.h"
 #include "runtime/data/tokens.h"
 
 namespace onnx_train {
@@ -24,17 +27,36 @@ namespace {
 // Pictures in files, of which nothing is read before a batch needs it.
 class PictureSource : public DataSource {
  public:
-  explicit PictureSource(std::shared_ptr<const PictureFiles> files) : files_(std::move(files)) {}
+  PictureSource(std::shared_ptr<const PictureFiles> files, std::map<std::string, std::string> metadata)
+      : files_(std::move(files)), metadata_(std::move(metadata)) {}
   std::vector<std::string> names() const override { return {}; }
   bool contains(const std::string&) const override { return false; }
   Tensor read(const std::string& name) const override {
     fail_as(ErrorCode::kFile, files_->root, " holds pictures, no array '", name, "'");
   }
   std::shared_ptr<const PictureFiles> pictures() const override { return files_; }
+  std::map<std::string, std::string> metadata() const override { return metadata_; }
 
  private:
   const std::shared_ptr<const PictureFiles> files_;
+  const std::map<std::string, std::string> metadata_;
 };
+
+// With masks as the options say, or as the model knows them.
+std::unique_ptr<DataSource> picture_source(std::shared_ptr<const PictureFiles> files, const ReadOptions& options,
+                                           std::map<std::string, std::string> metadata = {}) {
+  const auto known = options.metadata.find(kMaskValues);
+  std::string values;
+  for (const std::string& value : options.mask_values) values += concat(values.empty() ? "" : ",", value);
+  if (values.empty() && known != options.metadata.end()) values = known->second;
+  if (!values.empty() && !files->masks.empty()) {
+    auto mapped = std::make_shared<PictureFiles>(*files);
+    mapped->mask_values = read_mask_values(values);
+    files = std::move(mapped);
+    metadata[kMaskValues] = values;
+  }
+  return std::make_unique<PictureSource>(std::move(files), std::move(metadata));
+}
 
 namespace fs = std::filesystem;
 
@@ -101,7 +123,7 @@ std::unique_ptr<DataSource> open_folder(const std::string& folder, const std::ve
   }
   const bool has_arrays = !files_of(folder, [](const std::string& name) { return name.ends_with(".npy"); }).empty();
   const auto pictures = has_arrays ? nullptr : find_pictures(folder, train);
-  return pictures ? std::make_unique<PictureSource>(pictures) : open_npy_folder(folder);
+  return pictures ? picture_source(pictures, options) : open_npy_folder(folder);
 }
 
 }  // namespace
@@ -186,8 +208,43 @@ std::vector<TokenFiles> token_sources(const std::string& text, bool train) {
 
 }  // namespace
 
+std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<InputSpec>& inputs,
+                                     const ReadOptions& options) {
+  DataTable table = read_csv(path);
+  const std::string label = first_label(inputs);
+  const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const auto& spec) { return spec.name == label; });
+  const InputSpec* target = found == inputs.end() ? nullptr : &*found;
+  const bool takes_pictures = !inputs.empty() && inputs[0].type.has_rank() && inputs[0].type.rank() == 4;
+  if (takes_pictures || is_picture_table(table)) rename_columns(options, target, &table);
+  if (is_picture_table(table)) {
+    const KnownColumns known = trained_columns(options.metadata);
+    const auto columns = known.find(label);
+    ReadOptions reading = options;
+    const auto separator = options.metadata.find(kLabelSeparator);
+    if (reading.label_separator.empty() && separator != options.metadata.end())
+      reading.label_separator = separator->second;
+    const PictureTable read = read_picture_table(table, target, reading,
+                                                 columns == known.end() ? std::vector<std::string>() : columns->second);
+    std::map<std::string, std::string> metadata;
+    if (!read.columns.empty() && target) metadata[kTableInputs] = columns_to_json({{label, read.columns}});
+    if (read.columns.empty() && !read.files->targets.empty()) metadata[kLabelSeparator] = reading.label_separator;
+    return picture_source(read.files, options, std::move(metadata));
+  }
+  if (takes_pictures) {
+    std::string columns;
+    for (const std::string& name : table.columns) columns += concat(columns.empty() ? "" : ", ", name);
+    fail_as(ErrorCode::kData, path, " has no column path, file or filename, which names pictures for '", inputs[0].name,
+            "'; it has ", columns, ": --map COLUMN=path says which it is");
+  }
+  if (takes_labelled_texts(inputs, options)) {
+    if (auto texts = open_labelled_texts(table, inputs, options)) return texts;
+  }
+  return make_source(path, arrays_of(table, inputs, options));
+}
+
 std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector<InputSpec>& inputs,
                                       const ReadOptions& options) {
+  if (path == "-") return open_standard_input();
   std::error_code error;
   if (fs::is_directory(path, error)) return open_folder(path, inputs, options);
   const bool exists = fs::exists(path, error);
@@ -203,11 +260,14 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
   const auto ends = [&](const char* suffix) { return path.ends_with(suffix); };
   if (ends(".npz")) return open_npz(path);
   if (ends(".safetensors")) return open_safetensors(path);
-  if (is_picture_name(path)) return std::make_unique<PictureSource>(one_picture(path));
-  if (ends(".json")) return std::make_unique<PictureSource>(read_coco(path));
-  if (ends(".csv")) {
-    const auto pictures = read_picture_table(path);
-    return pictures ? std::make_unique<PictureSource>(pictures) : open_csv(path, inputs, options);
+  if (is_picture_name(path)) return picture_source(one_picture(path), options);
+  if (ends(".json")) return picture_source(read_coco(path), options);
+  if (ends(".csv")) return open_csv(path, inputs, options);
+  if (ends(".jsonl") && takes_labelled_texts(inputs, options)) {
+    if (auto texts = open_labelled_texts(read_json_lines(path), inputs, options)) return texts;
+    fail_as(ErrorCode::kData, path,
+            " has no \"text\" in its first line; --map NAME=", token_inputs(inputs).tokens->name,
+            " says which name has the texts");
   }
   if (is_token_file(path) && token_inputs(inputs).tokens) return open_tokens({{path, {path}}}, inputs, options);
   if (ends(".bin")) return open_cifar10({path}, inputs);

@@ -87,6 +87,10 @@ void apply_rescaling(const std::string& input, const Rescaling& affine, const Sh
 // element type. Throws UsageError for one that is in the memory of a device, and for steps on pictures.
 void apply(const Preprocess& preprocess, const std::vector<InputSpec>& inputs, TensorMap* batch);
 
+// How the network's first nodes show that it expects 0 to 255 from the input: "node 'Div' divides by 255"; "" if they
+// do not.
+std::string bytes_expected(const Value& input);
+
 // "" or a sentence about bytes (uint8) that enter the network as 0 to 255, although nothing shows that it expects that.
 std::string bytes_hint(const Dataset& data, const Model& model);
 

@@ -1,8 +1,13 @@
 // What preprocessing does to the elements of arrays.
 #include <algorithm>
 
+#include <onnx/onnx_pb.h>
+
 #include "kernels/dispatch.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/operators/operators.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/preprocess.h"
 #include "runtime/options.h"
@@ -51,6 +56,37 @@ void apply(const Preprocess& preprocess, const std::vector<InputSpec>& inputs, T
     const Shape& shape = tensor.shape();
     apply_rescaling(spec.name, rescaling, Shape(shape.begin() + (shape.empty() ? 0 : 1), shape.end()), &tensor);
   }
+}
+
+std::string bytes_expected(const Value& input) {
+  constexpr double kFar = 16;  // of 0 to 1 there are no means, no deviations and no divisors as large
+  const Value* value = &input;
+  for (int depth = 0; value && depth < 4; ++depth) {
+    const Value* next = nullptr;
+    for (const Use& use : value->uses()) {
+      const Node& node = *use.node;
+      const OperatorKind kind = operator_of(node).kind;
+      const bool moves = kind == OperatorKind::kView || kind == OperatorKind::kRearrangement || node.is("Cast");
+      if (moves && use.index == 0) next = node.output();
+      const bool is_first = use.index == 0 || node.is("Add") || node.is("Mul");
+      const Value* operand = node.input(use.index == 0 ? 1 : 0);
+      const char* what = node.is("Div")   ? "divides by "
+                         : node.is("Mul") ? "multiplies by "
+                         : node.is("Sub") ? "subtracts "
+                         : node.is("Add") ? "adds "
+                                          : nullptr;
+      if (!what || !is_first || !operand) continue;
+      // A session has taken the contents of its states.
+      if (operand->initializer() && operand->initializer()->data_location() == onnx::TensorProto::EXTERNAL) continue;
+      const Tensor constant = constant_of(operand);
+      if (constant.size() == 0 || !is_float(constant.dtype())) continue;
+      const double x = constant.at(0);
+      const bool shows = node.is("Mul") ? x > 0 && x < 1 / kFar : node.is("Add") ? x < -kFar : x > kFar;
+      if (shows) return concat(node.label(), " ", what, number_text(static_cast<float>(x)));
+    }
+    value = next;
+  }
+  return "";
 }
 
 namespace {

@@ -27,10 +27,16 @@ class RowReader {
   // reader does that: in the same way for the same key and row.
   virtual void read(int64_t row, const AugmentKey* key, void* to) const = 0;
   virtual std::string describe(int64_t row) const = 0;  // the file that it comes from; "" if there is none
+  // Where element `element` of the row stands in its file, of tokens: "at position 1500 of a.bin"; "" for others.
+  virtual std::string place(int64_t /*row*/, int64_t /*element*/) const { return ""; }
   virtual std::string identity() const = 0;  // text that differs for other data, within the bounds of fingerprint.h
   virtual size_t memory() const = 0;         // bytes of memory or of mapped files that it keeps at most
-  // Whether a row costs about as much as a copy: all are checked before the first step, and none are read ahead.
+  // Whether a row costs about as much as a copy: none are read ahead.
   virtual bool is_quick() const = 0;
+  // Whether all rows are checked before the first step.
+  virtual bool is_checked() const { return is_quick(); }
+  // The option that says which values stand for 0, 1, ...; "" if there is none.
+  virtual std::string values_option() const { return ""; }
 };
 using RowReaders = std::map<std::string, std::shared_ptr<const RowReader>>;  // by input
 

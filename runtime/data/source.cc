@@ -2,15 +2,20 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
 #include "runtime/data/data_check.h"
+#include "runtime/data/images/boxes.h"
 #include "runtime/data/images/rows.h"
 #include "runtime/data/npz.h"
 #include "runtime/data/readers.h"
 #include "runtime/data/safetensors.h"
 #include "runtime/data/tables/table.h"
+#include "runtime/data/texts/label_shift.h"
+#include "runtime/data/texts/position_table.h"
+#include "runtime/data/tokens.h"
 
 namespace onnx_train {
 namespace {
@@ -79,6 +84,7 @@ std::string name_in_file(const std::string& input, const std::vector<NamedList>&
 std::vector<NamedList> checked_map(const DataOptions& options, const std::vector<InputSpec>& inputs) {
   std::vector<std::string> names;
   for (const InputSpec& spec : inputs) names.push_back(spec.name);
+  names.push_back("path");  // of a table: the column with the files of pictures
   std::vector<NamedList> map = named_lists(options.map, "--map");
   for (const NamedList& pair : map) {
     if (pair.values.size() > 1) throw UsageError(concat("--map: '", pair.name, "' goes to one input"));
@@ -100,6 +106,8 @@ DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& in
   DataArrays arrays;
   if ((arrays.pictures = source->pictures())) {
     if (arrays.pictures->files.empty()) fail_as(ErrorCode::kData, path, " holds no pictures");
+    arrays.pictures = readable_pictures(std::move(arrays.pictures), options.on_bad_picture, options.faults.get());
+    arrays.metadata = source->metadata();
     return arrays;
   }
   std::string found;
@@ -145,6 +153,45 @@ int64_t vocabulary_of(const Model& model, const std::string& entry, const std::s
   return most + 1;
 }
 
+// Texts are as long as the model has positions, at most.
+void check_positions(const DataArrays& arrays, const Model& model, const std::vector<InputSpec>& inputs) {
+  const TokenInputs to = token_inputs(inputs);
+  if (!to.tokens) return;
+  const auto rows = arrays.readers.find(to.tokens->name);
+  const auto stored = arrays.tensors.find(to.tokens->name);
+  const bool is_made = rows != arrays.readers.end();
+  if (!is_made && stored == arrays.tensors.end()) return;
+  const Shape shape = is_made ? rows->second->shape() : stored->second.shape();
+  const PositionTable table = position_table(model);
+  if (shape.size() != 2 || table.positions == 0 || shape[1] <= table.positions) return;
+  fail_as(ErrorCode::kData, "'", to.tokens->name, "' has ", shape[1], " tokens in a sample, and '", table.weight,
+          "' has ", table.positions, " positions: ", is_made ? "--block-size " : "samples of ", table.positions,
+          is_made ? "" : " tokens", " at most");
+}
+
+// Throws Error for boxes of more categories than the detector has.
+void check_categories(const PictureFiles& files, const Model& model, const std::string& entry,
+                      const std::vector<InputSpec>& inputs) {
+  const InputSpec* target = files.boxes ? box_target(inputs) : nullptr;
+  const auto taken = target ? classes_of_boxes(model, entry, target->name) : std::nullopt;
+  const auto categories = static_cast<int64_t>(files.classes.size());
+  if (!taken || categories <= taken->most + 1) return;
+  std::set<int64_t> used;
+  for (const auto& boxes : files.boxes->boxes) {
+    for (const LabelledBox& box : boxes) used.insert(box.label);
+  }
+  std::string all, unused;
+  for (int64_t i = 0; i < categories; ++i) {
+    const std::string& name = files.classes[static_cast<size_t>(i)];
+    all += concat(i == 0 ? "" : ", ", name);
+    if (used.count(i) == 0) unused += concat(unused.empty() ? "" : ", ", name);
+  }
+  fail_as(ErrorCode::kData, files.boxes->path, " has ", categories, " categories (", all, "), and the model tells ",
+          taken->most + 1, " apart (", taken->reader, "): ",
+          unused.empty() ? std::string("take a network with as many outputs")
+                         : concat("no box is of ", unused, ", which may be taken out of \"categories\""));
+}
+
 }  // namespace
 
 DataArrays read_arrays(const std::string& path, const Model& model, const std::string& entry,
@@ -156,12 +203,20 @@ DataArrays read_arrays(const std::string& path, const Model& model, const std::s
   const bool tests = entry == "evaluate" || entry == "predict";
   ReadOptions options = given;
   if (!options.role) options.role = tests ? DataRole::kEvaluate : DataRole::kTrain;
-  if (options.document_end) options.ignored_label = ignored_label(model, entry, inputs);
+  if (options.document_end || options.shift_labels) options.ignored_label = ignored_label(model, entry, inputs);
   options.vocabulary = [&](const std::string& input) { return vocabulary_of(model, entry, input); };
   for (const char* key : kTableMetadata) {
     if (const std::string text = model.metadata(key); !text.empty()) options.metadata[key] = text;
   }
-  return read_needed(path, inputs, options, others);
+  DataArrays arrays = read_needed(path, inputs, options, others);
+  if (arrays.pictures) check_categories(*arrays.pictures, model, entry, inputs);
+  check_positions(arrays, model, inputs);
+  if (options.shift_labels && entry != "predict") {
+    if (!options.ignored_label)
+      throw UsageError("--shift-labels: the loss ignores no label; build it with ignore_index");
+    shift_labels(&arrays, inputs, *options.ignored_label);
+  }
+  return arrays;
 }
 
 TensorMap read_arrays(const std::string& path) {
@@ -186,10 +241,13 @@ Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Prep
   const std::string target = first_label(inputs);
   if (data.pictures && !data.pictures->boxes && !target.empty() && !rows.tensors.count(target) &&
       !rows.readers.count(target)) {
+    if (const std::string& why = data.pictures->unlabelled; !why.empty())
+      fail_as(ErrorCode::kData, data.pictures->root, " has no classes for '", target, "': ", why);
     fail_as(ErrorCode::kData, data.pictures->root, " has pictures without classes, masks or boxes; the model expects '",
             target,
             "': put them into a folder for each class, or name file and class in a CSV with the columns path,class"
-            " (docs/data.md has all forms)");
+            ", or say which of its other columns are: --columns ",
+            target, "=A,B (docs/data.md has all forms)");
   }
   rows.readers.merge(data.readers);
   Dataset dataset(rows.tensors, inputs, preprocess, rows.readers);
@@ -197,6 +255,7 @@ Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Prep
   dataset.set_metadata(std::move(data.metadata));
   dataset.set_parts(std::move(data.parts));
   dataset.augment = augment;
+  if (data.pictures) dataset.left_out = data.pictures->left_out;
   return dataset;
 }
 
@@ -218,6 +277,13 @@ Dataset load_dataset(const std::string& path, const Model& model, const std::str
   notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
   Dataset data = make_dataset(std::move(arrays), inputs, preprocess, model, options.augment,
                               entry != "evaluate" && entry != "predict", notes);
+  if (const auto names = data.metadata().find(kClasses); names != data.metadata().end() && entry == "step") {
+    const auto classes = static_cast<int64_t>(classes_from_json(names->second).size());
+    if (const int64_t told = vocabulary_of(model, entry, first_label(inputs)); classes > 0 && told > classes) {
+      notes->push_back(concat(path, " has ", classes, " classes, and the model tells ", told,
+                              " apart; build --head OUTPUT=", classes, " gives it a last layer for them"));
+    }
+  }
   const std::string hint = options.says_how() ? "" : bytes_hint(data, model);
   if (!hint.empty()) notes->push_back(concat(path, ": ", hint));
   return data;

@@ -6,6 +6,7 @@
 //
 //   X.npz          arrays by key; stored ones are mapped, compressed ones inflated
 //   X.safetensors  tensors by name, mapped
+//   -              standard input: .npz archives after each other, as numpy.savez writes them into a pipe
 //   FOLDER         with <input>.npy files
 //   X.csv          a header, then a line a sample: table.h says what becomes of texts and missing values. Input `x` is
 //   the column `x`, or the columns x0, x1, ... or x_0, x_1, ... in
@@ -29,6 +30,7 @@
 #include "onnx_passes/ir/tensor.h"
 #include "runtime/data/data_options.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/images/damaged.h"
 #include "runtime/data/images/files.h"
 
 namespace onnx_train {
@@ -58,6 +60,8 @@ struct ReadOptions : DataOptions {
   std::map<std::string, std::string> metadata;  // of the model, from earlier data: Dataset::metadata
   // How many tokens the model tells apart in an input; 0 if that is not known. Takes as long as a flattening.
   std::function<int64_t(const std::string&)> vocabulary = {};
+  // Copies share what they find, so that no picture is checked twice.
+  std::shared_ptr<PictureFaults> faults = std::make_shared<PictureFaults>();
 };
 
 inline bool is_for_training(const ReadOptions& options) {

@@ -73,8 +73,13 @@ Step read_step(ExpressionReader* reader, std::span<const StepRow> rows) {
   const auto row = std::find_if(rows.begin(), rows.end(), [&](const StepRow& r) { return r.name == word.text; });
   if (row == rows.end()) {
     std::string known;
-    for (const StepRow& r : rows) known += concat(known.empty() ? "" : ", ", r.name);
-    reader->fail_at(word.column, concat("this version does not know the step '", word.text, "'; there are ", known));
+    std::vector<std::string> names;
+    for (const StepRow& r : rows) {
+      known += concat(known.empty() ? "" : ", ", r.name);
+      names.emplace_back(r.name);
+    }
+    reader->fail_at(word.column, concat("this version does not know the step '", word.text, "'; there are ", known,
+                                        did_you_mean(word.text, names)));
   }
   Step step{word.text, {}, "", {}, word.text};
   if (reader->take('(')) {

@@ -141,7 +141,9 @@ bool is_token_file(const std::string& path) { return format_of(path) != nullptr;
 TokenShard read_token_shard(const std::string& path, const DataOptions& options) {
   const TokenFormat* format = format_of(path);
   if (!format) fail_as(ErrorCode::kFile, path, " is no file of tokens: .bin, .npy, .txt or .jsonl");
-  return format->read(path, options);
+  TokenShard shard = format->read(path, options);
+  if (shard.tokens.size() == 0) fail_as(ErrorCode::kFile, path, " is empty: it holds no tokens");
+  return shard;
 }
 
 }  // namespace onnx_train

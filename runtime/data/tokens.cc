@@ -126,6 +126,11 @@ class InputRows : public RowReader {
     return concat(blocks_->identity(), " in blocks of ", blocks_->block(), " from ", shift_);
   }
   std::string describe(int64_t row) const override { return blocks_->path(row); }
+  std::string place(int64_t row, int64_t element) const override {
+    int64_t at = 0;
+    blocks_->at(row, [&](const Tensor& /*tokens*/, int64_t position) { at = position + shift_ + element; });
+    return concat("at position ", at, " of ", describe(row));
+  }
   size_t memory() const override { return shift_ == 0 ? blocks_->bytes() : 0; }  // labels are in the same files
   bool is_quick() const override { return true; }
 
@@ -227,19 +232,6 @@ class TokenSource : public DataSource {
   std::vector<DataPart> parts_;
 };
 
-int64_t block_of(const InputSpec& tokens, const DataOptions& options) {
-  const Dim& length = (*tokens.type.dims)[1];
-  if (!length.known() && options.block_size == 0) {
-    throw UsageError(concat("'", tokens.name, "' takes blocks of any length, ", to_string(tokens.type),
-                            ": say how many tokens a sample has with --block-size"));
-  }
-  if (length.known() && options.block_size != 0 && options.block_size != length.value()) {
-    throw UsageError(
-        concat("--block-size is ", options.block_size, ", but '", tokens.name, "' takes ", to_string(tokens.type)));
-  }
-  return length.known() ? length.value() : options.block_size;
-}
-
 // "3 files of uint16 tokens (llm.c's header): 1234 tokens, 19 blocks of 64".
 std::string summary_of(const std::vector<TokenShard>& shards, const TokenBlocks& blocks) {
   return concat(shards.size() == 1 ? shards[0].path : concat(shards.size(), " files, ", shards[0].path, " the first"),
@@ -257,18 +249,11 @@ void check_types(const std::vector<TokenShard>& shards) {
   }
 }
 
-// A text is read as bytes, which a tokenizer's model would take for other tokens. Models of bytes may have some more
-// rows than 256, for marks or to fill a vector.
+// A text is read as bytes, which a tokenizer's model would take for other tokens.
 void check_texts(const std::vector<TokenShard>& shards, const std::string& input, const ReadOptions& options) {
-  constexpr int64_t kMostOfBytes = 512;
   const auto text = std::find_if(shards.begin(), shards.end(), [](const TokenShard& shard) { return shard.is_text; });
-  if (text == shards.end() || !options.vocabulary) return;
-  if (const int64_t vocabulary = options.vocabulary(input); vocabulary > kMostOfBytes) {
-    fail_as(ErrorCode::kData, text->path, " is text, whose tokens would be its bytes, but the model tells ", vocabulary,
-            " tokens of '", input,
-            "' apart: write a .bin of its tokenizer's tokens with onnx_train.tokenize "
-            "(docs/training.md)");
-  }
+  if (text == shards.end()) return;
+  check_is_of_bytes(text->path, input, options, "write a .bin of its tokenizer's tokens with onnx_train.tokenize");
 }
 
 // The blocks of each source; none for sources without weights.
@@ -292,6 +277,28 @@ std::string share_text(const DataPart& part, double weights, int64_t rows) {
 }
 
 }  // namespace
+
+int64_t block_of(const InputSpec& tokens, const DataOptions& options) {
+  const Dim& length = (*tokens.type.dims)[1];
+  if (!length.known() && options.block_size == 0) {
+    throw UsageError(concat("'", tokens.name, "' takes blocks of any length, ", to_string(tokens.type),
+                            ": say how many tokens a sample has with --block-size"));
+  }
+  if (length.known() && options.block_size != 0 && options.block_size != length.value()) {
+    throw UsageError(
+        concat("--block-size is ", options.block_size, ", but '", tokens.name, "' takes ", to_string(tokens.type)));
+  }
+  return length.known() ? length.value() : options.block_size;
+}
+
+void check_is_of_bytes(const std::string& path, const std::string& input, const ReadOptions& options,
+                       const char* advice) {
+  if (!options.vocabulary) return;
+  if (const int64_t vocabulary = options.vocabulary(input); vocabulary > kMostOfBytes) {
+    fail_as(ErrorCode::kData, path, " is text, whose tokens would be its bytes, but the model tells ", vocabulary,
+            " tokens of '", input, "' apart: ", advice, " (docs/training.md)");
+  }
+}
 
 TokenInputs token_inputs(const std::vector<InputSpec>& inputs) {
   TokenInputs found;

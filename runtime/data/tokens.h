@@ -27,6 +27,9 @@ struct TokenShard {
   bool is_text = false;  // its bytes are the tokens
 };
 
+// Models whose tokens are bytes tell as many apart at most: ByT5's 256 bytes, marks and rows to fill.
+constexpr int64_t kMostOfBytes = 384;
+
 bool is_token_file(const std::string& path);  // by its name
 TokenShard read_token_shard(const std::string& path, const DataOptions& options);
 
@@ -43,6 +46,12 @@ TokenInputs token_inputs(const std::vector<InputSpec>& inputs);
 bool is_filled(const InputSpec& spec);
 bool is_mask(const InputSpec& spec);
 Tensor filled_input(const InputSpec& spec, const Shape& shape);  // [rows, tokens], each row alike
+
+// The tokens of a sample: as many as the model takes, else --block-size.
+int64_t block_of(const InputSpec& tokens, const DataOptions& options);
+// Throws Error where the model's tokens are no bytes. `advice` says how its tokens are written.
+void check_is_of_bytes(const std::string& path, const std::string& input, const ReadOptions& options,
+                       const char* advice);
 
 // Files in the order of their blocks, at least one, and the part of an epoch that is drawn from them, relative to that
 // of other sources.

@@ -74,17 +74,21 @@ uint64_t find_end(const MappedFile& file) {
 ZipArchive::ZipArchive(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {
   const uint64_t end = find_end(*file_);
   const unsigned char* record = at(*file_, end, kEndSize);
-  uint64_t count = get(record + 10, 2), offset = get(record + 16, 4);
+  uint64_t count = get(record + 10, 2), offset = get(record + 16, 4), shift = 0;
   if (end >= kLocatorSize && get(file_->data() + end - kLocatorSize, 4) == kEnd64Locator) {
     const unsigned char* record64 = at(*file_, get(file_->data() + end - kLocatorSize + 8, 8), kEnd64Size);
     if (get(record64, 4) != kEnd64) damaged(*file_);
     count = get(record64 + 32, 8);
     offset = get(record64 + 48, 8);
+  } else if (const uint64_t size = get(record + 12, 4); size <= end && size + offset != end) {
+    // Offsets may count from elsewhere: zipfile counts from the start of a file to which it appends an archive.
+    shift = end - size - offset;  // modulo 2^64
+    offset = end - size;
   }
-  parse_directory(offset, count);
+  parse_directory(offset, count, shift);
 }
 
-void ZipArchive::parse_directory(uint64_t offset, uint64_t count) {
+void ZipArchive::parse_directory(uint64_t offset, uint64_t count, uint64_t shift) {
   if (count > file_->size() / kEntrySize) damaged(*file_);
   for (uint64_t i = 0; i < count; ++i) {
     const unsigned char* p = at(*file_, offset, kEntrySize);
@@ -105,6 +109,7 @@ void ZipArchive::parse_directory(uint64_t offset, uint64_t count) {
     entry.size = get(p + 24, 4);
     entry.offset = get(p + 42, 4);
     read_zip64(*file_, name + name_size, extra_size, {&entry.size, &entry.compressed, &entry.offset});
+    entry.offset += shift;
     entries_.push_back(std::move(entry));
     offset += kEntrySize + name_size + extra_size + comment_size;
   }

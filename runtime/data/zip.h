@@ -39,7 +39,8 @@ class ZipArchive {
   ZipData read(const ZipEntry& entry) const;
 
  private:
-  void parse_directory(uint64_t offset, uint64_t count);
+  // `shift` is added to the offsets that the entries say.
+  void parse_directory(uint64_t offset, uint64_t count, uint64_t shift);
 
   std::shared_ptr<const MappedFile> file_;
   std::vector<ZipEntry> entries_;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/texts/position_table.h"
 #include "runtime/data/tokens.h"
 
 namespace onnx_train {
@@ -30,7 +31,13 @@ class Windows {
     if (length.known()) fixed_ = length.value();
     if (fixed_ > 0 && context > fixed_)
       throw UsageError(concat("--context is ", context, ", but '", tokens_->name, "' takes ", fixed_, " tokens"));
-    context_ = context > 0 ? context : fixed_ > 0 ? fixed_ : kUsualContext;
+    const PositionTable table = position_table(session.model());
+    if (table.positions > 0 && context > table.positions) {
+      throw UsageError(concat("--context is ", context, ", but '", table.weight, "' has ", table.positions,
+                              " positions: --context ", table.positions, " at most"));
+    }
+    const int64_t usual = table.positions > 0 ? std::min(table.positions, kUsualContext) : kUsualContext;
+    context_ = context > 0 ? context : fixed_ > 0 ? fixed_ : usual;
     for (const InputSpec& spec : inputs_) {
       if (&spec == tokens_ || spec.has_default || is_filled(spec)) continue;
       fail("the model also takes '", spec.name, "' ", to_string(spec.type),
@@ -133,7 +140,7 @@ std::vector<CommandOption> generation_options(GenerationOptions* o) {
        "draw among the fewest tokens that have this probability together [1]",
        "P"},
       {"--end", &o->end, "the token that completes a text", "ID"},
-      {"--context", &o->context, "tokens that are read [what the input has, else 1024]", "N"},
+      {"--context", &o->context, "tokens that are read [what the input or the table of positions has, else 1024]", "N"},
       {"--seed", &o->seed, "what is drawn depends on it [0]", "N"},
   };
 }
@@ -146,6 +153,14 @@ std::vector<std::vector<int64_t>> generate(Session* session, const std::vector<s
   Texts texts = prompts, written(prompts.size());
   if (texts.empty()) return written;
   Windows windows(*session, std::ssize(texts), options.context);
+  const int64_t vocabulary = vocabulary_of(*session);
+  for (const auto& prompt : prompts) {
+    for (const int64_t token : prompt) {
+      if (token < 0 || (vocabulary > 0 && token >= vocabulary))
+        throw UsageError(concat("a prompt holds the token ", token, "; the model has ",
+                                vocabulary > 0 ? concat("0 to ", vocabulary - 1) : "none below 0"));
+    }
+  }
   std::vector<SplitMix64> random;
   for (uint64_t i = 0; i < texts.size(); ++i) random.emplace_back(SplitMix64{options.seed, i});
   std::vector<bool> is_complete(texts.size());

@@ -18,7 +18,8 @@ namespace onnx_train {
 
 struct GenerationOptions {
   int64_t tokens = 100;  // at most, after each prompt
-  int64_t context = 0;   // tokens before the next one that are read; 0: as many as the model's input has, else 1024
+  int64_t context = 0;   // tokens before the next one that are read; 0: as many as the model's input or its table of
+                         // positions has, else 1024
   std::optional<int64_t> end = {};  // the token that completes a text
   uint64_t seed = 0;                // text i draws from a stream of its own, of (seed, i)
   SamplingOptions sampling = {};

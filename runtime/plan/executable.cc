@@ -44,7 +44,7 @@ size_t slot_bytes(const Plan& plan, const Device& device) {
   return bytes;
 }
 
-Executable::Executable(std::unique_ptr<Plan> plan, Device& device, Stream& stream, Fault* fault)
+Executable::Executable(std::unique_ptr<Plan> plan, Device& device, Stream& stream, Fault* fault, Ports ports)
     : plan_(std::move(plan)), device_(device), stream_(stream), fault_(fault) {
   if (plan_->guarded() && !device_.uses_host_memory()) {
     fail_as(ErrorCode::kUsage, "--check-memory looks into the arena, which ", device_.name(), " keeps; run on the CPU");
@@ -56,7 +56,7 @@ Executable::Executable(std::unique_ptr<Plan> plan, Device& device, Stream& strea
   try {
     make_table();
     upload_constants();
-    make_slots();
+    if (ports == Ports::kSlots) make_slots();
   } catch (...) {
     free_memory();
     throw;
@@ -237,10 +237,7 @@ void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
   const DeviceScope scope(device_);
   // OpenMP's setting is per calling thread, and scratch memory was sized for the plan's number of threads.
   if (num_threads() != plan_->threads()) set_num_threads(plan_->threads());
-  commits_.clear();  // the addresses of the host's inputs may change between runs
-  for (const Copy& copy : plan_->placement().copies) {
-    commits_.push_back({addresses_[copy.to], addresses_[copy.from], copy.bytes});
-  }
+  collect_commits();
   if (!in_place && !is_rehearsed_) rehearse();
   if (plan_->detects_anomaly()) {
     run_watched();
@@ -261,6 +258,20 @@ void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (output_buffers_[i] == kNoBuffer) continue;
     stream_.copy_to_host(const_cast<void*>(outputs[i].data()), addresses_[output_buffers_[i]], outputs[i].bytes());
+  }
+}
+
+void Executable::run_bound() {
+  if (device_.uses_host_memory()) return run({}, fault_);
+  collect_commits();
+  enqueue(fault_);
+}
+
+// The addresses of inputs may change between runs.
+void Executable::collect_commits() {
+  commits_.clear();
+  for (const Copy& copy : plan_->placement().copies) {
+    commits_.push_back({addresses_[copy.to], addresses_[copy.from], copy.bytes});
   }
 }
 
@@ -309,9 +320,12 @@ void Executable::run_watched() {
 
 void Executable::run_profiled() {
   const bool stops = device_.uses_host_memory();
-  const std::vector<double> ends = stream_.time(plan_->steps().size(), [&](size_t s) {
+  const auto run_one = [&](size_t s) {
     if (!stops || fault_->node == 0) run_step(s, fault_);
-  });
+  };
+  // A device may record what it measures; a run that waits cannot be recorded.
+  const size_t steps = plan_->steps().size();
+  const std::vector<double> ends = plan_->waits() ? stream_.Stream::time(steps, run_one) : stream_.time(steps, run_one);
   if (stops && fault_->node != 0) return;
   stream_.commit(commits_, fault_);
   plan_->add_profile(ends);

@@ -20,9 +20,12 @@ size_t slot_bytes(const Plan& plan, const Device& device);
 
 class Executable {
  public:
+  // Where inputs and outputs are: on a device with memory of its own, in slots that the executable has, and to and from
+  // which it copies; or in device memory to which the caller binds each of them.
+  enum class Ports { kSlots, kBound };
   // Uploads the constants. Runs report faults to `fault`, which is in device memory. Throws Error if the device has too
   // little memory.
-  Executable(std::unique_ptr<Plan> plan, Device& device, Stream& stream, Fault* fault);
+  Executable(std::unique_ptr<Plan> plan, Device& device, Stream& stream, Fault* fault, Ports ports = Ports::kSlots);
   ~Executable();
   Executable(const Executable&) = delete;
 
@@ -42,11 +45,12 @@ class Executable {
   // stream has completed the run. A run that begins or ends with a fault changes no state. On a device that uses host
   // memory the run stops at the first fault.
   void run(const std::vector<Tensor>& outputs, Fault* fault);
-  // The same on a device that uses host memory, with addresses in the place of tensors: run_bound reads the inputs and
-  // writes the outputs that were set last, and reports a fault where the constructor says.
+  // The same with addresses in device memory in the place of tensors, for Ports::kBound or on a device that uses host
+  // memory: run_bound enqueues a run that reads the inputs and writes the outputs that were set last, and reports a
+  // fault where the constructor says.
   void bind_input(size_t i, const void* data) { set(input_buffers_[i], const_cast<void*>(data)); }
   void bind_output(size_t i, void* data) { set(output_buffers_[i], data); }
-  void run_bound() { run({}, fault_); }
+  void run_bound();
   // On a device that uses host memory, makes a loss that is not finite a fault of the node that computes it: the run
   // stops there, before any update. Otherwise, or without a loss, does nothing.
   void refuse_non_finite_loss();
@@ -72,6 +76,7 @@ class Executable {
   void run_step(size_t step, Fault* fault);
   void check_loss(size_t step, Fault* fault) const;
   void rehearse();
+  void collect_commits();
   void enqueue(Fault* fault);
   void run_profiled();
   void run_guarded();

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "kernels/host.h"
+#include "kernels/lowering/canonical/segments.h"
 #include "kernels/registry.h"
 #include "onnx_passes/import/declared_shapes.h"
 #include "onnx_passes/inference/inference.h"
@@ -80,6 +81,28 @@ Sizes set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
   return sizes;
 }
 
+bool are_static(const std::vector<Value*>& values) {
+  return std::all_of(values.begin(), values.end(), [](const Value* v) { return !v || v->type().is_static(); });
+}
+
+// Throws an error that names the first node with an output size that depends on data.
+void expect_sizes(const Graph& graph) {
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    if (!are_static(node->inputs()) || are_static(node->outputs())) continue;
+    const std::vector<Value*> sizes = computed_sizes(*node);
+    for (const Value* output : graph.outputs()) {  // why the plan was not cut
+      if (sizes.empty() || output->type().is_static()) continue;
+      throw NoPlan(concat("[Plan] the shape of output '", output->name(), "' (", to_string(output->type()),
+                          ") depends on data, of '", sizes[0]->name(),
+                          "', and an output needs one shape; pad it, or end the model before it (--cut)"));
+    }
+    throw NoPlan(concat(
+        "[Plan] ", node->label(), ": the size of its output ", to_string(node->output()->type()),
+        " depends on data, and a plan needs it; compute it outside of the model, or write it in operators whose sizes "
+        "follow from those of their inputs"));
+  }
+}
+
 // Throws an error that names the operators without any kernel on the device, before errors about shapes that they leave
 // open. Operators with a function body that could not be inlined are excluded: these lack a shape.
 void expect_operators(const Graph& graph, const Device& device) {
@@ -90,23 +113,10 @@ void expect_operators(const Graph& graph, const Device& device) {
     if (!known) missing.push_back(node);
   }
   if (missing.empty()) return;
+  // A Scan has no kernel where its number of steps is not known when the plan is made.
+  if (std::ranges::all_of(missing, [](const Node* node) { return node->is("Scan"); })) expect_sizes(graph);
   throw NoPlan(concat("[Plan] ", device.name(), " has no kernel for the ", list_operators(missing), "; ",
                       replacement_advice(*missing[0])));
-}
-
-bool are_static(const std::vector<Value*>& values) {
-  return std::all_of(values.begin(), values.end(), [](const Value* v) { return !v || v->type().is_static(); });
-}
-
-// Throws an error that names the first node with an output size that depends on data.
-void expect_sizes(const Graph& graph) {
-  for (const Node* node = graph.first(); node; node = node->next()) {
-    if (!are_static(node->inputs()) || are_static(node->outputs())) continue;
-    throw NoPlan(concat(
-        "[Plan] ", node->label(), ": the size of its output ", to_string(node->output()->type()),
-        " depends on data, and a plan needs it; compute it outside of the model, or write it in operators whose sizes "
-        "follow from those of their inputs"));
-  }
 }
 
 // Throws an error if an output exceeds the device's memory, before a kernel builds tables for it.
@@ -138,6 +148,7 @@ Plan::Plan(Model entry, const std::vector<std::string>& states, const std::map<s
   const DeviceScope scope(device);
   lower(options, shapes);
   select_kernels(options);
+  replays_ = replays_ && !waits_;
   place(options);
 }
 
@@ -218,7 +229,7 @@ void Plan::select_kernels(const PlanOptions& options) {
       known.back() = constant ? *constant : *constants.try_emplace(input, constant_of(input)).first;
     }
     for (const Value* output : node->outputs()) typed = typed && (!output || output->type().is_static());
-    const NodeSpec spec(*node, std::move(known), num_threads(), options.tf32);
+    const NodeSpec spec(*node, std::move(known), num_threads(), options.tf32, options.collectives);
     const Kernel* calls = typed ? find_subplan_kernel(device_, *node) : nullptr;
     const Kernel* kernel = calls ? calls : typed ? find_kernel(device_, spec) : nullptr;
     if (!kernel) {
@@ -228,6 +239,7 @@ void Plan::select_kernels(const PlanOptions& options) {
       continue;
     }
     expect_room(*node, device_);
+    waits_ = waits_ || (calls && waits_for_device(*node));
     steps_.push_back({node, kernel});
     prepared_.push_back(calls ? prepare_subplans(*node, device_, options) : prepare(*kernel, spec));
   }

@@ -24,8 +24,9 @@ struct PlanOptions {
   size_t memory = 0;         // limit of the arena in bytes; 0: the machine's memory. See fitting_plan.h
   LoweringOptions lowering;  // off: only the required passes (the reference for tests of lowering)
   PipelineOptions pipeline;
-  bool tf32 = false;          // NodeSpec::tf32
-  bool check_memory = false;  // whether each node runs under a guard, see memory_guard.h
+  bool tf32 = false;                   // NodeSpec::tf32
+  Collectives* collectives = nullptr;  // NodeSpec::collectives
+  bool check_memory = false;           // whether each node runs under a guard, see memory_guard.h
   // Whether a run looks for the node at which a loss or gradients that are not finite begin (anomaly.h). Without
   // lowering nodes and values have the names that they have in the model.
   bool detect_anomaly = false;
@@ -67,6 +68,7 @@ class Plan {
   bool detects_anomaly() const { return detects_anomaly_; }
   bool scales_loss() const;                  // whether updates with gradients that are not finite are skipped
   bool replays() const { return replays_; }  // whether a device that supports it replays a recorded run
+  bool waits() const { return waits_; }      // whether a kernel waits for the device (subplans.h)
   int threads() const { return threads_; }   // number of threads that the kernels were prepared for
 
   // When turned on, clears measurements and measures each node of later runs (Stream::time).
@@ -93,7 +95,7 @@ class Plan {
   MemoryPlan memory_;
   Recomputation recomputation_;
   size_t workspace_bytes_ = 0, constant_bytes_ = 0;
-  bool profiling_ = false, guarded_ = false, detects_anomaly_ = false, replays_ = true;
+  bool profiling_ = false, guarded_ = false, detects_anomaly_ = false, replays_ = true, waits_ = false;
   int profiled_runs_ = 0;
   const int threads_ = num_threads();
 };

@@ -23,8 +23,9 @@ CheckpointWriter::CheckpointWriter(Session* session) : session_(*session) {
   for (size_t i = 0; i < store.names().size(); ++i) {
     bytes += static_cast<size_t>(num_elements(store.shape(i))) * size_of(store.dtype(i));
   }
-  const bool fits = bytes <= available_host_memory() / 2;   // the steps need the rest
-  const bool must = !session_.device().uses_host_memory();  // files are written from host memory
+  const bool fits = bytes <= available_host_memory() / 2;  // the steps need the rest
+  // Files are written from host memory, and from one place.
+  const bool must = !session_.device().uses_host_memory() || session_.shards_states();
   if (fits || must) copy_bytes_ = bytes;
 }
 
@@ -59,7 +60,7 @@ void CheckpointWriter::save(const TrainingPosition& position, std::vector<std::s
 }
 
 void CheckpointWriter::save_and_wait(const TrainingPosition& position, std::vector<std::string> paths) {
-  if (!session_.device().uses_host_memory()) {
+  if (!session_.device().uses_host_memory() || session_.shards_states()) {
     save(position, std::move(paths));
     return wait();
   }
@@ -72,6 +73,11 @@ void CheckpointWriter::save_and_wait(const TrainingPosition& position, std::vect
   write_files(checkpoint_message(session_.model(), in_place, position), paths);
 }
 
+void CheckpointWriter::give_states() {
+  if (!session_.shards_states()) return;
+  for (size_t i = 0; i < session_.state().names().size(); ++i) session_.collect_state(i, nullptr);
+}
+
 void CheckpointWriter::copy_state() {
   StateStore& store = session_.state();
   const bool on_host = session_.device().uses_host_memory();
@@ -79,8 +85,8 @@ void CheckpointWriter::copy_state() {
     const bool is_new = copy_.size() == i;
     if (is_new) copy_.emplace_back(store.dtype(i), store.shape(i));
     // A new tensor is zeros that occupy no memory, like moments before the first step.
-    if (is_new && on_host && is_zero(store.data(i), copy_[i].bytes())) continue;
-    store.read(i, copy_[i].data());
+    if (is_new && on_host && store.keeps(i) && is_zero(store.data(i), copy_[i].bytes())) continue;
+    session_.collect_state(i, copy_[i].data());
   }
 }
 

@@ -27,6 +27,8 @@ class CheckpointWriter {
   // The same at the end of a run: writes the state directly if it is in host memory, and returns when all files are
   // written. Throws Error when a file could not be written.
   void save_and_wait(const TrainingPosition& position, std::vector<std::string> paths);
+  // What a rank that writes nothing does in the place of `save`: gives rank 0 the states that it alone keeps.
+  void give_states();
   // Returns when all files are written. Throws Error when one could not be written.
   void wait();
   // Throws Error when a file could not be written so far. Does not wait.

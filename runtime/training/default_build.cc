@@ -7,7 +7,7 @@
 
 namespace onnx_train {
 
-DefaultBuild build_for_data(ModelMessage forward, BuildSettings settings, const GuessLoss& guess) {
+DefaultBuild build_for_data(ModelMessage forward, BuildSettings settings, const GuessLoss& guess, BuildFor purpose) {
   Model model = import_forward_model(std::move(forward), settings.dtype, import_options(settings));
   std::string& loss = settings.build.loss;
   LossGuess found;
@@ -16,16 +16,22 @@ DefaultBuild build_for_data(ModelMessage forward, BuildSettings settings, const 
     loss = found.loss;
   }
   const BuildOptions options = resolve(settings);
-  const std::vector<Finding> notes = build_notes(model);
+  if (purpose == BuildFor::kEvaluation) {
+    build_evaluation_model(&model, options);
+    return {std::move(model), loss, found.why, true};
+  }
+  std::vector<Finding> notes = build_notes(model, options);
   build_training_model(&model, options);
+  note_rounding(model, &notes);
   record_notes(notes, &model);
   return {std::move(model), loss, found.why, true};
 }
 
-DefaultBuild load_or_build(const std::string& path, const BuildSettings& settings, const GuessLoss& guess) {
+DefaultBuild load_or_build(const std::string& path, const BuildSettings& settings, const GuessLoss& guess,
+                           BuildFor purpose) {
   ModelMessage message = load_message(path);
   if (!message.proto.training_info().empty()) return {training_model(std::move(message), path), "", "", false};
-  return build_for_data(std::move(message), settings, guess);
+  return build_for_data(std::move(message), settings, guess, purpose);
 }
 
 }  // namespace onnx_train

@@ -11,7 +11,7 @@
 namespace onnx_train {
 
 struct DefaultBuild {
-  Model training;
+  Model model;
   std::string loss;      // as --loss took it: given, or guessed
   std::string why;       // of a guessed loss; "" for one that was given
   bool is_built = true;  // false: the file holds a training model already, and there is no `loss`
@@ -20,12 +20,16 @@ struct DefaultBuild {
 // Guesses the loss of the imported and adapted model.
 using GuessLoss = std::function<LossGuess(const Model& forward)>;
 
+enum class BuildFor { kTraining, kEvaluation };
+
 // Imports, adapts and builds, as `onnx-train build` does with `settings`, and takes the loss of `guess` where
-// `settings` has an empty one. The same arguments give the same bytes. Throws Error with the reason if that is
-// impossible.
-DefaultBuild build_for_data(ModelMessage forward, BuildSettings settings, const GuessLoss& guess);
+// `settings` has an empty one. The same arguments give the same bytes. For an evaluation, a model that has the entry
+// point "evaluate" alone. Throws Error with the reason if that is impossible.
+DefaultBuild build_for_data(ModelMessage forward, BuildSettings settings, const GuessLoss& guess,
+                            BuildFor purpose = BuildFor::kTraining);
 
 // The same of a file, or the training model that the file holds.
-DefaultBuild load_or_build(const std::string& path, const BuildSettings& settings, const GuessLoss& guess);
+DefaultBuild load_or_build(const std::string& path, const BuildSettings& settings, const GuessLoss& guess,
+                           BuildFor purpose = BuildFor::kTraining);
 
 }  // namespace onnx_train

@@ -1,6 +1,7 @@
 #include "runtime/training/evaluation.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
@@ -15,7 +16,8 @@ const TensorMap& run_samples(Session* session, const BatchSource& data, int64_t 
     return session->run("evaluate", inputs);
   } catch (const Error& e) {
     const std::string fault = data.fault(first, count);
-    fail_as(e.code(), "evaluation: ", e.what(), "; ", fault.empty() ? data.describe(first, count) : fault);
+    if (!fault.empty()) fail_as(e.code(), "evaluation: ", fault);
+    fail_as(e.code(), "evaluation: ", e.what(), "; ", data.describe(first, count));
   }
 }
 
@@ -41,11 +43,7 @@ EvaluationResult evaluate(Session* session, BatchSource* data) {
   LossMean loss;
   Mean accuracy;
   std::map<std::string, Mean> others;
-  TensorMap inputs;
-  int64_t at = 0;
-  data->start(0, 0);
-  while (const int64_t samples = data->next(&inputs)) {
-    const TensorMap& outputs = run_samples(session, *data, at, samples, inputs);
+  const auto add_batch = [&](const TensorMap& outputs, int64_t samples) {
     reader.add(outputs, samples, &loss, &accuracy);
     sums.add(outputs);
     for (const auto& [output, value] : outputs) {
@@ -59,6 +57,18 @@ EvaluationResult evaluate(Session* session, BatchSource* data) {
         mean = {mean.sum + value.at(0), 1};
       }
     }
+  };
+  TensorMap inputs;
+  int64_t at = 0;
+  data->share_out({session->rank(), session->ranks(), session->ranks()});
+  data->start(0, 0);
+  for (;;) {
+    const std::vector<int64_t> batches = data->next_round(&inputs);
+    if (batches.empty()) break;
+    session->set_active_ranks(std::ssize(batches));
+    const int64_t samples = std::accumulate(batches.begin(), batches.end(), int64_t{0});
+    const TensorMap& outputs = run_samples(session, *data, at, samples, inputs);
+    for (size_t i = 0; i < batches.size(); ++i) add_batch(of_rank(*session, outputs, i), batches[i]);
     at += samples;
   }
   if (at == 0) fail_as(ErrorCode::kData, "the evaluation data has no batch");

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
+#include "runtime/data/images/decode.h"
+#include "runtime/data/tokens.h"
 
 namespace onnx_train {
 namespace {
@@ -19,6 +22,25 @@ struct Target {
   Shape shape;
   bool zeros_and_ones = false;
 };
+
+// Whether a few masks, from all parts of the data, hold 0 and one other value: 255 is refused by the check of the data,
+// which names the way out. What cannot be read is said later.
+bool are_binary(const PictureFiles& files) {
+  constexpr size_t kLooked = 16;
+  std::set<int64_t> values;
+  for (size_t i = 0; i < std::min(kLooked, files.masks.size()); ++i) {
+    const std::string path = files.folder + files.masks[i * files.masks.size() / std::min(kLooked, files.masks.size())];
+    try {
+      const Picture mask = decode_mask(path);
+      std::vector<int64_t> classes(mask.bytes.size() / kMaskChannels);
+      write_mask(files.mask_values, mask, path, classes.data());
+      values.insert(classes.begin(), classes.end());
+    } catch (const Error&) {
+      return false;
+    }
+  }
+  return values.size() <= 2 && values.count(0) > 0;
+}
 
 bool holds_zeros_and_ones(const Tensor& tensor) {
   constexpr int64_t kMost = int64_t{1} << 20;  // elements that are looked at
@@ -49,13 +71,21 @@ class Guess {
     return std::any_of(inputs_.begin(), inputs_.end(), [&](const InputSpec& spec) { return spec.name == name; });
   }
 
-  LossGuess without_target() const {
+  // Whether the output has a vector for each element of the input.
+  bool is_for_each_element_of(const InputSpec& input) const {
+    return output_->has_rank() && input.type.has_rank() && output_->type().rank() == input.type.rank() + 1;
+  }
+
+  // `why` there is none; "" where that is plain.
+  LossGuess without_target(const std::string& why = "") const {
     if (is_one_number()) {
       return {quoted_if_needed(output_->name()), concat("the output ", described(*output_), " is one number, and ",
                                                         what_, " holds nothing to compare it with")};
     }
+    if (!why.empty())
+      fail_as(ErrorCode::kData, what_, " holds nothing to compare the output ", described(*output_), " with: ", why);
     fail_as(ErrorCode::kData, what_, " holds nothing to compare the output ", described(*output_), " with", kAdvice,
-            ", or give a column or an array the name labels: --map NAME=labels");
+            ", or, of a table or arrays, give the name labels to what it is compared with: --map NAME=labels");
   }
 
   LossGuess with(const Target& target) const {
@@ -70,7 +100,7 @@ class Guess {
       if (has_shape_of_output(target)) {
         const std::string same = concat(", of the shape of ", described(*output_));
         if (target.zeros_and_ones) {
-          return {call("bce_with_logits", before("Sigmoid"), target), concat(found, same, ", zeros and ones")};
+          return {call("bce_with_logits", before("Sigmoid"), target), concat(found, same, ", of two values")};
         }
         return {call("mse", output_->name(), target), concat(found, same)};
       }
@@ -167,12 +197,23 @@ LossGuess guess_loss(const Model& forward, const TensorMap& arrays, const std::s
 LossGuess guess_loss(const Model& forward, const std::string& path, const ReadOptions& options) {
   const Guess guess(forward, path);
   std::vector<InputSpec> inputs = guess.inputs();
-  inputs.push_back({kLabels, {DType::kInt64, std::nullopt}, /*from_loss=*/true, /*has_default=*/true});
-  const std::unique_ptr<DataSource> source = open_data(path, inputs, options);
+  InputSpec labels{kLabels, {DType::kInt64, std::nullopt}, /*from_loss=*/true};
+  // Of a model that tells the next token: the label of a token is the one that follows.
+  if (const InputSpec* tokens = token_inputs(inputs).tokens; tokens && guess.is_for_each_element_of(*tokens))
+    labels.type.dims = tokens->type.dims;
+  inputs.push_back(std::move(labels));
+  ReadOptions reading = options;
+  if (!reading.ignored_label) reading.ignored_label = -100;  // that of cross_entropy
+  const std::unique_ptr<DataSource> source = open_data(path, inputs, reading);
   if (const auto pictures = source->pictures()) {
     const auto samples = static_cast<int64_t>(pictures->files.size());
-    if (!pictures->masks.empty()) return guess.with({kLabels, DType::kInt64, {samples, -1, -1}});
-    return pictures->labels.empty() ? guess.without_target() : guess.with({kLabels, DType::kInt64, {samples}});
+    if (!pictures->masks.empty()) return guess.with({kLabels, DType::kInt64, {samples, -1, -1}, are_binary(*pictures)});
+    if (!pictures->targets.empty()) {
+      const auto width = static_cast<int64_t>(pictures->targets[0].size());
+      return guess.with({kLabels, DType::kFloat, {samples, width}, !pictures->classes.empty()});
+    }
+    return pictures->labels.empty() ? guess.without_target(pictures->unlabelled)
+                                    : guess.with({kLabels, DType::kInt64, {samples}});
   }
   std::map<std::string, std::string> renamed;
   for (const NamedList& pair : named_lists(options.map, "--map")) renamed[pair.name] = pair.values[0];

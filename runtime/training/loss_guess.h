@@ -17,7 +17,7 @@ struct LossGuess {
 // The rules, of which the first that fits wins. Sizes of 1 do not count, and open sizes fit any.
 //
 //   integers, of the output's shape without the axis of classes   cross_entropy
-//   zeros and ones, of the output's shape                         bce_with_logits
+//   zeros and ones, or masks of two values, of the output's shape bce_with_logits
 //   numbers, of the output's shape                                mse
 //   nothing beside the inputs, and one output of one element      that output
 //

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include <nlohmann/json.hpp>
 
@@ -34,6 +35,12 @@ const Value* output_of(const EntryPoint& entry, const char* role, const std::str
 double scalar_of(const TensorMap& outputs, const std::string& name) {
   const auto found = outputs.find(name);
   return found == outputs.end() || found->second.size() != 1 ? std::nan("") : found->second.at(0);
+}
+
+// An accuracy is a mean of zeros and ones, so that its sum is whole; its float32 is off by up to 2^-24 of it.
+double whole_sum(const Mean& accuracy) {
+  const double whole = std::nearbyint(accuracy.sum);
+  return std::abs(accuracy.sum - whole) <= std::ldexp(accuracy.count, -23) ? whole : accuracy.sum;
 }
 
 }  // namespace
@@ -114,7 +121,27 @@ void LossReader::add(const TensorMap& outputs, int64_t samples, LossMean* loss, 
     loss->parts[i].sums = parts_[i].sums;
     add(parts_[i], outputs, samples, &loss->parts[i].mean);
   }
-  if (has_accuracy()) add(accuracy_, outputs, samples, accuracy);
+  if (!has_accuracy()) return;
+  Mean batch;
+  add(accuracy_, outputs, samples, &batch);
+  accuracy->sum += whole_sum(batch);
+  accuracy->count += batch.count;
+}
+
+TensorMap of_rank(const Session& session, const TensorMap& outputs, size_t rank) {
+  if (session.ranks() == 1) return outputs;
+  TensorMap own;
+  for (const auto& [name, all] : outputs) {
+    if (all.shape().empty()) {
+      own[name] = all;  // the same on all ranks
+      continue;
+    }
+    const Shape shape(all.shape().begin() + 1, all.shape().end());
+    const size_t bytes = static_cast<size_t>(num_elements(shape)) * size_of(all.dtype());
+    own[name] = Tensor(all.dtype(), shape);
+    if (bytes > 0) std::memcpy(own[name].data(), all.data<std::byte>() + rank * bytes, bytes);
+  }
+  return own;
 }
 
 std::string kind_of_output(const Model& model, const std::string& role) {

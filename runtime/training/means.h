@@ -80,6 +80,9 @@ class LossReader {
   bool knows_counts_ = true;
 };
 
+// What rank `rank` has computed, of the outputs of a run that ranks share (Session); of one rank alone, all of them.
+TensorMap of_rank(const Session& session, const TensorMap& outputs, size_t rank);
+
 // "mean", "sum" or "last": how the output of this role combines over batches, where the model says so; else "mean".
 std::string kind_of_output(const Model& model, const std::string& role);
 

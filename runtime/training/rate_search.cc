@@ -9,11 +9,11 @@
 namespace onnx_train {
 namespace {
 
-constexpr double kSpread = 1e3;    // from the built rate to the least and to the largest of the test
-constexpr double kForget = 0.9;    // of the smoothed loss
-constexpr double kDivergence = 4;  // times the lowest smoothed loss
-constexpr int64_t kWarm = 10;      // steps before the smoothed loss says anything
-constexpr double kBelowDivergence = 10;
+constexpr double kSpread = 1e3;  // from the built rate to the least and to the largest of the test
+constexpr double kForget = 0.9;  // of the smoothed loss
+constexpr size_t kWarm = 10;     // steps before the smoothed loss says anything
+constexpr size_t kQuiet = 33;    // a third of the test, whose rates are at most a tenth of the built one
+constexpr double kBelowRise = 10;
 
 // A copy of all states.
 class KeptState {
@@ -30,53 +30,76 @@ class KeptState {
   std::vector<Tensor> copies_;
 };
 
-// Records the losses, and stops the training where they leave.
+// Records the losses, and stops the training where they rise.
 class Losses : public TrainerEvents {
  public:
   void on_step(const StepReport& report) override {
     if (report.skipped) return;  // with loss scaling: a smaller scale follows, the rate grows on
-    sum_ = kForget * sum_ + (1 - kForget) * report.loss;
-    weight_ = kForget * weight_ + (1 - kForget);
-    const double smoothed = sum_ / weight_;
-    lowest_ = points.empty() ? smoothed : std::min(lowest_, smoothed);
-    points.push_back({report.learning_rate, report.loss, smoothed});
-    const double first = points.front().smoothed;
-    // Losses may be negative, or close to zero: a rise counts against what there was to lose, too.
-    const double bound = lowest_ + (kDivergence - 1) * std::max(std::abs(lowest_), 0.1 * std::abs(first));
-    if (static_cast<int64_t>(points.size()) > kWarm && smoothed > bound) diverged = report.learning_rate;
+    test.add(report.learning_rate, report.loss);
   }
-  bool stop() const override { return diverged > 0; }
+  bool stop() const override { return test.diverged() > 0; }
 
-  std::vector<RatePoint> points;
-  double diverged = 0;
-
- private:
-  double sum_ = 0, weight_ = 0, lowest_ = 0;
+  RangeTest test;
 };
+
+// What a test says so far.
+struct Course {
+  double start = 0;   // mean of the losses before the rate matters, up to the lowest
+  double noise = 0;   // their standard deviation; a trend in them counts little
+  size_t lowest = 0;  // point of the lowest smoothed loss
+};
+
+Course course_of(const std::vector<RatePoint>& points) {
+  Course course;
+  course.lowest = std::min(points.size(), kWarm) - 1;
+  for (size_t i = kWarm; i < points.size(); ++i) {
+    if (points[i].smoothed < points[course.lowest].smoothed) course.lowest = i;
+  }
+  const size_t before = std::min(course.lowest + 1, kQuiet), quiet = std::min(points.size(), kQuiet);
+  for (size_t i = 0; i < before; ++i) course.start += points[i].loss / static_cast<double>(before);
+  // By the differences of neighbours (J. von Neumann et al., "The mean square successive difference", 1941).
+  for (size_t i = 1; i < quiet; ++i) course.noise += std::pow(points[i].loss - points[i - 1].loss, 2);
+  if (quiet > 1) course.noise = std::sqrt(course.noise / 2 / static_cast<double>(quiet - 1));
+  return course;
+}
+
+// Whether a smoothed loss that follows the points is clearly above the lowest of them: by more than the noise does
+// (the smoothed loss has a quarter of its deviation), and by a part of what was gained. Where the noise is that of a
+// divergence, four times the lowest is clear, too.
+bool is_rise(const std::vector<RatePoint>& points, double smoothed) {
+  if (points.size() < kWarm) return false;
+  const Course course = course_of(points);
+  const double lowest = points[course.lowest].smoothed, start = std::abs(course.start);
+  const double above_noise = std::min(2 * course.noise, 3 * std::max(std::abs(lowest), 0.1 * start));
+  return smoothed > lowest + std::max({above_noise, 0.25 * (course.start - lowest), 0.05 * start});
+}
 
 }  // namespace
 
-FoundRate choose_rate(std::vector<RatePoint> points, double diverged) {
-  FoundRate found{points.front().rate, std::move(points), diverged, ""};
-  const std::vector<RatePoint>& p = found.points;
-  // Of the smoothed loss over the logarithm of the rate, on both sides of a point: one side alone is noise.
-  constexpr size_t kSide = 3;
-  double steepest = 0;
-  for (size_t i = kSide; i + kSide < p.size(); ++i) {
-    const double slope =
-        (p[i + kSide].smoothed - p[i - kSide].smoothed) / std::log(p[i + kSide].rate / p[i - kSide].rate);
-    if (i >= static_cast<size_t>(kWarm) && slope < steepest) {
-      steepest = slope;
-      found.rate = p[i].rate;
-      found.rule = "where the loss falls fastest";
-    }
+void RangeTest::add(double rate, double loss) {
+  if (diverged_ > 0) return;
+  // The weights of all losses so far sum to 1 - 0.9^n.
+  const double before = 1 - std::pow(kForget, static_cast<double>(points_.size())), after = 1 - kForget * (1 - before);
+  const double sum = points_.empty() ? 0 : kForget * before * points_.back().smoothed;
+  const double smoothed = (sum + (1 - kForget) * loss) / after;
+  if (is_rise(points_, smoothed)) diverged_ = rate;
+  points_.push_back({rate, loss, smoothed});
+}
+
+FoundRate RangeTest::choose(double built) const {
+  FoundRate found{built, points_, diverged_, "the optimizer's own: no rate lowers the loss clearly against its noise"};
+  const Course course = course_of(points_);
+  const double lowest = points_[course.lowest].smoothed, fall = course.start - lowest;
+  if (fall > std::max(course.noise, 1e-3 * std::abs(course.start))) {
+    size_t half = course.lowest;
+    while (half > 0 && points_[half - 1].smoothed <= course.start - fall / 2) --half;
+    found.rate = points_[half].rate;
+    found.rule = "where the loss has fallen by half";
   }
-  const double below = diverged / kBelowDivergence;
-  if (diverged > 0 && (steepest == 0 || found.rate > below)) {
-    found.rate = below;
-    found.rule = "a tenth of the rate at which the loss diverges";
+  if (diverged_ > 0 && found.rate > diverged_ / kBelowRise) {
+    found.rate = diverged_ / kBelowRise;
+    found.rule = "a tenth of the rate at which the loss rises";
   }
-  if (found.rule.empty()) found.rule = "the lowest of the test: no rate lowers the loss";
   return found;
 }
 
@@ -100,12 +123,12 @@ FoundRate find_rate(Session* session, std::unique_ptr<BatchSource> batches, cons
   } catch (const Error& error) {
     kept.restore();
     // The loss became infinite from one step to the next, mostly. Data that cannot be used fail in the training, too.
-    if (error.code() != ErrorCode::kData || losses.points.empty()) throw;
-    losses.diverged = losses.points.back().rate * growth;
+    if (error.code() != ErrorCode::kData || losses.test.points().empty()) throw;
+    losses.test.fail(losses.test.points().back().rate * growth);
   }
   kept.restore();
-  if (losses.points.empty()) fail_as(ErrorCode::kData, "the range test made no step: all updates were skipped");
-  return choose_rate(std::move(losses.points), losses.diverged);
+  if (losses.test.points().empty()) fail_as(ErrorCode::kData, "the range test made no step: all updates were skipped");
+  return losses.test.choose(built);
 }
 
 std::string to_text(const FoundRate& found) {
@@ -129,7 +152,7 @@ std::string rate_table(const FoundRate& found, size_t width) {
     table.add({format_number(has_chosen ? found.rate : shown.rate), format_number(shown.smoothed),
                has_chosen ? concat("<- ", found.rule) : ""});
   }
-  if (found.diverged > 0) table.add({format_number(found.diverged), "diverges", ""});
+  if (found.diverged > 0) table.add({format_number(found.diverged), "rises", ""});
   return table.text(2, width);
 }
 

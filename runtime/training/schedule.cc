@@ -1,6 +1,7 @@
 #include "runtime/training/schedule.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -247,6 +248,13 @@ std::string to_string(const Curve& curve) {
   return text.empty() ? curve.row->name : concat(curve.row->name, "(", text, ")");
 }
 
+void Schedule::end_at(int64_t steps) {
+  total = steps;
+  if (warmup_share == 0) return;
+  constexpr double kRounding = 1e-9;  // a tenth of 30 steps is 3 of them
+  warmup = std::max<int64_t>(static_cast<int64_t>(std::ceil(warmup_share * static_cast<double>(steps) - kRounding)), 0);
+}
+
 double Schedule::rate(int64_t step, const ScheduleState& state) const {
   if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
   const auto span = static_cast<double>(std::max<int64_t>(total - warmup, 1));
@@ -267,6 +275,27 @@ void check_curve(const std::string& text) {
   }
 }
 
+struct Warmup {
+  int64_t steps = 0;
+  double share = 0;
+};
+
+// "100" or "10%".
+Warmup read_warmup(const std::string& text) {
+  Warmup warmup;
+  const bool is_share = text.ends_with('%');
+  const char* const end = text.data() + text.size() - (is_share ? 1 : 0);
+  double percent = 0;
+  const auto [stop, error] =
+      is_share ? std::from_chars(text.data(), end, percent) : std::from_chars(text.data(), end, warmup.steps);
+  constexpr double kAll = 100;
+  if (error != std::errc() || stop != end || !(percent >= 0 && percent <= kAll) || warmup.steps < 0) {
+    throw UsageError(concat("--warmup is '", text, "'; take a number of steps, or a share of all such as 10%"));
+  }
+  warmup.share = percent / kAll;
+  return warmup;
+}
+
 }  // namespace
 
 std::vector<CommandOption> schedule_options(ScheduleSettings* s) {
@@ -280,14 +309,18 @@ std::vector<CommandOption> schedule_options(ScheduleSettings* s) {
        {&s->curve, check_curve},
        concat("of the learning rate: ", listed(names), ", with options as in 'one_cycle(pct_start=0.3)' [constant]"),
        "CURVE"},
-      {"--warmup", &s->warmup, "steps in which the learning rate grows from 0 [0]", "N"},
+      {"--warmup",
+       {&s->warmup, [](const std::string& text) { read_warmup(text); }},
+       "steps in which the learning rate grows from 0, or a share of all, such as 10% [0]",
+       "N"},
       {"--final-lr", &s->final_lr, "final_lr of the schedule: where it ends [0]", "X"},
       {"--step-every", {&s->step_every, kCount}, "schedule step: steps between two falls", "N"},
       {"--step-factor", {&s->step_factor, kPositive}, "schedule step: what each fall multiplies by [0.1]", "X"}};
 }
 
 Schedule resolve(const ScheduleSettings& settings, double built_rate) {
-  Schedule schedule{settings.rate.value_or(built_rate), parse_curve(settings.curve), settings.warmup, 0};
+  const auto [warmup, warmup_share] = read_warmup(settings.warmup);
+  Schedule schedule{settings.rate.value_or(built_rate), parse_curve(settings.curve), warmup, 0, warmup_share};
   Curve& curve = schedule.curve;
   const auto set = [&](const char* key, const auto& given) {
     if (given && curve.options.count(key) > 0) curve.options[key] = static_cast<double>(*given);
@@ -306,7 +339,7 @@ Schedule resolve(const ScheduleSettings& settings, double built_rate) {
     throw UsageError(concat("schedule ", curve.row->name, " needs ", key, ": ", curve.row->name, "(", key, "=...)",
                             has_flag ? concat(", or --", flag) : ""));
   }
-  if (curve.row->reads_file && settings.warmup > 0) {
+  if (curve.row->reads_file && (warmup > 0 || warmup_share > 0)) {
     throw UsageError("a table of rates holds its own warm-up; leave out --warmup");
   }
   return schedule;

@@ -55,8 +55,12 @@ struct ScheduleState {
 struct Schedule {
   double peak = 1e-3;  // after the warm-up
   Curve curve = {};
-  int64_t warmup = 0;  // steps: the k-th, counted from 1, has peak k / warmup
-  int64_t total = 0;   // steps of the whole training, for curves that need its end
+  int64_t warmup = 0;       // steps: the k-th, counted from 1, has peak k / warmup
+  int64_t total = 0;        // steps of the whole training, for curves that need its end
+  double warmup_share = 0;  // the warm-up as a share of `total`, rounded up; 0: it is `warmup`
+
+  // Sets `total`, and the warm-up if it is a share of it.
+  void end_at(int64_t steps);
 
   // The rate of step `step`, counted from 0.
   double rate(int64_t step, const ScheduleState& state = {}) const;
@@ -73,8 +77,8 @@ std::string to_string(const Curve& curve);
 struct ScheduleSettings {
   std::string curve = "constant";
   std::optional<double> rate;
-  bool find_rate = false;  // the rate is "auto": rate_search.h
-  int64_t warmup = 0;
+  bool find_rate = false;                       // the rate is "auto": rate_search.h
+  std::string warmup = "0";                     // steps, or "10%" of all
   std::optional<double> final_lr, step_factor;  // these set the options of the same names of curves that have them
   std::optional<int64_t> step_every;
 };

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 
+#include "kernels/collectives.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/loss/expression.h"
@@ -93,6 +95,12 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
     fail_as(ErrorCode::kUsage, "a step accumulates ", options_.accumulate, " batches, but an epoch has ", batches);
   }
   steps_per_epoch_ = ceil_div(batches, options_.accumulate);
+  if (session_.ranks() > 1 && entry == "step") {
+    fail_as(ErrorCode::kUsage,
+            "ranks share out the batches of a step, and the model takes whole steps; build it with "
+            "--accumulate");
+  }
+  training_->share_out({session_.rank(), session_.ranks(), options_.accumulate});
   check_schedule();
   check_metric(options_.best, "the best ");
   if (!options_.stop_at.empty()) check_metric(parse_stop_target(options_.stop_at).metric, "--stop-at: the ");
@@ -142,7 +150,12 @@ Trainer::~Trainer() {
 }
 
 void Trainer::check_schedule() {
-  options_.schedule.total = total_steps();
+  options_.schedule.end_at(total_steps());
+  if (total_steps() == 0 && options_.schedule.warmup_share > 0) {
+    fail_as(ErrorCode::kUsage,
+            "a warm-up that is a share of all steps needs to know their number: give --epochs or --steps, or data with "
+            "a length");
+  }
   if (total_steps() == 0 && options_.schedule.curve.needs_end()) {
     fail_as(ErrorCode::kUsage, "schedule ", to_string(options_.schedule.curve),
             " needs to know the number of steps: give --epochs or --steps, or data with a length");
@@ -204,24 +217,28 @@ bool Trainer::start_step(TrainerEvents* events) {
   if (options_.clip_norm) controls[clip_norm_] = Tensor::full(scalar_type_, {}, *options_.clip_norm);
   const bool whole = session_.has_entry("step");  // otherwise the gradients of several batches make one step
   const int64_t step = position_.step + 1, begin = position_.sample;
-  for (int64_t i = 0; i < options_.accumulate && !epoch_ended(); ++i) {
-    const int64_t samples = training_->next(&inputs_);
-    if (samples == 0) {
+  for (int64_t i = 0; i < options_.accumulate && !epoch_ended();) {
+    std::vector<int64_t> batches = training_->next_round(&inputs_);
+    if (batches.empty()) {
       source_ended_ = true;
       break;
     }
+    const int64_t samples = std::accumulate(batches.begin(), batches.end(), int64_t{0});
+    session_.set_active_ranks(std::ssize(batches));
+    i += std::ssize(batches);
     if (whole) {
       for (const auto& [name, value] : controls) inputs_.insert_or_assign(name, value);
     }
-    start_run({whole ? "step" : "accumulate", step, position_.sample, samples, begin, rate, whole, start}, inputs_,
-              events);
+    start_run(
+        {whole ? "step" : "accumulate", step, position_.sample, samples, begin, rate, whole, std::move(batches), start},
+        inputs_, events);
     position_.sample += samples;
   }
   if (position_.sample == begin) {
     if (begin == 0) fail_as(ErrorCode::kData, "epoch ", position_.epoch + 1, " of the data has no batch");
     return false;
   }
-  if (!whole) start_run({"apply", step, begin, 0, begin, rate, true, start}, controls, events);
+  if (!whole) start_run({"apply", step, begin, 0, begin, rate, true, {}, start}, controls, events);
   ++position_.step;
   return true;
 }
@@ -230,8 +247,9 @@ bool Trainer::start_step(TrainerEvents* events) {
 void Trainer::refuse(const BatchRun& run, const Error& error) const {
   if (run.samples == 0) fail_as(error.code(), "step ", run.step, ": ", error.what());
   const std::string fault = training_->fault(run.first_sample, run.samples);
+  if (!fault.empty()) fail_as(error.code(), "step ", run.step, ": ", fault);
   fail_as(error.code(), "step ", run.step, ": ", error.what(), "; ",
-          fault.empty() ? training_->describe(run.first_sample, run.samples) : fault);
+          training_->describe(run.first_sample, run.samples));
 }
 
 void Trainer::start_run(BatchRun run, const TensorMap& inputs, TrainerEvents* events) {
@@ -258,7 +276,9 @@ void Trainer::finish_run(TrainerEvents* events) {
   const auto value = [&](const char* role, double otherwise) {
     return value_or(session_, run.entry, *outputs, role, otherwise);
   };
-  if (run.samples > 0) add_batch(run, *outputs, events);
+  for (size_t i = 0; i < run.batches.size(); ++i) {
+    add_batch(run, run.batches[i], of_rank(session_, *outputs, i), events);
+  }
   report_.grad_norm = value(roles::kGradNorm, 0);
   if (const double scale = value(roles::kLossScale, 0); scale != 0) report_.loss_scale = scale;
   if (run.ends_step) report_step(run, events);
@@ -268,10 +288,10 @@ void Trainer::note_once(const char* what, const std::string& text, TrainerEvents
   if (noted_.insert(what).second) events->on_note(text);
 }
 
-void Trainer::add_batch(const BatchRun& run, const TensorMap& outputs, TrainerEvents* events) {
+void Trainer::add_batch(const BatchRun& run, int64_t samples, const TensorMap& outputs, TrainerEvents* events) {
   if (!reader_->knows_counts()) note_once("samples", kOverSamples, events);
   LossMean batch;
-  reader_->add(outputs, run.samples, &batch, &accuracy_);
+  reader_->add(outputs, samples, &batch, &accuracy_);
   if (!batch.counts()) {
     note_once("empty batch",
               concat("step ", run.step, ": nothing counts ", training_->describe(run.first_sample, run.samples),
@@ -279,7 +299,7 @@ void Trainer::add_batch(const BatchRun& run, const TensorMap& outputs, TrainerEv
               events);
   }
   loss_.add(batch);
-  report_.samples += run.samples;
+  report_.samples += samples;
 }
 
 void Trainer::report_step(const BatchRun& run, TrainerEvents* events) {
@@ -308,7 +328,8 @@ void Trainer::save(bool best, bool last, bool at_end, TrainerEvents* events) {
   std::vector<std::string> paths;
   if (best) paths.push_back(options_.folder + "/best.onnx");
   if (last) paths.push_back(options_.folder + "/last.onnx");
-  if (options_.folder.empty() || paths.empty()) return;
+  if (paths.empty()) return;
+  if (options_.folder.empty()) return checkpoints_.give_states();
   at_end ? checkpoints_.save_and_wait(position_, paths) : checkpoints_.save(position_, paths);
   for (const std::string& path : paths) events->on_checkpoint(path);
 }
@@ -348,6 +369,15 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
   return report.best;
 }
 
+// One rank's clock or user ends the training of all, after the same step.
+std::optional<StopReason> Trainer::agree(std::optional<StopReason> reason) const {
+  if (session_.ranks() == 1) return reason;
+  const auto reasons =
+      session_.collectives()->gather("the end of a step", reason ? 1 + static_cast<uint32_t>(*reason) : 0);
+  const uint32_t agreed = *std::max_element(reasons.begin(), reasons.end());
+  return agreed == 0 ? std::nullopt : std::optional(static_cast<StopReason>(agreed - 1));
+}
+
 StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrupt) {
   const auto start = Clock::now();
   std::error_code error;
@@ -375,6 +405,7 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
     if (due && reached_) stop = StopReason::kTarget;
     if (events->stop()) stop = StopReason::kStopped;
     if (interrupt) stop = StopReason::kInterrupted;
+    stop = agree(stop);
     const bool keep = options_.checkpoint_every > 0 && stepped && position_.step % options_.checkpoint_every == 0;
     if (stop || keep) finish_runs(position_.step, events);
     if (stop && !due && stop != StopReason::kInterrupted && !position_.loss.parts.empty()) {
@@ -416,7 +447,8 @@ void Trainer::check_finite(const BatchRun& run, const StepReport& report) {
             " updates in a row are skipped, the last one with a scale of ", *report.loss_scale, " (loss ", report.loss,
             "); lower --lr, build with --precision bf16, or look at the data", saved);
   }
-  fail_as(ErrorCode::kData, "the loss is ", report.loss, " at step ", report.step, " (gradient norm ", report.grad_norm,
+  fail_as(ErrorCode::kData, "the loss is ", report.loss, " at step ", report.step, " (gradient norm ",
+          std::isnan(report.grad_norm) ? std::nan("") : report.grad_norm,  // without its sign
           ", learning rate ", report.learning_rate, ") ", training_->describe(run.step_begin, report.samples), "; ",
           fault.empty() ? "lower --lr, add --warmup or --clip, or find the node with --detect-anomaly" : fault, saved);
 }

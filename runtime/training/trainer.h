@@ -130,6 +130,7 @@ class Trainer {
     int64_t step_begin;                   // the first sample of the step
     double learning_rate;
     bool ends_step;
+    std::vector<int64_t> batches;                 // the samples of each rank's batch; none for the update
     std::chrono::steady_clock::time_point start;  // of the step
   };
   bool start_step(TrainerEvents* events);  // false: the epoch had no more batches
@@ -140,7 +141,8 @@ class Trainer {
   void note_once(const char* what, const std::string& text, TrainerEvents* events);
   void check_schedule();
   void check_metric(const std::string& metric, const char* wanted) const;
-  void add_batch(const BatchRun& run, const TensorMap& outputs, TrainerEvents* events);
+  void add_batch(const BatchRun& run, int64_t samples, const TensorMap& outputs, TrainerEvents* events);
+  std::optional<StopReason> agree(std::optional<StopReason> reason) const;
   void report_step(const BatchRun& run, TrainerEvents* events);
   [[noreturn]] void refuse(const BatchRun& run, const Error& error) const;
   void check_finite(const BatchRun& run, const StepReport& report);

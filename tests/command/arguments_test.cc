@@ -154,7 +154,7 @@ TEST_F(Arguments, MisspeltOptionsNameTheOneThatIsMeant) {
 TEST_F(Arguments, MisspeltCommandsAndValuesNameTheOneThatIsMeant) {
   expect_usage_error({"chek"}, "there is no command 'chek'; did you mean 'check'?");
   expect_usage_error({"build", "--los", "mse"}, "did you mean '--loss'");
-  expect_usage_error({"fit", "--epoch", "1"}, "did you mean '--epochs'?");
+  expect_usage_error({"fit", "--epoch", "1"}, "did you mean '--epochs'");
   expect_usage_error({"fit", "--schedule", "cosin"}, "there is no schedule 'cosin'; take constant, ");
   expect_usage_error({"fit", "--schedule", "cosin"}, "did you mean 'cosine'?");
   expect_usage_error({"build", "--precision", "int8"}, "take float32, gemm-bf16, bf16, fp16, fp8 or auto");

@@ -105,6 +105,7 @@ fit train.onnx --data train.csv --eval-data test.csv --epochs 3 --out narrow$wid
 eval train.onnx --data test.csv
 sweep train.onnx --data train.csv --eval-data test.csv --epochs 1 --vary lr=0.01,0.02 --out sweep$width
 devices --operators
+ops com.microsoft.Fused*
 --help
 fit --help
 sweep --help
@@ -174,9 +175,9 @@ sed '2s/^./9/' train.csv > other.csv
 resume() { expect 1 fit "$@" --epochs 9 --out resumed --resume; says "$refusal" err; }
 refusal='model was' resume drawn.onnx --data train.csv --eval-data test.csv
 refusal='data was 100 samples' resume train.onnx --data other.csv --eval-data test.csv
-refusal='eval-data was 40 samples' resume train.onnx --data train.csv
+refusal='eval-data was 40 samples' resume train.onnx --data train.csv --eval-data train.csv
 diff -r whole resumed > /dev/null || fail "a refused resume changed a file"
-expect 0 fit whole/best.onnx --data train.csv --eval-data test.csv --epochs 8 --out resumed --resume
+expect 0 fit whole/best.onnx --data train.csv --epochs 8 --out resumed --resume  # the evaluation data are the run's
 says 'finished at step 56' out
 
 # ---- Bad data is found before the first step, and named by file, array and sample; or by the step that reads it
@@ -195,7 +196,7 @@ expect 0 fit train.onnx --data train.csv --eval-data test.csv --steps 5 --eval-e
 
 "$command" fit train.onnx --data train.csv --time-limit 60s --batch-size 16 --out stopped > out 2> err &
 process=$!
-for _ in $(seq 200); do [ -s stopped/metrics.jsonl ] && break || sleep 0.05; done  # the first step is done
+for _ in $(seq 6000); do [ -s stopped/metrics.jsonl ] && break || sleep 0.05; done  # the first step is done
 kill -INT $process
 wait $process
 [ $? = 130 ] || fail "an interrupted fit exits with another status than 130"

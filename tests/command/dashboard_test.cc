@@ -125,5 +125,12 @@ TEST_F(Dashboards, ValuesAreConnected) {
   }
 }
 
+// Means of a constant rate: 0.001, and what is next to it.
+TEST_F(Dashboards, WhatDiffersByRoundingIsLevel) {
+  const Series rate{{1, 2, 3, 4}, {0.001, std::nextafter(0.001, 1), 0.001, 0.001}};
+  const Series level{{1, 2, 3, 4}, {0.001, 0.001, 0.001, 0.001}};
+  EXPECT_EQ(chart_lines("rate", {{"", rate, "", false}}, 40, 4), chart_lines("rate", {{"", level, "", false}}, 40, 4));
+}
+
 }  // namespace
 }  // namespace onnx_train

@@ -194,7 +194,8 @@ TEST(CudaFuseProducts, GeluBelongsToTheProduct) {
     for (const char* form : {"none", "tanh"}) {
       for (const bool has_bias : {false, true}) {
         for (const bool reads_x : {false, true}) {
-          if (reads_x && !has_bias) continue;  // the library compiles each product for half a second
+          // The library compiles each product for half a second.
+          if (!has_bias && (reads_x || type == DType::kFloat16)) continue;
           SCOPED_TRACE(testing::Message() << name(type) << form << has_bias << reads_x);
           const auto rounded = [&](Var v) { return cast(cast(v, type), DType::kFloat); };
           std::map<std::string, int> counts;

@@ -75,10 +75,31 @@ def operator_of(case, operators):
     return operators.get(plain) or case.model.graph.node[0].op_type
 
 
+def array_of(value):
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else numpy.asarray(value)
+
+
+def outputs_of(case):
+    """What a case expects. Of an inverse DFT in double: where it is 0, ONNX has 2e-7 left of float32 sums near 1."""
+    inputs, outputs = case.data_sets[0]
+    node = case.model.graph.node[0]
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    if node.op_type != "DFT" or not attributes.get("inverse") or attributes.get("onesided"):
+        return outputs
+    given = dict(zip(filter(None, node.input), map(array_of, inputs)))
+    x = given[node.input[0]]
+    read = [given.get(name) for name in node.input] + [None, None]
+    axis = attributes.get("axis", 1 if case.model.opset_import[0].version < 20 else -2)
+    axis = int(read[2]) if read[2] is not None else axis
+    y = numpy.fft.ifft(x[..., 0] + 1j * x[..., 1].astype(float), None if read[1] is None else int(read[1]),
+                       axis=axis % x.ndim)  # fmt: skip
+    return [numpy.stack([y.real, y.imag], axis=-1).astype(x.dtype)]
+
+
 def write_case(case, model, folder):
     folder.mkdir()
     onnx.save(model, folder / "model.onnx")
-    inputs, outputs = case.data_sets[0]
+    inputs, outputs = case.data_sets[0][0], outputs_of(case)
     for kind, values in (("input", inputs), ("output", outputs)):
         for i, value in enumerate(values):
             tensor = value if isinstance(value, TensorProto) else numpy_helper.from_array(numpy.asarray(value))
@@ -105,7 +126,8 @@ def main(folder):
             skipped[reason or f"no conversion to opset {OPSET}"] += 1
             continue
         write_case(case, model, folder / case.name)
-        lines.append(f"{case.name} {operator_of(case, operators)} {case.rtol:g} {case.atol:g}\n")
+        op = operator_of(case, operators)
+        lines.append(f"{case.name} {op} {case.rtol:g} {case.atol:g}\n")
     (folder / "cases.txt").write_text("".join(sorted(lines)))
     (folder / "skipped.txt").write_text("".join(f"{n} {reason}\n" for reason, n in sorted(skipped.items())))
     (folder / "stamp").write_text(stamp)

@@ -2,6 +2,7 @@
 // operator how many of its cases pass, and fewer than that is a failure. UPDATE_GOLDEN=1 rewrites the list.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -11,11 +12,13 @@
 #include <set>
 #include <sstream>
 
+#include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/passes.h"
 #include "runtime/session.h"
 
 namespace onnx_train {
@@ -61,7 +64,12 @@ std::string compare(const Tensor& got, const Tensor& want, const NodeCase& c) {
   return "";
 }
 
-std::vector<Tensor> run(onnx::ModelProto proto, const std::vector<onnx::TensorProto>& inputs, bool as_constants) {
+// How a case is run: its inputs as such, all of them as constants, and imported with these, as `onnx-train` reads a
+// file.
+enum class Form { kInputs, kConstants, kImported };
+
+std::vector<Tensor> run(onnx::ModelProto proto, const std::vector<onnx::TensorProto>& inputs, Form form) {
+  const bool as_constants = form != Form::kInputs;
   onnx::GraphProto& graph = *proto.mutable_graph();
   TensorMap given;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -75,8 +83,8 @@ std::vector<Tensor> run(onnx::ModelProto proto, const std::vector<onnx::TensorPr
     constant.set_name(input);
   }
   if (as_constants) graph.clear_input();
-  Model model = from_proto(std::move(proto));
-  infer_types(model.graph.get());
+  Model model = form == Form::kImported ? import_model(std::move(proto)) : from_proto(std::move(proto));
+  if (form != Form::kImported) infer_types(model.graph.get());
   std::vector<std::string> names;
   for (const Value* output : model.graph->outputs()) names.push_back(output->name());
   Session session(std::move(model));
@@ -92,15 +100,15 @@ struct Outcome {
 };
 
 // Shapes, axes and the like are inputs in these models, but a plan must know them: what cannot be planned with them
-// as inputs is run once more with all inputs as constants.
+// as inputs is run once more with all inputs as constants. Some operators are others after importing.
 Outcome run_case(const NodeCase& c) {
   Outcome outcome;
   std::vector<Tensor> results;
   const std::filesystem::path folder = kFolder / c.name;
   const auto inputs = read_tensors(folder, "input");
-  for (bool as_constants : {false, true}) {
+  for (const Form form : {Form::kInputs, Form::kConstants, Form::kImported}) {
     try {
-      results = run(load_proto((folder / "model.onnx").string()), inputs, as_constants);
+      results = run(load_proto((folder / "model.onnx").string()), inputs, form);
       outcome.ran = true;
       break;
     } catch (const std::exception& error) {
@@ -114,6 +122,85 @@ Outcome run_case(const NodeCase& c) {
     outcome.problem = compare(results[i], from_proto(wanted[i]), c);
   }
   return outcome;
+}
+
+// ---- Backward
+
+bool is_differentiable(const Value* value) {
+  return value->dtype() == DType::kFloat || value->dtype() == DType::kDouble;
+}
+
+bool has_float(const std::vector<onnx::TensorProto>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const onnx::TensorProto& t) {
+    return t.data_type() == onnx::TensorProto::FLOAT || t.data_type() == onnx::TensorProto::DOUBLE;
+  });
+}
+
+// Which inputs stay inputs, by which it is differentiated; the others are constants.
+enum class Kept { kAll, kFloats, kFirst };
+
+// Runs the gradients of a case for output gradients of 1. Throws Error where there are none.
+void run_backward(onnx::ModelProto proto, const std::vector<onnx::TensorProto>& inputs,
+                  const std::vector<onnx::TensorProto>& results, Kept kept, bool imported) {
+  onnx::GraphProto& graph = *proto.mutable_graph();
+  const auto given = graph.input();
+  graph.clear_input();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const auto& input = given[static_cast<int>(i)];
+    if (kept == Kept::kAll || (kept == Kept::kFloats && has_float({inputs[i]})) || (kept == Kept::kFirst && i == 0)) {
+      *graph.add_input() = input;
+      continue;
+    }
+    onnx::TensorProto& constant = *graph.add_initializer();
+    constant = inputs[i];
+    constant.set_name(input.name());
+  }
+  TensorMap values;
+  for (size_t i = 0; i < inputs.size(); ++i) values[given[static_cast<int>(i)].name()] = from_proto(inputs[i]);
+  Model model = imported ? import_model(std::move(proto)) : from_proto(std::move(proto));
+  if (!imported) infer_types(model.graph.get());
+  Graph* g = model.graph.get();
+  std::vector<Value*> outputs, dy, by;
+  for (Value* input : g->inputs()) {
+    if (is_differentiable(input)) by.push_back(input);
+  }
+  for (size_t i = 0; i < g->outputs().size(); ++i) {
+    Value* output = g->outputs()[i];
+    if (!is_differentiable(output)) continue;
+    outputs.push_back(output);
+    dy.push_back(g->add_input(concat("dy", dy.size()), output->type()));
+    values[dy.back()->name()] = Tensor::full(output->dtype(), from_proto(results.at(i)).shape(), 1);
+  }
+  g->set_outputs({});
+  if (outputs.empty() || by.empty()) fail("nothing to differentiate");
+  std::vector<std::string> names;
+  for (Value* gradient : add_gradients(g, outputs, dy, by)) {
+    if (!gradient) continue;
+    g->add_output(gradient);
+    names.push_back(gradient->name());
+  }
+  if (names.empty()) return;  // it is zero
+  TensorMap fed;
+  for (const Value* input : g->inputs()) fed[input->name()] = values.at(input->name());
+  Session session(std::move(model));
+  session.run("predict", fed);
+}
+
+std::string why_not_backward(const NodeCase& c) {
+  const std::filesystem::path folder = kFolder / c.name;
+  const auto inputs = read_tensors(folder, "input"), results = read_tensors(folder, "output");
+  std::string problem;
+  for (const bool imported : {false, true}) {
+    for (const Kept kept : {Kept::kAll, Kept::kFloats, Kept::kFirst}) {
+      try {
+        run_backward(load_proto((folder / "model.onnx").string()), inputs, results, kept, imported);
+        return "";
+      } catch (const std::exception& error) {
+        if (problem.empty()) problem = error.what();
+      }
+    }
+  }
+  return problem;
 }
 
 std::map<std::string, int> read_supported() {
@@ -157,6 +244,25 @@ TEST(NodeTests, OfOnnxPass) {
   for (const auto& [op, expected] : read_supported()) {
     EXPECT_GE(passed[op], expected) << op << " passed " << expected << " cases before: " << without[op];
   }
+}
+
+TEST(NodeTests, OfOnnxHaveGradients) {
+  int count = 0, of = 0;
+  std::set<std::string> without;
+  for (const NodeCase& c : read_cases()) {
+    const std::filesystem::path folder = kFolder / c.name;
+    if (!has_float(read_tensors(folder, "input")) || !has_float(read_tensors(folder, "output"))) continue;
+    ++of;
+    const std::string problem = why_not_backward(c);
+    count += problem.empty();
+    if (problem.empty()) continue;
+    without.insert(c.op);
+    if (std::getenv("NODE_TESTS_VERBOSE")) std::cout << c.name << ": " << problem << '\n';
+  }
+  std::cout << count << " of " << of << " of ONNX's node tests with floats run backward. Not all of:";
+  for (const std::string& op : without) std::cout << ' ' << op;
+  std::cout << '\n';
+  EXPECT_GE(count, of * 0.98);
 }
 
 }  // namespace

@@ -145,6 +145,12 @@ void add_pools(std::vector<OpCase>& cases) {
       {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 3}}, {"ceil_mode", 1}});  // none behind the input
   add({1, 1, 1, 1}, {{"kernel_shape", Ints{1, 1}}});
   add({0, 3, 6, 6}, {{"kernel_shape", Ints{2, 2}}});
+  cases.push_back({.op = "MaxPool",
+                   .inputs = {apart({1, 2, 6, 5, 7})},
+                   .attrs = {{"kernel_shape", Ints{2, 2, 3}},
+                             {"dilations", Ints{2, 1, 2}},
+                             {"strides", Ints{1, 2, 1}},
+                             {"pads", Ints{1, 0, 1, 0, 1, 1}}}});
   cases.push_back(
       {.op = "MaxPool", .inputs = {apart({2, 3, 6, 8})}, .attrs = {{"kernel_shape", Ints{3, 3}}}, .num_outputs = 2});
   cases.push_back({.op = "MaxPool",
@@ -159,6 +165,9 @@ void add_pools(std::vector<OpCase>& cases) {
   for (const Shape& x : {Shape{2, 3, 5, 6}, Shape{2, 3, 7}, Shape{1, 2, 3, 4, 2}, Shape{0, 3, 4, 4}}) {
     cases.push_back({.op = "GlobalAveragePool", .inputs = {{x}}});
     cases.push_back({.op = "GlobalMaxPool", .inputs = {apart(x)}});
+    for (const int64_t p : {1, 2, 3}) {
+      cases.push_back({.op = "GlobalLpPool", .inputs = {{.shape = x, .away_from = {0}}}, .attrs = {{"p", p}}});
+    }
   }
 }
 

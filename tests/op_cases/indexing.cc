@@ -111,6 +111,14 @@ std::vector<OpCase> scatters() {
   return rows;
 }
 
+// Rows of few numbers, so that several are equal in some or all columns.
+OpCase sorted_rows(Shape shape) {
+  const OpInput few{.shape = std::move(shape), .low = -2, .high = 3, .dtype = DType::kInt32};
+  OpCase row = {.op = "SortRows", .inputs = {few}, .domain = "onnx_train", .gradient = false, .dynamic = false};
+  if (few.shape[1] == 0) row.no_body = "ArgMax has no result for no elements";
+  return row;
+}
+
 std::vector<OpCase> selections() {
   const auto scalar = [](int64_t v) {
     return OpInput{.shape = {}, .value = Tensor::scalar<int64_t>(v), .dtype = DType::kInt64, .constant = true};
@@ -131,6 +139,11 @@ std::vector<OpCase> selections() {
       {.op = "NonZero",
        .inputs = {{.shape = {}, .value = Tensor::of<bool>({2, 2}, {true, false, true, true}), .constant = true}},
        .gradient = false},
+      sorted_rows({4, 3}),
+      sorted_rows({300, 2}),
+      sorted_rows({1, 1}),
+      sorted_rows({0, 3}),
+      sorted_rows({3, 0}),
       {.op = "Compress", .inputs = {x({3, 4}), condition}, .attrs = {{"axis", 0}}, .dynamic = false},
       {.op = "Compress", .inputs = {x({2, 4}), condition}, .attrs = {{"axis", -1}}},
       {.op = "Compress", .inputs = {x({2, 4}), condition}},
@@ -141,6 +154,13 @@ std::vector<OpCase> selections() {
 
 std::vector<OpCase> indexing_cases() {
   std::vector<OpCase> all;
+  const OpInput begin = {.value = Tensor::ints({1, 3})};
+  all.push_back({.op = "TensorScatter", .inputs = {x({2, 3, 6, 4}), x({2, 3, 2, 4}), begin}, .opset = 24});
+  all.push_back({.op = "TensorScatter",
+                 .inputs = {x({2, 4, 3}), x({2, 3, 3}), begin},
+                 .attrs = {{"axis", 1}, {"mode", "circular"}},
+                 .opset = 24});
+  all.push_back({.op = "TensorScatter", .inputs = {x({2, 4, 3}), x({2, 2, 3})}, .opset = 24});
   for (auto family : {gathers, coalesced_rows, gathers_of_elements, scatters, selections}) {
     for (OpCase& row : family()) all.push_back(std::move(row));
   }

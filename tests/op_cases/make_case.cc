@@ -11,13 +11,14 @@ namespace onnx_train {
 
 std::vector<OpCase> quantization_cases();
 std::vector<OpCase> resampling_cases();
+std::vector<OpCase> sampling_cases();
 
 std::vector<OpCase> all_cases() {
   std::vector<OpCase> all;
   for (auto family :
        {elementwise_cases, activation_cases, product_cases, convolution_cases, channels_last_cases, normalization_cases,
         reduction_cases, shape_cases, indexing_cases, loss_cases, update_cases, random_cases, precision_cases,
-        recurrent_cases, attention_cases, resampling_cases, quantization_cases}) {
+        recurrent_cases, attention_cases, resampling_cases, quantization_cases, sampling_cases}) {
     for (OpCase& row : family()) all.push_back(std::move(row));
   }
   return all;

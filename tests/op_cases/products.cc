@@ -149,9 +149,21 @@ std::vector<OpCase> product_cases() {
       einsum("ij,ij->ij", {{3, 4}, {1, 4}}),
       einsum("ij,ij->i", {{3, 1}, {3, 4}}),
       einsum("ij,jk->ik", {{2, 0}, {0, 3}}),
-      {.op = "Einsum", .inputs = {{{3, 3}}}, .attrs = {{"equation", "ii->i"}}, .gradient = false, .dynamic = false},
-      {.op = "Einsum", .inputs = {{{4, 3, 4}}}, .attrs = {{"equation", "iji->j"}}, .gradient = false, .dynamic = false},
+      {.op = "Einsum", .inputs = {{{3, 3}}}, .attrs = {{"equation", "ii->i"}}, .dynamic = false},
+      {.op = "Einsum", .inputs = {{{4, 3, 4}}}, .attrs = {{"equation", "iji->j"}}, .dynamic = false},
+      {.op = "Einsum", .inputs = {{{2, 3, 3}}}, .attrs = {{"equation", "...ii->...i"}}},
+      {.op = "Einsum", .inputs = {{{3, 3, 3}}, {{3, 2}}}, .attrs = {{"equation", "iii,ij->j"}}, .dynamic = false},
   };
+  for (const Shape& x : {Shape{3, 3}, Shape{2, 4, 4}, Shape{2, 2, 1, 1}, Shape{2, 2}, Shape{0, 3, 3}, Shape{6, 6}}) {
+    cases.push_back({.op = "Det", .inputs = {{x}}});
+  }
+  // Of rank 2, 0, and 2 with zeros.
+  for (const std::vector<float>& x :
+       {std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8, 9}, std::vector<float>(9, 0), {0, 1, 0, 0, 0, 1, 0, 0, 0}}) {
+    cases.push_back({.op = "Det", .inputs = {{.value = Tensor::of<float>({3, 3}, x)}}, .tolerance = 1e-3});
+  }
+  cases.push_back(
+      {.op = "DetGrad", .inputs = {{{2}}, {{2, 4, 4}}}, .domain = "onnx_train", .gradient = false, .dynamic = false});
   add_epilogues(cases);
   return cases;
 }

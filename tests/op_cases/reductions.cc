@@ -82,17 +82,51 @@ std::vector<OpCase> reduction_cases() {
   all.push_back(
       {.op = "ReduceProd",
        .inputs = {{.shape = {3, 3}, .value = Tensor::of<float>({3, 3}, {2, 0, 3, 0, 0, 5, 1, 2, 3})}, axes({1})}});
+  OpInput factors = {.value = Tensor::full(DType::kFloat, {2, 3, 4}, 1.5)};
+  for (const int64_t zero : {1, 6, 7, 20}) factors.value.set(zero, 0);
+  factors.value.set(2, -0.5);
+  for (const std::vector<int64_t>& several : std::vector<std::vector<int64_t>>{{0, 1}, {1, 2}, {0, 2}, {-1, 0}}) {
+    all.push_back({.op = "ReduceProd", .inputs = {factors, axes(several)}, .attrs = {{"keepdims", 0}}});
+  }
+  OpInput one_zero = {.value = Tensor::full(DType::kFloat, {2, 3, 4}, 1.25)};
+  one_zero.value.set(7, 0);
+  all.push_back({.op = "ReduceProd", .inputs = {one_zero}});
+  all.push_back({.op = "ReduceProd", .inputs = {factors}, .attrs = {{"noop_with_empty_axes", 1}}});
+  for (const int reverse : {0, 1}) {
+    for (const int64_t axis : {0, 1, 2}) {
+      all.push_back({.op = "LinearScan",
+                     .inputs = {factors, {{2, 3, 4}}},
+                     .attrs = {{"axis", axis}, {"reverse", reverse}, {"first", axis == 1 ? 0.0f : 1.0f}},
+                     .domain = "onnx_train"});
+    }
+  }
+  all.push_back(
+      {.op = "LinearScan", .inputs = {{{3, 700}}, {{3, 700}}}, .attrs = {{"axis", 1}}, .domain = "onnx_train"});
+  all.push_back({.op = "LinearScan", .inputs = {{{0, 3}}, {{0, 3}}}, .attrs = {{"axis", 0}}, .domain = "onnx_train"});
+  all.push_back({.op = "DifferentiatedOnce",
+                 .inputs = {{{2, 3}}},
+                 .attrs = {{"reason", "it has none; take another"}},
+                 .domain = "onnx_train",
+                 .gradient = false});
   all.push_back({.op = "ReduceSum",
                  .inputs = {{.shape = {3, 4}, .low = -9, .high = 9, .dtype = DType::kInt32}, axes({1})},
                  .gradient = false});
   all.push_back({.op = "ReduceMax",
                  .inputs = {{.shape = {3, 4}, .low = -9, .high = 9, .dtype = DType::kInt64}, axes({1})},
                  .gradient = false});
-  all.push_back({.op = "CumProd",
-                 .inputs = {{.shape = {3, 4}}, {.shape = {}, .value = Tensor::scalar<int64_t>(1), .constant = true}},
-                 .attrs = {{"exclusive", 1}, {"reverse", 1}},
-                 .gradient = false,
-                 .opset = 26});
+  // Zeros among the factors: none, the first, one between, two, all.
+  const Tensor zeros = Tensor::of<float>({5, 4}, {2, 3, -1, 2, 0, 3, 4, 2, 2, 3, 0, 4, 2, 0, 0, 3, 0, 0, 0, 0});
+  for (int exclusive : {0, 1}) {
+    for (int reverse : {0, 1}) {
+      const OpInput axis = {.shape = {}, .value = Tensor::scalar<int64_t>(1), .constant = true};
+      for (const OpInput& x : {OpInput{.shape = {3, 4, 2}}, OpInput{.value = zeros}}) {
+        all.push_back({.op = "CumProd",
+                       .inputs = {x, axis},
+                       .attrs = {{"exclusive", exclusive}, {"reverse", reverse}},
+                       .opset = 26});
+      }
+    }
+  }
   for (int exclusive : {0, 1}) {
     for (int reverse : {0, 1}) {
       for (int64_t axis : {0, 1, -1}) {

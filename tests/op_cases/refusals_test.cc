@@ -37,22 +37,23 @@ class Probe {
 
   const Kernel* kernel() const { return kernel_; }  // null when there is none
 
-  // Integers that no preparation has seen; empty ones have none to spoil.
+  // Inputs that no preparation has seen: integers, and floats, in which MaxRoiPool has indices. Empty ones have none to
+  // spoil.
   std::vector<size_t> indices() const {
     std::vector<size_t> result;
     for (size_t i = 0; i < inputs_.size(); ++i) {
       const bool is_given = !row_.inputs[i].absent && !row_.inputs[i].constant && inputs_[i].size() > 0;
       const DType dtype = is_given ? inputs_[i].dtype() : DType::kUndefined;
-      if (dtype == DType::kInt64 || dtype == DType::kInt32) result.push_back(i);
+      if (dtype == DType::kInt64 || dtype == DType::kInt32 || dtype == DType::kFloat) result.push_back(i);
     }
     return result;
   }
 
-  // Whether the kernel reports a fault when the last element of input `i` is `value`.
+  // Whether the kernel reports a fault when the elements of input `i` are `value`.
   bool refuses(size_t i, double value) {
     std::vector<Tensor> given = inputs_;
     given[i] = inputs_[i].clone();
-    given[i].set(given[i].size() - 1, value);
+    for (int64_t k = 0; k < given[i].size(); ++k) given[i].set(k, value);
     std::vector<const void*> in;
     std::vector<void*> out;
     for (const Tensor& tensor : given) in.push_back(tensor.data());

@@ -144,11 +144,31 @@ std::vector<OpCase> generators() {
   };
 }
 
+// Of one rank alone; tests/distribution has several.
+std::vector<OpCase> collectives() {
+  return {{.op = "AllGather",
+           .inputs = {{{2, 3}}},
+           .attrs = {{"ranks", 3}},
+           .domain = "onnx_train",
+           .gradient = false,
+           .dynamic = false},
+          {.op = "AllReduce",
+           .inputs = {{{2, 3}}, {{2, 3}}, {.value = Tensor::scalar<int64_t>(1)}},
+           .domain = "onnx_train",
+           .gradient = false},
+          {.op = "Reduce",
+           .inputs = {{{2, 3}}, {{2, 3}}, {.value = Tensor::scalar<int64_t>(1)}},
+           .attrs = {{"root", 0}},
+           .domain = "onnx_train",
+           .gradient = false},
+          {.op = "Broadcast", .inputs = {{{2, 3}}}, .attrs = {{"root", 0}}, .domain = "onnx_train", .gradient = false}};
+}
+
 }  // namespace
 
 std::vector<OpCase> shape_cases() {
   std::vector<OpCase> all;
-  for (auto family : {reshapes, permutations, repetitions, pieces, slices, borders, generators}) {
+  for (auto family : {reshapes, permutations, repetitions, pieces, slices, borders, generators, collectives}) {
     for (OpCase& row : family()) all.push_back(std::move(row));
   }
   return all;

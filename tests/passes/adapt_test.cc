@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "onnx_passes/adapt/adapter_records.h"
+#include "onnx_passes/adapt/file_names.h"
 #include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/initializer.h"
@@ -108,6 +109,67 @@ TEST(Adapt, ATiedWeightStaysWhatItIsForItsOtherReaders) {
   EXPECT_EQ(to_string(model.graph->find("wte.weight/head")->type()), "float[4,2]");
   EXPECT_EQ(to_string(model.graph->outputs()[0]->type()), "float[N,4]");
   EXPECT_THAT(model.metadata(kAdapted), HasSubstr("others read wte.weight, too"));
+}
+
+// A layer of a language model that was exported with a cache.
+TEST(Adapt, ACacheIsEmptyAndNotComputed) {
+  Model model = adaptable(R"((int64[N,T] ids, float[N,2,past,1] "past.0.key") => (float[N,T,2] logits,
+      float[N,2,total,1] "present.0.key")
+    <float[3,2] "wte.weight" = {1,2,3,4,5,6}, int64[4] split = {0,0,2,1}>
+    {
+      logits = Gather("wte.weight", ids)
+      heads = Reshape(logits, split)
+      keys = Transpose<perm = [0,2,1,3]>(heads)
+      "present.0.key" = Concat<axis = 2>("past.0.key", keys)
+    })");
+  EXPECT_TRUE(drop_cache(&model));
+  ASSERT_EQ(model.graph->inputs().size(), 1u);
+  ASSERT_EQ(model.graph->outputs().size(), 1u);
+  EXPECT_EQ(model.graph->outputs()[0]->name(), "logits");
+  EXPECT_THAT(model.metadata(kAdapted), HasSubstr("cache: 1 inputs"));
+  EXPECT_FALSE(drop_cache(&model));
+}
+
+TEST(Adapt, APatternUntiesWhatSeveralNodesRead) {
+  Model model = adaptable(R"((float[N,2] x) => (float[N,2] y)
+    <float[2] "a.scale" = {1,1}, float[2] "b.scale" = {2,2}, float[2] "c.other" = {2,2}>
+    {
+      u = Mul(x, "a.scale")
+      v = Mul(u, "a.scale")
+      w = Mul(v, "b.scale")
+      z = Mul(w, "c.other")
+      y = Add(z, "b.scale")
+    })");
+  untie({"*.scale"}).run(model);
+  EXPECT_TRUE(model.graph->find("a.scale/2"));
+  EXPECT_TRUE(model.graph->find("b.scale/2"));
+  EXPECT_THAT(error_of([&] { untie({"*.other"}).run(model); }), HasSubstr("matches no weight that several nodes read"));
+}
+
+TEST(Adapt, NamesOfFilesGetThePrefixOfAWrappedModule) {
+  const std::set<std::string> known = {"m.a.weight", "m.b.weight"};
+  EXPECT_EQ(common_prefix(known, {"a.weight", "b.weight", "c.weight"}).apply("a.weight"), "m.a.weight");
+  EXPECT_EQ(common_prefix({"a.weight"}, {"m.a.weight"}).apply("m.a.weight"), "a.weight");
+  EXPECT_TRUE(common_prefix(known, {"m.a.weight", "b.weight"}).empty());
+  EXPECT_EQ(renamed("m.a.weight", {"m.*=*"}), "a.weight");
+  EXPECT_EQ(renamed("a.weight", {"m.*=*", "*.weight=x.*.w"}), "x.a.w");
+  EXPECT_THAT(error_of([] { check_renaming("m.=*"); }), HasSubstr("--rename: 'm.=*'"));
+}
+
+// Integers of a file, which no adapter's layer reads as an initializer.
+TEST(Adapt, LoraStandsBesideIntegers) {
+  Model model = adaptable(R"((float[N,2] x) => (float[N,3] y)
+    <int8[2,4] q = {1,2,3,4,5,6,7,8}, float[4] s = {1,1,1,2}, float[4,3] head = {1,1,1,1,1,1,1,1,1,1,1,1}>
+    {
+      w = DequantizeLinear<axis = 1>(q, s)
+      h = MatMul(x, w)
+      y = MatMul(h, head)
+    })");
+  add_adapters(lora_of({"rank=1", "dora=true"}), 0).run(model);
+  EXPECT_EQ(to_string(model.graph->find("w.lora_A.weight")->type()), "float[1,2]");
+  EXPECT_EQ(to_string(model.graph->find("w.lora_B.weight")->type()), "float[4,1]");
+  const Tensor magnitudes = contents_of(*model.graph->find("w.lora_magnitude_vector"));
+  EXPECT_FLOAT_EQ(static_cast<float>(magnitudes.at(3)), std::sqrt(8.0f * 8 + 16 * 16));
 }
 
 TEST(Adapt, AJoinedModelReadsOutputsByName) {

@@ -223,6 +223,26 @@ TEST(Constants, SettingsMasksAndFrequenciesAreNoWeights) {
   EXPECT_THAT(findings.back().advice, HasSubstr("unsure"));
 }
 
+TEST(Constants, ARampThatScalesVectorsOfWordsIsAWeight) {  // RWKV starts from one
+  const Model model = imported(R"(g (int64[N, 3] words) => (float[N, 3, 4] y)
+    <float[5, 4] embeddings = {3,1,2,5, 7,1,4,6, 2,9,1,1, 3,8,1,2, 6,5,1,2}, float[4] mix = {0, 0.25, 0.5, 0.75}> {
+      x = Gather(embeddings, words) y = Mul(x, mix) })");
+  EXPECT_THAT(trained(model), ElementsAre("embeddings", "mix"));
+}
+
+TEST(Constants, OneNumberThatDividesIsAConstantHoweverOftenItIsRepeated) {  // as JAX writes the count of a mean
+  const Model model = imported(R"(g (float[2, 3] x) => (float[2, 2] y)
+    <float[3, 2] w = {1, 2, 3, 4, 5, 7}, float[2, 2] count = {8, 8, 8, 8}, float[2] scale = {2, 3}> {
+      s = MatMul(x, w) m = Div(s, count) y = Div(m, scale) })");
+  EXPECT_THAT(trained(model), ElementsAre("w", "scale"));
+}
+
+TEST(Constants, TheBiasOfOneOutputIsAWeightAlsoAsARow) {  // as scikit-learn's exporter stores it
+  const Model model = imported(R"(g (float[N, 3] x) => (float[N, 1] y)
+    <float[3, 1] w = {1, 2, 4}, float[1, 1] b = {3}> { p = MatMul(x, w) y = Add(p, b) })");
+  EXPECT_THAT(trained(model), ElementsAre("w", "b"));
+}
+
 TEST(Constants, PatternsReachConstantsByNameOrWhereTheyMatchNoWeight) {
   const Model model = imported(R"(g (float[N, 3] x) => (float[N, 2] y)
     <float[3] norm_mean = {4, 7, 6}, float[3] norm_std = {2, 3, 5}, float scale = {2}, float[3, 2] w = {1, 2, 3, 4, 5, 7}> {

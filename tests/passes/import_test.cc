@@ -187,6 +187,12 @@ TEST(Import, RebatchRewritesReshapeTargets) {
   EXPECT_THAT(error_of(parse(text), "0"), HasSubstr("neither a positive number"));
 }
 
+TEST(Import, RebatchLeavesAScalarThatIsExpandedToNoAxes) {  // as PyTorch exports zeros(())
+  const char* text = R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (float[8, 2] x) => (float[8, 2] y) <float zero = {0}, int64[0] none = {}> { s = Expand(zero, none) y = Add(x, s) })";
+  EXPECT_EQ(type_of(import_model(parse(text), {.batch = "dynamic"}), "y"), "float[batch,2]");
+}
+
 TEST(Import, RebatchNamesTheNodeThatCannotFollow) {
   EXPECT_THAT(error_of(parse(R"(<ir_version: 10, opset_import: ["" : 21]>
     g (float[2, 3] x) => (float[2, 3] y) <float[2, 3] mask = {1, 0, 1, 0, 1, 0}> { [n] y = Mul(x, mask) })"),

@@ -121,6 +121,19 @@ TEST(ImportWeights, ABiasBeforeASoftmaxIsAWeight) {
   EXPECT_THAT(trained(model), ElementsAre("w", "b"));
 }
 
+TEST(ImportWeights, TheZerosOfANormWithoutABiasAreNoWeights) {  // as PyTorch exports LayerNorm(bias=False)
+  const std::string nodes = R"(
+      zeros = Constant<value = float[3] {0, 0, 0}>()
+      y = LayerNormalization(x, scale, zeros)
+    })";
+  const Model stored =
+      import_model(parse_graph("g (float[N, 3] x) => (float[N, 3] y) <float[3] scale = {1, 2, 4}> {" + nodes));
+  EXPECT_THAT(trained(stored), ElementsAre("scale"));
+  const Model constant = import_model(
+      parse_graph("g (float[N, 3] x) => (float[N, 3] y) { scale = Constant<value = float[3] {1, 2, 4}>()" + nodes));
+  EXPECT_THAT(trained(constant), UnorderedElementsAre("scale", "zeros"));
+}
+
 TEST(ImportWeights, EqualConstantsStaySeparate) {
   const Model model = import_model(parse_graph(R"(
     g (float[N, 2] x) => (float[N, 2] y) {

@@ -14,7 +14,7 @@ sys.path.insert(0, str(tool.COMMAND.parent / "python"))  # the package onnx_trai
 
 import exports  # noqa: E402  (needs the path)
 import reference  # noqa: E402
-import zoo  # noqa: E402
+import networks  # noqa: E402
 from export import export  # noqa: E402
 
 torch.set_num_threads(1)  # as tool.start has it
@@ -24,11 +24,12 @@ exports.remember()
 def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=8, help="how many times a fit is killed")
     parser.addoption("--random-models", type=int, default=12, help="how many random models are trained")
+    parser.addoption("--random-gradients", type=int, default=2000, help="of how many random models gradients are tested")
 
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory):
-    """exported(name, double, ...) -> (example, path): an example of the zoo and its ONNX file, made once.
+    """exported(name, double, ...) -> (example, path): an example of models/networks.py and its ONNX file, made once.
 
     One precision goes through each of PyTorch's exporters, so that both are met; transformers' GPT-2 fits only one.
     """
@@ -37,7 +38,7 @@ def exported(tmp_path_factory):
     files = {}
 
     def get(name, double=False, train=False, **sizes):
-        example = zoo.EXAMPLES[name](**sizes)
+        example = networks.EXAMPLES[name](**sizes)
         if double:
             example = reference.to_double(example)
         key = name, double, train, *sorted(sizes.items())

@@ -79,14 +79,17 @@ def loss_curve(example, data, batch_size, steps, make_optimizer):
 
 
 def repeated(example, batches, seed=1):
-    """The example's inputs drawn anew as one data set of `batches` batches: floats are normal, integers permuted."""
+    """The example's inputs drawn anew as one data set of `batches` batches: floats are normal, those that
+    the loss takes for probabilities between 0 and 1, integers permuted."""
     rng = np.random.default_rng(seed)
     data = {}
     for name, value in arrays(example).items():
         parts = []
         for _ in range(batches):
             part = value.astype(value.dtype, copy=True)
-            if np.issubdtype(part.dtype, np.floating):
+            if name == "labels" and example.loss == "bce_with_logits":
+                part = rng.random(part.shape).astype(part.dtype)
+            elif np.issubdtype(part.dtype, np.floating):
                 part = rng.standard_normal(part.shape).astype(part.dtype)
             elif name != "attention_mask":
                 part = rng.permuted(part.reshape(-1)).reshape(part.shape)
@@ -109,14 +112,18 @@ class Initializers:
                     sources = ast.literal_eval(entry.value)
                     self.folded[info.name] = sources[0] if len(sources) == 1 else None
         arrays = {t.name: numpy_helper.to_array(t) for t in tensors}
+        for node in graph.node:  # Paddle's exporter keeps weights in them
+            if node.op_type == "Constant" and node.attribute[0].name == "value":
+                arrays[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
         self.values = {name: array for name, array in arrays.items() if np.issubdtype(array.dtype, np.floating)}
 
     def find(self, weight):
-        """Every (name, transposed) whose value is `weight`'s, but for dimensions of 1."""
+        """Every (name, transposed) whose value is `weight`'s, but for dimensions of 1; a kernel with channels last is
+        transposed, too."""
         found = []
         for name, value in self.values.items():
-            for transposed, candidate in (False, value), (True, value.T):
-                if np.array_equal(candidate.squeeze(), weight.squeeze().astype(value.dtype)):
+            for transposed in False, True:
+                if np.array_equal(turned(value, transposed).squeeze(), weight.squeeze().astype(value.dtype)):
                     found.append((name, transposed))
                     break
         return found
@@ -127,9 +134,16 @@ class Initializers:
         for name, transposed in self.find(weight):
             if f"grad/{name}" not in gradients:
                 name, transposed = self.folded[name], False
-            parts[name] = gradients[f"grad/{name}"].T if transposed else gradients[f"grad/{name}"]
+            parts[name] = turned(gradients[f"grad/{name}"], transposed)
         assert parts, f"no initializer holds the weight of shape {weight.shape}"
         return sum(part.reshape(weight.shape) for part in parts.values())
+
+
+def turned(value, transposed):
+    """PyTorch's order of a matrix that is stored transposed, or of a kernel that is stored as HWIO."""
+    if not transposed:
+        return value
+    return value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
 
 
 def distance(actual, expected, floor):

@@ -2,14 +2,18 @@
 statistics, as PyTorch's exporters write them."""
 
 import copy
+import io
 
 import numpy as np
+import onnx
 import pytest
 import tool
 import torch
 from export import export
 from torch import nn
 from torch.nn import functional as F
+
+import onnx_train
 
 
 EXACT = {"eps": 2.0**-17, "momentum": 0.25}  # as float32, too, in which ONNX keeps them
@@ -133,3 +137,31 @@ def test_a_last_batch_of_one_sample_is_refused_before_the_first_step(tmp_path):
     error = tool.run(*fit, "--epochs", 1, "--out", tmp_path / "a", status=1)
     assert "the last of 9 samples is a batch of its own" in error and "more than 1 value per channel" in error
     tool.run(*fit, "--steps", 1, "--out", tmp_path / "b")  # does not reach it
+
+
+def test_an_empty_batch_leaves_the_state_as_it_was():
+    """Its mean and variance are no numbers, and would be those of the network from then on."""
+    net, x, labels = made()
+    file = io.BytesIO()
+    torch.onnx.export(net, (x,), file, dynamo=False, training=torch.onnx.TrainingMode.TRAINING,
+                      do_constant_folding=False, input_names=["x"], dynamic_axes={"x": {0: "N"}})  # fmt: skip
+    training = onnx_train.build(file.getvalue(), "cross_entropy", "adamw")
+    session = onnx_train.Session(training, threads=1)
+    session.step(x.numpy(), labels.numpy())
+    before = {name: np.array(value) for name, value in session.state.items()}
+    with pytest.raises(onnx_train.Error, match="needs more than 1 value per channel"):
+        session.step(x.numpy()[:0], labels.numpy()[:0])
+    for name, value in before.items():
+        np.testing.assert_array_equal(session.state[name], value, err_msg=name)
+
+
+def test_gradients_that_are_no_numbers_are_refused():
+    """The slope of a root at 0 is infinite, its value is not."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+      g (float[N, 2] x) => (float[N, 1] y) <float[2, 1] w = {0, 0}> { h = MatMul(x, w) a = Abs(h) y = Sqrt(a) }""")
+    batch = {"x": np.ones((3, 2), np.float32), "target": np.ones((3, 1), np.float32)}
+    session = onnx_train.Session(onnx_train.build(model, "mse(y, target)", "sgd"), threads=1)
+    with pytest.raises(onnx_train.DataError, match="the norm of the gradients is NaN, though the loss is finite"):
+        session.step(batch)
+    session = onnx_train.Session(onnx_train.build(model, "mse(y, target)", "sgd"), threads=1, allow_non_finite=True)
+    assert session.step(batch).loss == 1

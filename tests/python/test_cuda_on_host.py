@@ -1,4 +1,4 @@
-"""The CUDA backend, executed on the host, against the CPU: gradients of the zoo's networks, and training."""
+"""The CUDA backend, executed on the host, against the CPU: gradients of the networks of models/networks.py, and training."""
 
 import json
 

@@ -7,7 +7,7 @@ import pages
 import pytest
 import tool
 
-COMMANDS = "check build fit sweep eval predict sample export flatten grad verify show bench devices report watch completion".split()
+COMMANDS = "check build fit sweep eval predict sample export flatten grad verify show bench scale devices ops report watch completion".split()
 # Their test is test_package_onnxruntime.py.
 ELSEWHERE = {"docs/from_onnxruntime_training.md"}
 
@@ -53,7 +53,7 @@ def test_a_line_that_is_not_printed_is_found():
 def options():
     """All options of the command's subcommands, and those that the scripts and benchmarks read."""
     text = "".join(tool.run(command, "--help") for command in COMMANDS)
-    for pattern in "scripts/*", "bench/*.py", "models/losses/*.py", "tests/python/**/fuzz*.py":
+    for pattern in "scripts/*", "bench/*.py", "models/losses/*.py", "models/zoo/*.py", "tests/python/**/fuzz*.py":
         text += "".join(path.read_text() for path in tool.ROOT.glob(pattern) if path.is_file())
     return set(re.findall(r"--[a-z][a-z0-9-]+", text))
 
@@ -61,7 +61,7 @@ def options():
 @pytest.mark.parametrize("page", pages.paths())
 def test_options_that_a_page_names_exist(page, options):
     # Options of other programs are in lines that call them.
-    others = r"\b(cmake|pip|nvcc|ctest|git|pkg-config|mkdocs|unit_tests|clang-format)\b"
+    others = r"\b(cmake|pip|nvcc|ctest|git|pkg-config|mkdocs|unit_tests|clang-format|torchrun|mpirun|srun)\b"
     lines = [line for line in pages.text_of(page).splitlines() if not re.search(others, line)]
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", "\n".join(lines)))
     assert named <= options, f"{page} names {sorted(named - options)}"

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import tool
 
 TOOL = Path(__file__).parents[2] / "build" / "tests" / "pass_tool"
 LOW = np.uint64(0xFFFFFFFF)
@@ -32,7 +33,7 @@ def keeps(seed, counter, stream, shape, ratio):
 
 
 def run_tool(*arguments):
-    subprocess.run([TOOL, *map(str, arguments)], check=True, timeout=60)
+    subprocess.run([TOOL, *map(str, arguments)], check=True, timeout=tool.PATIENCE)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import tool
 import torch
 from onnx import TensorProto, helper
 
@@ -19,7 +20,7 @@ F = TensorProto.FLOAT
 
 def run_pass(name, source, target, *arguments):
     """The pass's error message; "" when it succeeds."""
-    result = subprocess.run([TOOL, name, source, target, *arguments], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([TOOL, name, source, target, *arguments], capture_output=True, text=True, timeout=tool.PATIENCE)
     assert result.returncode in (0, 1), result.stderr
     assert result.returncode == 0 or len(result.stderr.splitlines()) == 1, result.stderr
     return result.stderr
@@ -184,9 +185,19 @@ def test_dft(opset, tmp_path):
     assert_same(tmp_path / "before.onnx", tmp_path / "after.onnx", {"x": x}, 1e-5)
 
 
+@pytest.mark.parametrize("factors", [(1, 1, 2, 2), (1, 1, 0.6, 0.6), (1, 1, 2, 0.6)])
+def test_a_resize_of_opset_10_may_compute_its_scales(factors, tmp_path):
+    """As exports of interpolate(size=...) do: each axis rounds as its own scale says."""
+    feeds = {"x": values(2, 6, 4, 4), "s": floats(*factors)}
+    nodes = [node("Sqrt", "s", outputs=("r",)), node("Mul", "r", "r", outputs=("f",)), node("Resize", "x", "f", mode="nearest")]
+    model = model_of(10, nodes, feeds, {})
+    onnx.save(model, tmp_path / "before.onnx")
+    assert run_pass("import", tmp_path / "before.onnx", tmp_path / "after.onnx") == ""
+    assert_same(tmp_path / "before.onnx", tmp_path / "after.onnx", feeds, 1e-6)
+
+
 REFUSED = {
     "spatial": (7, node("BatchNormalization", "x", "s", "b", "m", "v", spatial=0), "spatial"),
-    "resize_of_computed_scales": (10, node("Resize", "x", "x"), "its scales are not constant"),
     "opset_6": (6, node("Relu", "x"), "opset 6"),
     "opset_29": (29, node("Relu", "x"), "opset 29"),
     "attribute": (13, node("Relu", "x", slope=1), "slope"),
@@ -289,9 +300,9 @@ def test_zoo(name, exporter, optimize, tmp_path):
         pytest.skip("the older exporter has no aten::diff, which transformers' GPT-2 needs")
     sys.path.insert(0, str(ROOT / "models"))
     import export as exports
-    import zoo
+    import networks
 
-    example = zoo.EXAMPLES[name]()
+    example = networks.EXAMPLES[name]()
     before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
     exports.export(example.module, example.inputs, before, exporter, optimize)
     assert run_pass("round-trip", before, after) == ""

@@ -5,7 +5,7 @@ import pytest
 import reference
 import tool
 import torch
-import zoo
+import networks
 
 STEPS = 50
 BATCHES = 5
@@ -31,7 +31,7 @@ def fit(path, data, folder, batch_size, optimizer, rate, *options, steps=STEPS, 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", zoo.EXAMPLES)
+@pytest.mark.parametrize("name", networks.EXAMPLES)
 def test_losses_are_those_of_pytorch(exported, tmp_path, name, optimizer, dtype):
     example, path = exported(name, double=dtype == "float64")
     data = reference.repeated(example, BATCHES)

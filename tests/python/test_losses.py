@@ -1,12 +1,17 @@
 """Each loss and its gradient in float64, by `onnx-train grad` on a network that does nothing, against PyTorch."""
 
+import re
+
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import tool
 import torch
 from onnx import TensorProto, helper
 from torch.nn import functional as F
+
+import onnx_train
 
 TOLERANCE = 1e-12
 IGNORED = -100
@@ -135,3 +140,46 @@ def test_a_loss_that_the_exporter_left_in_the_graph(tmp_path, op, reduction, wei
         model, "loss", {name: arrays[name] for name in names},
         lambda x, y, w=None: function(x, y, w, ignore_index=2, reduction=reduction), tmp_path,
     )  # fmt: skip
+
+
+CLASS_LOSSES = ("cross_entropy", "nll", "focal", "multi_margin", "dice")
+
+
+@pytest.mark.parametrize("wrong", [-1, 4, -5, 2**62 + 1, -(2**63)])
+@pytest.mark.parametrize("loss", CLASS_LOSSES)
+def test_a_label_that_is_no_class_is_refused_everywhere(loss, wrong):
+    """A negative one would be an index from the end: to us, and to ONNX Runtime for the flattened step."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+      g (float[N, 3, 2] x) => (float[N, 4, 2] y) <float[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> {
+        y = MatMul(w, x)
+      }""")
+    loss = f"{loss}(y, labels, axis=1)"
+    batch = {"x": values(2, 3, 2).astype(np.float32), "labels": labels(2, 2, classes=4)}
+    wrong_batch = {**batch, "labels": batch["labels"].copy()}
+    wrong_batch["labels"][1, 0] = wrong
+    training = onnx_train.build(model, loss, "sgd")
+    session = onnx_train.Session(training, threads=1)
+    vectors = {"w": np.ones((4, 3))}
+    calls = {
+        "step": session.step,
+        "evaluate": session.evaluate,
+        "value_and_grad": onnx_train.value_and_grad(model, loss, threads=1),
+        "per_sample_grad": onnx_train.per_sample_grad(model, loss, threads=1),
+        "hvp": lambda batch: onnx_train.hvp(model, loss, threads=1)(batch, vectors),
+    }
+    before = session.state["w"].copy()
+    limit = max(min(wrong, 2**39), -(2**39))  # of what a message says
+    for name, call in calls.items():
+        with pytest.raises(onnx_train.DataError, match="is outside the 4 classes 0 to 3; correct the labels") as error:
+            call(wrong_batch)
+        assert re.search(f"label ({limit}|{wrong}) at position [02] ", str(error.value)), name
+    np.testing.assert_array_equal(session.state["w"], before)
+    runtime = onnxruntime.InferenceSession(training.flatten("step").to_bytes(), providers=["CPUExecutionProvider"])
+    feed = {i.name: wrong_batch[i.name] if i.name in batch else np.asarray(session.state[i.name])
+            for i in runtime.get_inputs()}  # fmt: skip
+    with pytest.raises(Exception, match="out of data bounds|gather_elements"):
+        runtime.run(None, feed)
+    feed["labels"] = batch["labels"]
+    assert runtime.run(["loss"], feed)[0] == pytest.approx(float(session.step(batch).loss), rel=1e-5)
+    with pytest.raises(onnx_train.DataError, match="takes 0 to 3, and ignores -100"):
+        onnx_train.fit(onnx_train.Session(training, threads=1), wrong_batch, epochs=1, batch_size=2, progress=False)

@@ -9,7 +9,7 @@ import onnx
 import pytest
 import reference
 import tool
-import zoo
+import networks
 from export import export
 from lowering import EXACT, passes
 from onnx import numpy_helper
@@ -59,7 +59,7 @@ def check_every_pass(path, example, optimizer, tmp_path, chaotic=False):
     assert_same(two, expected, False, "two threads")
 
 
-@pytest.mark.parametrize("name", zoo.EXAMPLES)
+@pytest.mark.parametrize("name", networks.EXAMPLES)
 def test_no_pass_changes_the_training(exported, tmp_path, name):
     example, path = exported(name)
     check_every_pass(path, example, "sgd(momentum=0.9)", tmp_path, chaotic=name == "resnet18")
@@ -73,7 +73,7 @@ def test_no_pass_changes_the_training_of_large_tables(exported, tmp_path):
 
 def test_every_budget_is_met_or_refused(tmp_path):
     """An attention that guards against NaN has two results that are recomputed together, again and again."""
-    example = zoo.gpt2(width=64, heads=4, tokens=64, vocabulary=256, attention="sdpa")
+    example = networks.gpt2(width=64, heads=4, tokens=64, vocabulary=256, attention="sdpa")
     export(example.module, example.inputs, tmp_path / "forward.onnx", optimize=example.optimize)
     model = tmp_path / "train.onnx"
     tool.run("build", tmp_path / "forward.onnx", "-o", model, "--loss", example.loss, "--optimizer", "sgd")

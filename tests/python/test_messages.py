@@ -5,6 +5,8 @@ import onnx
 import pytest
 import tool
 
+import onnx_train
+
 MLP = tool.ROOT / "tests" / "fixtures" / "mlp.onnx"
 
 
@@ -47,3 +49,47 @@ def test_small_budgets_of_memory_have_a_number(tmp_path):
     said = tool.run("fit", tmp_path / "train.onnx", "--data", data, "--batch-size", 32, "--epochs", 1, "--memory", 500,
                     "--out", tmp_path / "run", status=1)  # fmt: skip
     assert "the budget is 500 B" in said and " KB at the least" in said and "0.0 MB" not in said
+
+
+def test_positions_that_the_model_does_not_have_are_found_before_a_run(tmp_path):
+    onnx.save(onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> g (int64[N,T] ids) => (float[N,T,3] y)
+      <float[5,3] tokens = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6}, float[4,3] positions = {1,2,3,4,5,6,7,8,9,1,2,3},
+       int64 zero = {0}, int64 one = {1}>
+      { t = Gather(tokens, ids) s = Shape<start=1>(ids) l = Squeeze(s) r = Range(zero, l, one)
+        p = Gather(positions, r) y = Add(t, p) }"""), tmp_path / "model.onnx")  # fmt: skip
+    tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "train.onnx", "--loss", "cross_entropy(axis=-1)")
+    np.save(tmp_path / "data.npy", np.arange(64, dtype=np.uint16) % 3)
+    fit = ["fit", tmp_path / "train.onnx", "--data", tmp_path / "data.npy", "--epochs", 1, "--batch-size", 2, "--out",
+           tmp_path / "run"]  # fmt: skip
+    said = tool.run(*fit, "--block-size", 6, status=1)
+    assert "index 4 is outside of an axis of size 4" in said and "--block-size" in said
+    assert not (tmp_path / "run").exists()
+    tool.run(*fit, "--block-size", 4)
+
+
+def test_a_loss_model_is_no_term_of_a_sum(tmp_path):
+    said = tool.run("build", MLP, "-o", tmp_path / "train.onnx", "--loss", "0.5*mse + 0.5*loss.onnx", status=1)
+    assert "a file is no term of an expression: a loss model stands alone" in said
+
+
+def test_a_model_over_its_own_file_is_refused(tmp_path):
+    path = tmp_path / "mlp.onnx"
+    path.write_bytes(MLP.read_bytes())
+    said = tool.run("build", path, "-o", path, status=2)
+    assert "is the model that is built from" in said and path.read_bytes() == MLP.read_bytes()
+
+
+def test_a_jacobian_has_no_loss(tmp_path):
+    data = tool.save(tmp_path / "data.npz", {"x": np.ones((2, 4), np.float32)})
+    said = tool.run("grad", MLP, "--inputs", data, "--jacobian", "--loss", "mse", "-o", tmp_path / "g.npz", status=2)
+    assert "are of the outputs, not of a loss: leave out --loss" in said
+
+
+def test_python_names_what_it_cannot_read():
+    with pytest.raises(onnx_train.UsageError, match="a model is a path, the bytes of a file .* not int"):
+        onnx_train.build(3)
+    strings = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> g (float[N,6] x, string[N] s) =>
+      (float[N,3] y, string[N] z) <float[6,3] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9}> {
+        y = MatMul(x, w) z = Identity(s) }""")  # fmt: skip
+    with pytest.raises(onnx_train.UnsupportedError, match="'s' has strings"):
+        onnx_train.Session(strings, threads=1).inputs("predict")

@@ -2,22 +2,15 @@
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import reference
 import tool
-import zoo
+import networks
 
 STEPS = 10
 BATCHES = 3
 RATE = 2**-8
 DROPOUT = {"mlp": 0.3, "cnn": 0.3, "gpt2": 0.1}  # exported in train mode, which keeps it
-
-
-def session(path):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 def build(exported, name, folder, *options, optimizer="adamw", **sizes):
@@ -33,31 +26,7 @@ def flatten(model, entry, folder):
     return path
 
 
-def state_of(training_model):
-    """The state's start: initializers of the inference graph and of the algorithms."""
-    graphs = [training_model.graph, *(info.algorithm for info in training_model.training_info)]
-    return {t.name: onnx.numpy_helper.to_array(t) for graph in graphs for t in graph.initializer}
-
-
-def run_steps(model, entry_path, data, batch_size, steps, rate):
-    """Steps of a flattened entry point on ONNX Runtime: what comes out as next/<state> goes in as <state>."""
-    runtime = session(entry_path)
-    outputs = [o.name for o in runtime.get_outputs()]
-    initial = state_of(onnx.load(model))
-    names = [i.name for i in runtime.get_inputs()]
-    state = {name: initial[name] for name in names if name in initial and f"next/{name}" in outputs}
-    losses = []
-    for step in range(steps):
-        start = step * batch_size % len(data["labels"])
-        feeds = {name: data[name][start : start + batch_size] for name in names if name in data}
-        feeds["learning_rate"] = np.array(rate, np.float32)
-        results = dict(zip(outputs, runtime.run(None, {**feeds, **state})))
-        losses.append(results["loss"])
-        state = {name: results[f"next/{name}"] for name in state}
-    return np.array(losses)
-
-
-@pytest.mark.parametrize("name, dropout", [*((name, False) for name in zoo.EXAMPLES), *((n, True) for n in DROPOUT)])
+@pytest.mark.parametrize("name, dropout", [*((name, False) for name in networks.EXAMPLES), *((n, True) for n in DROPOUT)])
 def test_flattened_step_gives_our_losses_on_onnx_runtime(exported, tmp_path, name, dropout):
     sizes = {"dropout": DROPOUT[name], "train": True} if dropout else {}
     example, model = build(exported, name, tmp_path, **sizes)
@@ -66,12 +35,12 @@ def test_flattened_step_gives_our_losses_on_onnx_runtime(exported, tmp_path, nam
     inputs, out = tool.save(tmp_path / "data.npz", data), tmp_path / "run"
     tool.run("fit", model, "--data", inputs, "--steps", STEPS, "--batch-size", batch_size, "--lr", RATE,
              "--schedule", "constant", "--no-shuffle", "--out", out)  # fmt: skip
-    theirs = run_steps(model, flatten(model, "step", tmp_path), data, batch_size, STEPS, RATE)
+    theirs = tool.run_steps(model, flatten(model, "step", tmp_path), data, batch_size, STEPS, RATE)
     np.testing.assert_allclose(tool.losses(out), theirs, rtol=1e-4)
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
-@pytest.mark.parametrize("name", zoo.EXAMPLES)
+@pytest.mark.parametrize("name", networks.EXAMPLES)
 def test_all_files_pass_the_checker(exported, tmp_path, name, accumulate):
     options = ["--accumulate"] if accumulate else []
     _, model = build(exported, name, tmp_path, *options)
@@ -87,25 +56,25 @@ def test_all_files_pass_the_checker(exported, tmp_path, name, accumulate):
     assert not inference.training_info and not inference.functions
 
 
-@pytest.mark.parametrize("name", zoo.EXAMPLES)
+@pytest.mark.parametrize("name", networks.EXAMPLES)
 def test_a_training_model_is_an_inference_model(exported, tmp_path, name):
     example, model = build(exported, name, tmp_path)
     _, original = exported(name)
     tool.run("export", model, "-o", tmp_path / "inference.onnx")
     feeds = {k: v.numpy() for k, v in example.inputs.items()}
-    [expected] = session(original).run(None, feeds)
+    [expected] = tool.session(original).run(None, feeds)
     for path in model, tmp_path / "inference.onnx":
-        [actual] = session(path).run(None, feeds)
+        [actual] = tool.session(path).run(None, feeds)
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", zoo.EXAMPLES)
+@pytest.mark.parametrize("name", networks.EXAMPLES)
 def test_predict_agrees_with_onnx_runtime(exported, tmp_path, name):
     example, path = exported(name)
     feeds = {k: v.numpy() for k, v in example.inputs.items()}
     inputs = tool.save(tmp_path / "inputs.npz", feeds)
     tool.run("predict", path, "--data", inputs, "-o", tmp_path / "outputs.npz")
-    [expected] = session(path).run(None, feeds)
+    [expected] = tool.session(path).run(None, feeds)
     np.testing.assert_allclose(tool.load(tmp_path / "outputs.npz")["logits"], expected, rtol=1e-4, atol=1e-5)
 
 
@@ -114,8 +83,8 @@ def test_accumulated_gradients_are_those_of_one_batch(exported, tmp_path):
     example, whole = build(exported, "mlp", tmp_path, optimizer="sgd")
     data = reference.arrays(example)
     half = len(data["labels"]) // 2
-    step = session(flatten(whole, "step", tmp_path))
-    weights = state_of(onnx.load(whole))
+    step = tool.session(flatten(whole, "step", tmp_path))
+    weights = tool.state_of(onnx.load(whole))
 
     def feeds(runtime, values):
         return {i.name: values[i.name] for i in runtime.get_inputs() if i.name in values}
@@ -128,8 +97,8 @@ def test_accumulated_gradients_are_those_of_one_batch(exported, tmp_path):
     expected = run(step, {**weights, **data, **rate})
 
     _, cut = build(exported, "mlp", tmp_path, "--accumulate", optimizer="sgd")
-    state = state_of(onnx.load(cut))
-    accumulate, apply = session(flatten(cut, "accumulate", tmp_path)), session(flatten(cut, "apply", tmp_path))
+    state = tool.state_of(onnx.load(cut))
+    accumulate, apply = tool.session(flatten(cut, "accumulate", tmp_path)), tool.session(flatten(cut, "apply", tmp_path))
     for start in (0, half):
         batch = {name: value[start : start + half] for name, value in data.items()}
         results = run(accumulate, {**state, **batch})

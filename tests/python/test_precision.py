@@ -60,7 +60,7 @@ def test_flattened_step_agrees_with_onnx_runtime(exported, tmp_path, name, preci
     size = len(example.labels)
     ours = fit(model, tool.save(tmp_path / "data.npz", data), size, tmp_path / "run")
     step = runtimes.flatten(model, "step", tmp_path)
-    theirs = runtimes.run_steps(model, step, data, size, STEPS, RATE)
+    theirs = tool.run_steps(model, step, data, size, STEPS, RATE)
     np.testing.assert_allclose(ours, theirs, rtol=1e-3)
 
 
@@ -70,7 +70,7 @@ def test_scaled_loss_agrees_with_onnx_runtime(exported, tmp_path):
     size = len(example.labels)
     ours = fit(model, tool.save(tmp_path / "data.npz", data), size, tmp_path / "run")
     step = runtimes.flatten(model, "step", tmp_path)
-    np.testing.assert_allclose(ours, runtimes.run_steps(model, step, data, size, STEPS, RATE), rtol=1e-4)
+    np.testing.assert_allclose(ours, tool.run_steps(model, step, data, size, STEPS, RATE), rtol=1e-4)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -8,10 +8,12 @@ import numpy as np
 import onnx
 import pytest
 import torch
-import zoo
+import networks
 from export import quiet
 from test_import import outputs, run_pass
 from torch import nn
+
+import onnx_train
 
 WIDTH = 16
 
@@ -95,7 +97,7 @@ class Attention(nn.Module):
 MODULES = {
     "gelu": (nn.GELU, {"Gelu": 1}),
     "gelu_tanh": (lambda: nn.GELU("tanh"), {"Gelu": 1}),
-    "gelu_new": (zoo.TanhGelu, {"Gelu": 1}),
+    "gelu_new": (networks.TanhGelu, {"Gelu": 1}),
     "gelu_erf": (HalfOfErf, {"Gelu": 1}),
     "gelu_fast": (Cubed, {"Gelu": 1}),
     "layer_norm": (lambda: nn.LayerNorm(WIDTH), {"LayerNormalization": 1}),
@@ -173,7 +175,7 @@ TRANSFORMERS = {
 @pytest.mark.parametrize("exporter,opset", [("torchscript", 14), ("torchscript", 17), ("dynamo", 18), ("dynamo", 20)])
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformers(tmp_path, name, exporter, opset):
-    example = zoo.EXAMPLES[name]()
+    example = networks.EXAMPLES[name]()
     try:
         counts = recognized(example.module, example.inputs, tmp_path, exporter, opset, tolerance=1e-5)
     except (TypeError, RuntimeError, ValueError) as error:
@@ -184,3 +186,37 @@ def test_transformers(tmp_path, name, exporter, opset):
     assert {op: counts[op] for op in expected} == expected, counts
     for op in ("Erf", "Pow"):
         assert counts[op] == 0, counts
+
+
+@pytest.mark.parametrize("equation, shapes, gone", [
+    ("btd,de->bte", ((2, 3, 4), (4, 5)), True),
+    ("de,btd->bte", ((4, 5), (2, 3, 4)), True),
+    ("btd,ed->ebt", ((2, 3, 4), (5, 4)), True),
+    ("bte,bse->bts", ((2, 3, 5), (2, 4, 5)), True),
+    ("bqhd,bkhd->bhqk", ((2, 3, 2, 5), (2, 4, 2, 5)), True),
+    ("bhqk,bkhd->bqhd", ((2, 2, 3, 4), (2, 4, 2, 5)), True),
+    ("ij,jk", ((3, 4), (4, 5)), True),
+    ("...d,de->...e", ((2, 3, 4), (4, 5)), True),
+    ("...ij,...jk->...ik", ((2, 3, 4), (1, 4, 5)), True),
+    ("ij,ij->ij", ((3, 4), (3, 4)), False),
+    ("ijj,jk->ik", ((3, 4, 4), (4, 5)), False),
+    ("i,j->ij", ((3,), (4,)), False),
+    ("ijk,jk->i", ((2, 3, 4), (3, 4)), False),
+    ("ijm,jk->ik", ((2, 3, 6), (3, 4)), False),
+])  # fmt: skip
+def test_products_that_an_einsum_spells(equation, shapes, gone):
+    """It runs as MatMul, so that it is as fast, and rounded with --precision."""
+    a, b = (np.random.default_rng(i).normal(size=shape).astype(np.float32) for i, shape in enumerate(shapes))
+    expected = torch.einsum(equation, torch.tensor(a), torch.tensor(b)).numpy()
+    node = onnx.helper.make_node("Einsum", ["x", "w"], ["y"], equation=equation)
+    x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in
+            (("x", [f"s{i}" for i in range(a.ndim)] if gone and "..." not in equation else a.shape), ("y", None)))  # fmt: skip
+    graph = onnx.helper.make_graph([node], "g", [x], [y], [onnx.numpy_helper.from_array(b, "w")])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+    training = onnx_train.build(model, "mse(y, target)", "sgd", precision="gemm-bf16")
+    assert ("Einsum" not in {n.op_type for n in onnx.load_from_string(training.to_bytes()).graph.node}) == gone
+    assert (training.metadata["onnx_train.rounded"] == "1") == gone
+    training = onnx_train.build(model, "mse(y, target)", "sgd", dtype="float64")
+    session = onnx_train.Session(training, threads=1)
+    np.testing.assert_allclose(session.predict(a.astype(np.float64)).y, expected, rtol=1e-5, atol=1e-5)
+    assert onnx_train.verify(model, "mse(y, target)", {"x": a, "target": np.zeros_like(expected)}, threads=1)

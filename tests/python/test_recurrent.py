@@ -8,7 +8,7 @@ import test_gradients
 import test_other_runtimes as runtimes
 import tool
 import torch
-import zoo
+import networks
 from export import export
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
@@ -52,7 +52,7 @@ class PackedTagger(Tagger):
 def make(module, inputs, steps=4, seed=0):
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 3, (3, steps), generator=generator)
-    return zoo.finish(module, inputs, labels, seed, optimize=False)
+    return networks.finish(module, inputs, labels, seed, optimize=False)
 
 
 def check(example, exporter, dtype, folder):
@@ -92,7 +92,7 @@ def test_steps_in_bfloat16_are_those_of_onnx_runtime(cell, bidirectional, tmp_pa
     data = reference.repeated(example, 1)
     tool.run("fit", model, "--data", tool.save(tmp_path / "data.npz", data), "--steps", 8, "--batch-size", 3, "--lr", 0.1,
              "--schedule", "constant", "--no-shuffle", "--out", tmp_path / "run")  # fmt: skip
-    theirs = runtimes.run_steps(model, step, data, 3, 8, 0.1)
+    theirs = tool.run_steps(model, step, data, 3, 8, 0.1)
     np.testing.assert_allclose(tool.losses(tmp_path / "run"), theirs, rtol=1e-3)
 
 

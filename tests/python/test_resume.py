@@ -59,7 +59,7 @@ def interrupted(training, out, steps, after, *options):
             process.send_signal(signal.SIGINT)
             break
         time.sleep(0.001)
-    process.communicate(timeout=60)
+    process.communicate(timeout=tool.PATIENCE)
     if process.returncode == 0:
         pytest.skip("the run ended before it was interrupted")
     return process
@@ -135,3 +135,12 @@ def test_data_are_checked_once(tmp_path):
     said["derived"]["checked data"] = re.findall(r"\((\w+)\)", said["derived"]["run"]["data"])  # "64 samples (4ea4...)"
     (tmp_path / "bad/options.json").write_text(json.dumps(said))
     fit(bad, 2, "--resume")
+
+
+def test_a_run_that_is_resumed_keeps_its_threads(training, tmp_path):
+    threads = lambda: json.loads((tmp_path / "run" / "options.json").read_text())["derived"]["threads"]
+    tool.run(*fit(training, tmp_path / "run", 3, "--threads", 2))
+    tool.run(*fit(training, tmp_path / "run", 5, "--resume"))
+    assert threads() == 2
+    tool.run(*fit(training, tmp_path / "run", 7, "--resume", "--threads", 1))
+    assert threads() == 1

@@ -182,3 +182,13 @@ def test_operators_that_onnx_has_in_float32_alone_are_verified_in_float64(activa
 def test_a_tolerance_that_differences_cannot_tell_is_refused(tmp_path):
     said = tool.run("verify", tmp_path / "train.onnx", "--tolerance", "1e-20", status=2)
     assert "1e-20 is out of range; take a number, 1e-09 or more" in said
+
+
+def test_zeros_without_a_value_are_float64_too(tmp_path):
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> g (float[N,3] x) => (float[N,3] y)
+      <float[3,3] w = {1,2,3,-4,5,-6,7,8,-9}>
+      { s = Shape(x) z = ConstantOfShape(s) h = Add(x, z) y = Gemm(h, w) }""")  # fmt: skip
+    onnx.save(model, tmp_path / "zeros.onnx")
+    data = tool.save(tmp_path / "in.npz", {"x": np.ones((2, 3), np.float32), "labels": np.ones((2, 3), np.float32)})
+    tool.run("grad", tmp_path / "zeros.onnx", "--inputs", data, "--loss", "mse", "--dtype", "float64", "-o", tmp_path / "g.npz")
+    assert tool.load(tmp_path / "g.npz")["grad/w"].dtype == np.float64

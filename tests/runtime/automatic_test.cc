@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <random>
 
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
@@ -124,25 +125,75 @@ TEST(BatchSearch, FindsTheLargestBatchWithinOnePartIn64) {
   }
 }
 
-std::vector<RatePoint> losses_by_rate(const std::function<double(double)>& loss) {
-  std::vector<RatePoint> points;
-  for (int i = 0; i < 90; ++i) {
-    const double rate = 1e-6 * std::pow(10, i / 15.0);
-    points.push_back({rate, loss(rate), loss(rate)});
+// A test of 100 steps from a thousandth to a thousand times 1e-3, and what it finds.
+FoundRate rate_of(const std::function<double(double)>& loss) {
+  RangeTest test;
+  for (int i = 0; i < 100; ++i) {
+    const double rate = 1e-6 * std::pow(10, i / 16.5);
+    test.add(rate, loss(rate));
   }
-  return points;
+  return test.choose(1e-3);
 }
 
-TEST(RateSearch, TakesTheSteepestDescentAtMostATenthOfTheDivergence) {
+// Of the losses of batches, with a deviation of 1.
+std::function<double()> noise(uint32_t seed) {
+  return
+      [random = std::mt19937(seed), normal = std::normal_distribution<double>()]() mutable { return normal(random); };
+}
+
+TEST(RateSearch, TakesTheRateWhereTheLossHasFallenByHalf) {
   const auto falls_at = [](double where) {
-    return losses_by_rate([=](double rate) { return 2 - std::tanh(2 * std::log10(rate / where)); });
+    return rate_of([=](double rate) { return 2 - std::tanh(2 * std::log10(rate / where)); });
   };
-  EXPECT_NEAR(std::log10(choose_rate(falls_at(1e-3), 0).rate), -3, 0.1);
-  EXPECT_NEAR(std::log10(choose_rate(falls_at(1e-3), 1).rate), -3, 0.1);
-  const FoundRate bounded = choose_rate(falls_at(1e-2), 1e-2);
-  EXPECT_DOUBLE_EQ(bounded.rate, 1e-3);
-  EXPECT_THAT(bounded.rule, HasSubstr("a tenth"));
-  EXPECT_THAT(choose_rate(losses_by_rate([](double) { return 1.0; }), 0).rule, HasSubstr("no rate lowers"));
+  for (const double where : {1e-4, 1e-3, 1e-2}) {  // the smoothed loss comes later
+    EXPECT_NEAR(std::log10(falls_at(where).rate), std::log10(where) + 0.4, 0.2) << where;
+    EXPECT_THAT(falls_at(where).rule, HasSubstr("fallen by half"));
+  }
+}
+
+TEST(RateSearch, TakesAtMostATenthOfTheRateAtWhichTheLossRises) {
+  const FoundRate found =
+      rate_of([](double rate) { return rate > 0.02 ? 9 : 2 - std::tanh(2 * std::log10(rate / 1e-2)); });
+  EXPECT_NEAR(found.diverged, 0.02, 0.005);
+  EXPECT_DOUBLE_EQ(found.rate, found.diverged / 10);
+  EXPECT_THAT(found.rule, HasSubstr("a tenth"));
+}
+
+// As networks with batch norm do: each spike decays, and the decay is no fall.
+TEST(RateSearch, ARecoveryFromASpikeIsNoFall) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    const FoundRate found = rate_of([next = noise(seed), spikes = 0](double rate) mutable {
+      const bool spike = (rate > 0.03 && spikes == 0) || (rate > 0.33 && spikes == 1);
+      spikes += spike;
+      return spike ? 13 : (rate > 0.03 ? 1.7 : 1.25 - 0.1 * std::min(1.0, rate / 0.01)) + 0.1 * next();
+    });
+    EXPECT_LE(found.diverged, 0.04) << seed;
+    EXPECT_LE(found.rate, found.diverged / 10) << seed;
+  }
+}
+
+TEST(RateSearch, NoiseAloneFindsTheRateOfTheOptimizer) {
+  for (uint32_t seed = 0; seed < 50; ++seed) {
+    const FoundRate found = rate_of([next = noise(seed)](double) mutable { return 1.4 + 0.05 * next(); });
+    EXPECT_EQ(found.rate, 1e-3) << seed;
+    EXPECT_THAT(found.rule, HasSubstr("no rate lowers the loss clearly"));
+  }
+  EXPECT_EQ(rate_of([](double) { return 1.0; }).rate, 1e-3);
+  // Its rate may be too large, too.
+  const FoundRate rises =
+      rate_of([next = noise(1)](double rate) mutable { return (rate > 2e-3 ? 900 * rate : 1.4) + 0.05 * next(); });
+  EXPECT_LT(rises.rate, 4e-4);
+  EXPECT_DOUBLE_EQ(rises.rate, rises.diverged / 10);
+}
+
+TEST(RateSearch, AFallIsToldFromTheNoiseOfSmallBatches) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    const FoundRate found = rate_of([next = noise(seed)](double rate) mutable {
+      return 5 - 1.5 * std::tanh(2 * std::log10(rate / 3e-3)) + next();
+    });
+    EXPECT_NEAR(std::log10(found.rate), -2.1, 0.5) << seed;
+    EXPECT_THAT(found.rule, HasSubstr("fallen by half"));
+  }
 }
 
 TEST(RateSearch, LeavesTheStateAsItWasAndFindsARateThatTrains) {

@@ -11,6 +11,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/loss.h"
 #include "onnx_passes/training/training_mode.h"
+#include "runtime/data/texts/label_shift.h"
 #include "tests/support/golden.h"
 
 namespace onnx_train {
@@ -41,15 +42,15 @@ std::vector<std::string> ranges_of(const std::string& body, const std::string& i
 
 TEST(IndexRanges, AreThoseOfTheRowsThatAreGathered) {
   using testing::ElementsAre;
-  EXPECT_THAT(ranges_of("g = Gather(table, ids) y = ReduceSum<keepdims = 0>(g)"), ElementsAre("-10..9"));
+  EXPECT_THAT(ranges_of("g = Gather(table, ids) y = ReduceSum<keepdims = 0>(g)"), ElementsAre("0..9"));
   EXPECT_THAT(ranges_of("g = Gather<axis = 1>(table, ids) y = ReduceSum<keepdims = 0>(g)"), ElementsAre("-3..2"));
   EXPECT_THAT(ranges_of("g = GatherElements<axis = -1>(x, ids) y = ReduceSum<keepdims = 0>(g)"), ElementsAre("-4..3"));
   EXPECT_THAT(ranges_of("c = Cast<to = 6>(ids) t = Transpose(c) f = Flatten(t) g = Gather(table, f) "
                         "y = ReduceSum<keepdims = 0>(g)"),
-              ElementsAre("-10..9"));
+              ElementsAre("0..9"));
   EXPECT_THAT(ranges_of("g = Gather(table, ids) h = Gather<axis = 1>(table, ids) a = ReduceSum<keepdims = 0>(g) "
                         "b = ReduceSum<keepdims = 0>(h) y = Add(a, b)"),
-              testing::UnorderedElementsAre("-10..9", "-3..2"));
+              testing::UnorderedElementsAre("0..9", "-3..2"));
 }
 
 TEST(IndexRanges, ThereIsNoneWhereValuesChangeOrOnlySomeAreRead) {
@@ -104,6 +105,50 @@ TEST(IndexRanges, OfAnOpenSizeAreThoseOfTheData) {
               testing::AllOf(HasSubstr("'labels' holds 5 in sample 2"), HasSubstr("takes 0 to 4, and ignores -100")));
 }
 
+// What is said of targets of a loss of the logits [N, 5], before a training.
+std::string refusal(const std::string& expression, const Tensor& labels) {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    net (float[N,5] x) => (float[N,5] logits) { logits = Exp(x) })");
+  infer_types(model.graph.get());
+  BuildOptions options;
+  options.loss = expression;
+  training_mode(options).run(model);
+  loss(options).run(model);
+  const Dataset data({{"x", Tensor(DType::kFloat, {labels.shape()[0], 5})}, {"labels", labels}},
+                     entry_inputs(model, "evaluate"));
+  return DataCheck(&data, model, "evaluate").refusal("--nevertheless");
+}
+
+TEST(DataCheck, TargetsOfLossesOverProbabilitiesAreFromZeroToOne) {
+  Tensor labels(DType::kUint8, {3, 5});
+  labels.set(4, 1);
+  for (const char* loss : {"bce_with_logits", "sigmoid_focal", "cross_entropy(probabilities=true)"}) {
+    EXPECT_EQ(refusal(loss, labels), "") << loss;
+    Tensor black_and_white(DType::kUint8, {3, 5});
+    black_and_white.set(7, 255);
+    EXPECT_THAT(refusal(loss, black_and_white),
+                testing::AllOf(HasSubstr("'labels' holds 255 in sample 1"), HasSubstr("takes 0 to 1"),
+                               HasSubstr("it holds 0 and 255 alone: make them 0 and 1"), HasSubstr("--nevertheless")));
+  }
+  Tensor soft(DType::kFloat, {1, 5});
+  soft.set(2, 1.0005);  // as a softmax in 16 bits may give
+  EXPECT_EQ(refusal("bce_with_logits", soft), "");
+  soft.set(2, -0.5);
+  EXPECT_THAT(refusal("bce_with_logits", soft), HasSubstr("mse takes any numbers"));
+  EXPECT_EQ(refusal("mse", soft), "");
+}
+
+TEST(DataCheck, LabelsThatBeginAtOneAreTold) {
+  Tensor labels(DType::kInt64, {5});
+  for (int i = 0; i < 5; ++i) labels.set(i, i + 1);
+  EXPECT_THAT(refusal("cross_entropy", labels),
+              testing::AllOf(HasSubstr("'labels' holds 5 in sample 4"), HasSubstr("begin at 1, classes at 0"),
+                             testing::Not(HasSubstr("--nevertheless"))));
+  labels.set(0, 0);
+  labels.set(4, 255);
+  EXPECT_THAT(refusal("cross_entropy", labels), HasSubstr("build with ignore_index=255"));
+}
+
 Model two_inputs(const std::string& x, const std::string& ids) {
   Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21]> net (" + x + " x, " + ids +
                           " ids) => (float y) <float[10,3] table = " + zeros(30) +
@@ -126,11 +171,50 @@ TEST(DataCheck, NamesArraySampleElementAndReader) {
   Tensor wrong = ids.clone();
   wrong.set(7, 10);
   EXPECT_THAT(first_fault(x, wrong), testing::AllOf(HasSubstr("'ids' holds 10 in sample 2 (element [2, 1]); node "),
-                                                    HasSubstr("takes -10 to 9")));
-  wrong.set(7, -10);
-  EXPECT_EQ(first_fault(x, wrong), "");
-  wrong.set(7, -11);
-  EXPECT_THAT(first_fault(x, wrong), HasSubstr("'ids' holds -11 in sample 2"));
+                                                    HasSubstr("takes 0 to 9")));
+  wrong.set(7, -1);  // a row of weights is no place from the end
+  EXPECT_THAT(first_fault(x, wrong), HasSubstr("'ids' holds -1 in sample 2"));
+  wrong.set(7, 3080360);
+  EXPECT_THAT(first_fault(x, wrong), HasSubstr("'ids' holds 3080360 in sample 2"));
+}
+
+// A language model of 5 tokens whose logits are rows of a table.
+Model next_tokens() {
+  Model model = from_text(
+      "<ir_version: 10, opset_import: [\"\" : 21]> net (int64[N,T] ids) => (float[N,T,5] logits) "
+      "<float[5,5] table = " +
+      zeros(25) + "> { logits = Gather(table, ids) }");
+  infer_types(model.graph.get());
+  BuildOptions options;
+  options.loss = "cross_entropy";
+  training_mode(options).run(model);
+  loss(options).run(model);
+  return model;
+}
+
+std::string fault_of_labels(const std::vector<int64_t>& ids, const std::vector<int64_t>& labels) {
+  const Model model = next_tokens();
+  const auto rows = [](const std::vector<int64_t>& all) { return Tensor::ints(all).reshaped({2, 3}); };
+  const Dataset data({{"ids", rows(ids)}, {"labels", rows(labels)}}, entry_inputs(model, "evaluate"));
+  return DataCheck(&data, model, "evaluate").first_fault();
+}
+
+// Models of transformers shift labels inside; this one would learn to repeat its input.
+TEST(DataCheck, LabelsThatAreACopyOfTheTokensAreAFault) {
+  const std::vector<int64_t> ids = {1, 2, 3, 0, 4, 2};
+  EXPECT_THAT(fault_of_labels(ids, ids),
+              testing::AllOf(HasSubstr("'labels' equals 'ids'"), HasSubstr("--shift-labels")));
+  EXPECT_THAT(fault_of_labels(ids, {-100, 2, 3, 0, 4, -100}), HasSubstr("'labels' equals 'ids'"));
+  EXPECT_EQ(fault_of_labels(ids, {2, 3, -100, 4, 2, -100}), "");
+  EXPECT_EQ(fault_of_labels(ids, {-100, -100, -100, -100, -100, -100}), "");
+  EXPECT_EQ(fault_of_labels({1, 1, 1, 2, 2, 2}, {1, 1, 1, 2, 2, 2}), "");  // the next token is the same
+}
+
+TEST(DataCheck, LabelsAreShiftedWithinTheirSample) {
+  DataArrays arrays;
+  arrays.tensors["labels"] = Tensor::of<int32_t>({2, 3}, {1, 2, 3, 0, 4, 2});
+  shift_labels(&arrays, entry_inputs(next_tokens(), "evaluate"), -100);
+  EXPECT_EQ(arrays.tensors.at("labels").to_ints(), (std::vector<int64_t>{2, 3, -100, 4, 2, -100}));
 }
 
 TEST(DataCheck, FindsFaultsInEveryType) {

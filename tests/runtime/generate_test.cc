@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "onnx_passes/import/import.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/model.h"
 #include "tests/support/error_of.h"
 
@@ -79,6 +80,41 @@ TEST(Generate, ReadsTheLastTokensOfAContext) {
   Session session = summing("batch, length");
   const GenerationOptions two{.tokens = 3, .context = 2, .sampling = {.temperature = 0}};
   EXPECT_THAT(generate(&session, {{6, 1, 2}}, two), ElementsAre(ElementsAre(3, 5, 1)));
+}
+
+// The same with a table of five positions, whose rows are zeros.
+Session summing_at_positions() {
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]> sums (int64[batch, length] tokens)
+    => (float[batch, length, 7] logits)
+    <int64 zero = {0}, int64 one = {1}, int64 seven = {7}, float[2] values = {0, 10},
+     float[5,7] places = {0,0,0,0,0,0,0, 0,0,0,0,0,0,0, 0,0,0,0,0,0,0, 0,0,0,0,0,0,0, 0,0,0,0,0,0,0}> {
+      sums = CumSum(tokens, one)
+      rest = Mod(sums, seven)
+      hot = OneHot(rest, seven, values)
+      sizes = Shape(tokens)
+      count = Gather(sizes, one)
+      numbers = Range(zero, count, one)
+      at = Gather(places, numbers)
+      logits = Add(hot, at)
+    })");
+  infer_types(model.graph.get());
+  return Session(std::move(model));
+}
+
+TEST(Generate, ReadsNoMoreTokensThanThereArePositions) {
+  Session session = summing_at_positions(), plain = summing("batch, length");
+  GenerationOptions options{.tokens = 9, .sampling = {.temperature = 0}};
+  const auto written = generate(&session, {{6, 1, 2}}, options);
+  options.context = 5;
+  EXPECT_EQ(written, generate(&plain, {{6, 1, 2}}, options));
+  options.context = 6;
+  EXPECT_THAT(error_of([&] { generate(&session, {{1}}, options); }), HasSubstr("'places' has 5 positions"));
+}
+
+TEST(Generate, APromptHoldsTokensOfTheModel) {
+  Session session = summing("batch, length");
+  EXPECT_THAT(error_of([&] { generate(&session, {{1, -2}}, {}); }), HasSubstr("the token -2; the model has 0 to 6"));
+  EXPECT_THAT(error_of([&] { generate(&session, {{7}}, {}); }), HasSubstr("the token 7"));
 }
 
 TEST(Generate, EndsWithATokenOrByTheCaller) {

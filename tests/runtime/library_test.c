@@ -25,6 +25,7 @@ static void test_models(const char* path, onnx_train_model** training) {
   size_t size = 0;
   const onnx_train_option options[] = {{"loss", "cross_entropy"}, {"optimizer", "sgd(momentum=0.9)"}};
   const onnx_train_option unknown[] = {{"los", "mse"}}, wrong[] = {{"clip", "-1"}}, bad[] = {{"loss", "mse("}};
+  const onnx_train_option nameless[] = {{NULL, NULL}}, valueless[] = {{"loss", NULL}};
 
   EXPECT(strcmp(onnx_train_version(), ONNX_TRAIN_VERSION) == 0);
   EXPECT(strcmp(onnx_train_last_error(), "") == 0);
@@ -44,6 +45,9 @@ static void test_models(const char* path, onnx_train_model** training) {
   EXPECT(onnx_train_model_build(copy, wrong, 1, training) == ONNX_TRAIN_USAGE && says("out of range"));
   EXPECT(onnx_train_model_build(copy, bad, 1, training) == ONNX_TRAIN_USAGE && says("column"));
   EXPECT(onnx_train_model_build(copy, NULL, 1, training) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_model_build(copy, nameless, 1, training) == ONNX_TRAIN_USAGE &&
+         says("the name of an option is null"));
+  EXPECT(onnx_train_model_build(copy, valueless, 1, training) == ONNX_TRAIN_USAGE && says("loss is null"));
   EXPECT(onnx_train_model_build(copy, options, 2, training) == ONNX_TRAIN_OK);
   EXPECT(onnx_train_model_build_for_data(copy, NULL, &ones, 1, NULL, 0, &flat, NULL) == ONNX_TRAIN_DATA &&
          says("no loss is found"));
@@ -94,6 +98,9 @@ static void test_reports(const char* path) {
   EXPECT(onnx_train_report_obstacles(report, &found) == 1 && strstr(found[0].what, "column") != NULL);
   onnx_train_report_free(report);
   onnx_train_report_free(NULL);
+  EXPECT(strcmp(onnx_train_report_text(NULL), "") == 0 && strcmp(onnx_train_report_loss(NULL), "") == 0);
+  EXPECT(strcmp(onnx_train_report_failure(NULL), "") == 0);
+  EXPECT(onnx_train_report_obstacles(NULL, &found) == 0 && onnx_train_report_findings(NULL, &found) == 0);
 
   EXPECT(onnx_train_model_differentiate(model, loss, 1, &forward, &backward) == ONNX_TRAIN_USAGE && says("loss"));
   EXPECT(onnx_train_model_differentiate(model, NULL, 0, &forward, NULL) == ONNX_TRAIN_USAGE);
@@ -105,6 +112,7 @@ static void test_reports(const char* path) {
   EXPECT(onnx_train_learning_rate(schedule, 4, 0, &rate) == ONNX_TRAIN_OK && rate == 0.25);
   EXPECT(onnx_train_learning_rate(schedule, 4, 3, &rate) == ONNX_TRAIN_OK && rate == 0.25);
   EXPECT(onnx_train_learning_rate(step, 1, 0, &rate) == ONNX_TRAIN_USAGE && says("step-every"));
+  EXPECT(onnx_train_learning_rate(schedule, 4, -1, &rate) == ONNX_TRAIN_USAGE && says("counted from 0"));
 }
 
 /* What a program learns of an entry point, and of a state's memory. */
@@ -228,6 +236,10 @@ static void test_sessions(const onnx_train_model* training, const char* device_n
   const int64_t labels[] = {0, 1}, out_of_range[] = {0, 99};
   const char* const* names = NULL;
   size_t count = 0, bytes = sizeof(float), i;
+  const int64_t one = 1, huge[] = {INT64_C(1) << 60, 4};
+  float number = 0;
+  const onnx_train_tensor long_rank = {"x", ONNX_TRAIN_FLOAT, 1000000, &one, &number, ONNX_TRAIN_HOST_MEMORY};
+  const onnx_train_tensor long_axis = {"x", ONNX_TRAIN_FLOAT, 2, huge, &number, ONNX_TRAIN_HOST_MEMORY};
   onnx_train_tensor state;
   float *before, *after;
 
@@ -259,6 +271,10 @@ static void test_sessions(const onnx_train_model* training, const char* device_n
   EXPECT(onnx_train_session_get(other, names[0], after, bytes) == ONNX_TRAIN_OK && after[0] == 42);
   EXPECT(onnx_train_session_run(other, "stp", NULL, 0, NULL, NULL) == ONNX_TRAIN_USAGE);
   EXPECT(onnx_train_session_run(other, "step", NULL, 0, NULL, NULL) == ONNX_TRAIN_DATA);
+  EXPECT(onnx_train_session_run(other, "step", &long_rank, 1, NULL, NULL) == ONNX_TRAIN_DATA &&
+         says("has rank 1000000"));
+  EXPECT(onnx_train_session_run(other, "step", &long_axis, 1, NULL, NULL) == ONNX_TRAIN_DATA &&
+         says("no memory holds"));
   EXPECT(onnx_train_session_initialize(other, 1) != ONNX_TRAIN_INTERNAL);
 
   EXPECT(onnx_train_session_model(other, &snapshot) == ONNX_TRAIN_OK);

@@ -43,6 +43,11 @@ void test_models(const Model& forward) {
   EXPECT(throws(ONNX_TRAIN_DATA, "no weight 'fc9'", [&] { forward.with_weights({{"fc9", {3}, bias}}); }));
   forward.with_weights({{"fc9", {3}, bias}}, false);
 
+  const std::vector<float> short_data(3);
+  EXPECT(throws(ONNX_TRAIN_DATA, "'x' has the shape [5, 4] and 3 elements", [&] { Input("x", {5, 4}, short_data); }));
+  EXPECT(throws(ONNX_TRAIN_DATA, "3 elements", [&] { Input("x", {int64_t{1} << 62, 4}, short_data); }));
+  EXPECT(throws(ONNX_TRAIN_UNSUPPORTED, "loss", [&] { forward.derivative("gradient", forward); }));  // no scalar
+
   EXPECT(learning_rate(3, {{"lr", "0.5"}, {"schedule", "constant"}}) == 0.5);
   EXPECT(throws(ONNX_TRAIN_USAGE, "step-every", [] { learning_rate(0, {{"schedule", "step"}}); }));
 }

@@ -13,6 +13,7 @@ fail() {
 }
 
 cmake --install "$build" --prefix "$work/usr" > install.log || fail "install: $(tail -3 install.log)"
+grep -q 'B .-.-epochs' usr/share/man/man1/onnx-train-fit.1 || fail "cmake --install has written no man page of fit"
 library=$(echo usr/lib*/libonnx_train.so)
 [ -e "$library" ] || library=$(echo usr/lib*/*/libonnx_train.so)
 

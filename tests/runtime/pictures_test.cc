@@ -15,6 +15,7 @@
 #include "onnx_passes/table_metadata.h"
 #include "runtime/data/gather_ahead.h"
 #include "runtime/data/images/augment.h"
+#include "runtime/data/images/picture_table.h"
 #include "runtime/data/images/rows.h"
 #include "runtime/data/source.h"
 #include "runtime/training/loss_guess.h"
@@ -81,13 +82,19 @@ std::string classes_folder(const std::string& name) {
   return root;
 }
 
+std::shared_ptr<const PictureFiles> table_of(const std::string& path, const std::vector<InputSpec>& inputs,
+                                             const DataOptions& options = {}) {
+  const auto target = std::find_if(inputs.begin(), inputs.end(), [](const InputSpec& spec) { return spec.from_loss; });
+  return read_picture_table(read_csv(path), target == inputs.end() ? nullptr : &*target, options, {}).files;
+}
+
 Dataset dataset(const std::string& path, const std::vector<InputSpec>& inputs,
                 const std::string& preprocess = "scale(1)", const std::string& augment = "", DataNotes* notes = nullptr,
                 const std::vector<std::string>& classes = {}) {
   DataNotes unused;
   const bool for_training = true;
   DataArrays data;
-  data.pictures = path.ends_with(".csv") ? read_picture_table(path) : find_pictures(path, for_training);
+  data.pictures = path.ends_with(".csv") ? table_of(path, inputs) : find_pictures(path, for_training);
   Model model;
   if (!classes.empty()) model.set_metadata(kClasses, classes_to_json(classes));
   return make_dataset(data, inputs, preprocess.empty() ? Preprocess() : Preprocess::of_steps(preprocess, inputs), model,
@@ -275,7 +282,7 @@ TEST(Pictures, ATableNamesThem) {
   std::ofstream(root + "n.csv") << "file,label\nant/a.png,2\ndog/a.png,0\n";
   EXPECT_EQ(row(dataset(root + "n.csv", {kPictures, kLabels}), 0, "labels")[0], 2);
   std::ofstream(root + "x.csv") << "x0,x1,labels\n1,2,0\n";
-  EXPECT_EQ(read_picture_table(root + "x.csv"), nullptr);
+  EXPECT_FALSE(is_picture_table(read_csv(root + "x.csv")));
   // Evaluation by the classes of the training, whichever of them are there.
   EXPECT_EQ(row(dataset(root + "t.csv", {kPictures, kLabels}, "scale(1)", "", nullptr, {"other", "small", "big, wild"}),
                 0, "labels")[0],
@@ -286,6 +293,36 @@ TEST(Pictures, ATableNamesThem) {
               HasSubstr("the class 'big, wild' is none that the model was trained with: small"));
 }
 
+TEST(Pictures, ATableMayGiveSeveralClassesOrNumbers) {
+  const std::string root = classes_folder("several");
+  const std::vector<InputSpec> inputs = {kPictures, kProbabilities};
+  const auto targets = [&](const std::string& csv, const DataOptions& options = {}) {
+    std::ofstream(root + "t.csv") << csv;
+    return table_of(root + "t.csv", inputs, options);
+  };
+  using Rows = std::vector<std::vector<float>>;
+  DataOptions separated;
+  separated.label_separator = ";";
+  const auto names = targets("path,labels\ndog/a.png,wild; big\nant/a.png,\ncat/b.png,big;tame;big\n", separated);
+  EXPECT_THAT(names->classes, ElementsAre("big", "tame", "wild"));
+  EXPECT_EQ(names->targets, (Rows{{1, 0, 1}, {0, 0, 0}, {1, 1, 0}}));
+  EXPECT_EQ(targets_by(*names, {"wild", "none", "tame", "big"}), (Rows{{1, 0, 0, 1}, {0, 0, 0, 0}, {0, 0, 1, 1}}));
+
+  const auto flags = targets("wild,path,big\n1,dog/a.png,0\ntrue,ant/a.png,1\n");
+  EXPECT_THAT(flags->classes, ElementsAre("wild", "big"));
+  EXPECT_EQ(flags->targets, (Rows{{1, 0}, {1, 1}}));
+
+  DataOptions columns;
+  columns.columns = {"labels=y", "x"};
+  const auto numbers = targets("path,x,y,class\ndog/a.png,1.5,2,a\nant/a.png,-3,4,b\n", columns);
+  EXPECT_TRUE(numbers->classes.empty() && numbers->labels.empty());
+  EXPECT_EQ(numbers->targets, (Rows{{2, 1.5}, {4, -3}}));
+  EXPECT_THAT(error_of([&] { targets("path,x,y\ndog/a.png,1,2\nant/a.png,1,big\n", columns); }),
+              HasSubstr("t.csv, line 3, column 'y': 'big' is not a number"));
+  EXPECT_THAT(error_of([&] { targets("path,x\ndog/a.png,1\n", columns); }), HasSubstr("no column 'y' for 'labels'"));
+  EXPECT_TRUE(targets("path,id\ndog/a.png,1\nant/a.png,2\n")->targets.empty());  // what they mean is not said
+}
+
 TEST(Pictures, AFolderMayHoldTrainingAndValidation) {
   const std::string root = folder("parts");
   write_png_file(root + "train/a/1.png", 4, 6, 3, pixels(1));
@@ -294,7 +331,46 @@ TEST(Pictures, AFolderMayHoldTrainingAndValidation) {
   EXPECT_THAT(find_pictures(root, false)->files, ElementsAre("a/2.png"));
   EXPECT_EQ(find_pictures(folder("nothing"), true), nullptr);
   fs::create_directories(root + "train/b");
-  EXPECT_THAT(error_of([&] { find_pictures(root, true); }), HasSubstr("train/b, a class, has no pictures"));
+  EXPECT_THAT(error_of([&] { find_pictures(root, true); }),
+              HasSubstr("train/b, a class, has no pictures: put some into it (PNG, JPEG or WebP), or remove it"));
+}
+
+TEST(Pictures, OfOtherFormatsAreLeftOutWithANote) {
+  const std::string root = classes_folder("formats");
+  DataNotes notes;
+  dataset(root, {kPictures, kLabels}, "crop(4, 6), scale(1)", "", &notes);
+  EXPECT_TRUE(notes.empty());
+  std::ofstream(root + "dog/notes.txt") << "no picture";
+  std::ofstream(root + "dog/b.GIF") << "GIF89a";
+  dataset(root, {kPictures, kLabels}, "crop(4, 6), scale(1)", "", &notes);
+  EXPECT_THAT(notes, ElementsAre("a picture of another format is left out, " + root +
+                                 "dog/b.GIF: PNG, JPEG and WebP are read"));
+  std::ofstream(root + "cat/a/b.bmp") << "BM";
+  notes.clear();
+  EXPECT_EQ(dataset(root, {kPictures, kLabels}, "crop(4, 6), scale(1)", "", &notes).num_samples(), 4);
+  EXPECT_THAT(notes, ElementsAre("2 pictures of other formats are left out, the first is " + root +
+                                 "cat/a/b.bmp: PNG, JPEG and WebP are read"));
+  notes.clear();
+  dataset(root + "dog", {kPictures}, "crop(4, 6), scale(1)", "", &notes);  // without classes
+  EXPECT_EQ(notes.size(), 1u);
+  fs::remove(root + "dog/a.png");
+  EXPECT_THAT(error_of([&] { find_pictures(root, true); }),
+              HasSubstr("the first is " + root + "dog/b.GIF: convert them"));
+  EXPECT_THAT(error_of([&] { find_pictures(root + "dog", true); }), HasSubstr("dog/b.GIF: convert them"));
+}
+
+TEST(Pictures, ErrorsNameTheFileThatWasGiven) {
+  const std::string root = classes_folder("given");
+  std::ofstream(root + "t.csv") << "path,class\ndog/a.png,wild\n";
+  std::ofstream(root + "plain.csv") << "path\ndog/a.png\n";
+  EXPECT_THAT(error_of([&] {
+                dataset(root + "t.csv", {kPictures, kLabels}, "scale(1)", "", nullptr, {"tame"});
+              }),
+              HasSubstr(root + "t.csv: the class 'wild'"));
+  EXPECT_THAT(error_of([&] {
+                dataset(root + "plain.csv", {kPictures, kLabels});
+              }),
+              HasSubstr(root + "plain.csv has pictures without classes"));
 }
 
 TEST(Pictures, AFingerprintIsOfNamesSizesAndClasses) {
@@ -332,8 +408,8 @@ TEST(GatherAhead, GivesWhatGatherGivesAndTheErrorOfAFileAtItsBatch) {
       if (repeat == 0) break;
     }
   }
-  std::ofstream(root + "dog/a.png") << "no picture";  // sample 3, in the second batch
   const Dataset broken = dataset(root, {kPictures, kLabels});
+  std::ofstream(root + "dog/a.png") << "no picture";  // sample 3, in the second batch
   GatherAhead of_broken(&broken);
   of_broken.start(batches(), std::nullopt);
   TensorMap batch;

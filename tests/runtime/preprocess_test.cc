@@ -132,10 +132,33 @@ TEST(BuildNotes, LayersThatAnExportLeavesOutAreMentioned) {
     return text;
   };
   EXPECT_EQ(subjects("y = Conv(x, w, b)"), "dropout. batch norm. ");
-  EXPECT_EQ(subjects("y = Conv(x, w)"), "dropout. ");
+  EXPECT_EQ(subjects("y = Conv(x, w)"), "dropout. batch norm, biases. ");
+  EXPECT_EQ(subjects("h = Conv(x, w) y = Add(h, b)"), "dropout. batch norm. ");
+  EXPECT_EQ(subjects("h = Conv(x, w) y = BatchNormalization(h, b, b, b, b)"), "dropout. ");
   EXPECT_EQ(subjects("h = Conv(x, w, b) y = BatchNormalization(h, b, b, b, b)"), "dropout. ");
-  EXPECT_EQ(subjects("h = Conv(x, w) y = Dropout(h, r)"), "");
+  EXPECT_EQ(subjects("h = Conv(x, w) y = Dropout(h, r)"), "batch norm, biases. ");
   EXPECT_EQ(subjects("h = MatMul(x, w) y = Relu(h)"), "");
+}
+
+TEST(BuildNotes, BiasesThatAnExportDropsAreMentioned) {
+  const auto biases = [](const std::string& nodes) {
+    std::string text;
+    const Model model = from_text(
+        "<ir_version: 10, opset_import: [\"\" : 21]> g (float[n,2] x) => (float[n,2] y) "
+        "<float[2,2] w = {1, 2, 3, 4}, float[2] b = {1, 2}> { " +
+        nodes + " }");
+    for (const Finding& f : find_lost_layers(model))
+      text += f.subject == "biases" ? concat(f.what, "; ", f.advice) : "";
+    return text;
+  };
+  EXPECT_THAT(biases("h = Gemm(x, w) y = Gemm(h, w)"),
+              HasSubstr("2 of 2 linear layers have none; if the module has them"));
+  EXPECT_THAT(biases("h = Gemm(x, w) r = Gemm(h, w, b) y = MatMul(r, w)"), HasSubstr("2 of 3 linear layers have none"));
+  EXPECT_THAT(biases("h = MatMul(x, w) y = LayerNormalization(h, b)"), HasSubstr("1 of 1 linear layer has none"));
+  EXPECT_EQ(biases("h = MatMul(x, w) a = Add(b, h) y = LayerNormalization(a, b)"), "");
+  EXPECT_EQ(biases("h = Gemm(x, w, b) y = Gemm(h, w)"), "");   // a last layer, or one of many, may be without
+  EXPECT_EQ(biases("h = MatMul(x, w) y = MatMul(h, w)"), "");  // as Llama is made
+  EXPECT_EQ(biases("h = MatMul(x, x) y = LayerNormalization(h, b)"), "");
 }
 
 TEST(BuildNotes, OfATrainingModelPointToItsForwardModel) {

@@ -20,6 +20,27 @@ TEST(Schedule, WarmsUpToThePeak) {
   EXPECT_DOUBLE_EQ(s.rate(1000), 0.1);
 }
 
+TEST(Schedule, AWarmUpMayBeAShareOfAllSteps) {
+  const auto warmup_of = [](const char* text, int64_t steps) {
+    ScheduleSettings settings;
+    settings.warmup = text;
+    Schedule schedule = resolve(settings, 1);
+    schedule.end_at(steps);
+    return schedule.warmup;
+  };
+  EXPECT_EQ(warmup_of("10%", 30), 3);
+  EXPECT_EQ(warmup_of("10%", 31), 4);
+  EXPECT_EQ(warmup_of("2.5%", 200), 5);
+  EXPECT_EQ(warmup_of("100%", 7), 7);
+  EXPECT_EQ(warmup_of("0%", 7), 0);
+  EXPECT_EQ(warmup_of("12", 7), 12);
+  for (const char* wrong : {"", "%", "-1", "101%", "-1%", "nan%", "3.5", "10 %", "9223372036854775808"}) {
+    ScheduleSettings settings;
+    settings.warmup = wrong;
+    EXPECT_THROW(resolve(settings, 1), UsageError) << wrong;
+  }
+}
+
 TEST(Schedule, LinearAndCosineEndAtTheEnd) {
   for (const char* curve : {"linear(final_lr=0.2)", "cosine(final_lr=0.2)"}) {
     const Schedule s{.peak = 1, .curve = parse_curve(curve), .warmup = 10, .total = 110};

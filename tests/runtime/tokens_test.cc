@@ -73,6 +73,66 @@ std::vector<int64_t> row(const Dataset& data, const std::string& name, int64_t s
   return batch.at(name).to_ints();
 }
 
+const std::vector<InputSpec> kClassifier = {
+    {"input_ids", {DType::kInt64, Dims{"batch", 4}}},
+    {"attention_mask", {DType::kInt64, Dims{"batch", 4}}},
+    {"labels", {DType::kInt64, Dims{"batch"}}, /*from_loss=*/true},
+};
+
+TEST(Tokens, TextsWithLabelsAreCutOrFilledAndTheMaskSaysWhere) {
+  const std::string csv = write("texts.csv", "id,text,label\n1,\"a,b\",good\n2,abcdef,bad\n3,,good\n");
+  const std::string json = write("texts.jsonl",
+                                 "{\"text\": \"a,b\", \"label\": \"good\"}\n\n"
+                                 "{\"label\": \"bad\", \"text\": \"abcdef\", \"more\": [1]}\n"
+                                 "{\"text\": \"\", \"label\": \"good\"}\n");
+  for (const std::string& path : {csv, json}) {
+    const Dataset data = load(path, kClassifier);
+    EXPECT_EQ(data.num_samples(), 3);
+    EXPECT_THAT(row(data, "input_ids", 0), ElementsAre('a', ',', 'b', 0));
+    EXPECT_THAT(row(data, "attention_mask", 0), ElementsAre(1, 1, 1, 0));
+    EXPECT_THAT(row(data, "input_ids", 1), ElementsAre('a', 'b', 'c', 'd'));
+    EXPECT_THAT(row(data, "attention_mask", 2), ElementsAre(0, 0, 0, 0));
+    EXPECT_THAT(data.class_names(), ElementsAre("bad", "good"));
+    EXPECT_THAT(row(data, "labels", 0), ElementsAre(1));
+    EXPECT_THAT(row(data, "labels", 1), ElementsAre(0));
+
+    // A prediction reads the same column, and needs no labels.
+    ReadOptions trained;
+    trained.metadata = data.metadata();
+    EXPECT_THAT(row(load(path, {kClassifier[0]}, trained), "input_ids", 2), ElementsAre(0, 0, 0, 0));
+  }
+}
+
+TEST(Tokens, TextsWithLabelsAreTables) {
+  ReadOptions options;
+  options.missing = "drop";
+  options.map = {"review=input_ids", "stars=labels"};
+  const std::string path = write("reviews.csv", "stars,review\n4,one\n,two\n0,three\n");
+  const Dataset data = load(path, kClassifier, options);
+  EXPECT_EQ(data.num_samples(), 2);
+  EXPECT_THAT(row(data, "input_ids", 1), ElementsAre('t', 'h', 'r', 'e'));
+  EXPECT_THAT(row(data, "labels", 1), ElementsAre(0));
+  options.missing.clear();
+  EXPECT_THAT(error_of([&] { load(path, kClassifier, options); }), HasSubstr("reviews.csv, line 3, column 'stars'"));
+  const auto error = [](const std::string& lines) {
+    return error_of([&] { load(write("wrong.jsonl", lines), kClassifier); });
+  };
+  EXPECT_THAT(error("{\"text\": \"a\", \"label\": 0}\n{\"text\": [1]}\n"),
+              HasSubstr("wrong.jsonl, line 2: 'text' is neither a text nor a number"));
+  EXPECT_THAT(error("{\"text\": \"a\"\n"), HasSubstr("wrong.jsonl, line 1 is no JSON object"));
+  EXPECT_THAT(error("{\"words\": \"a\"}\n"), HasSubstr("has no \"text\" in its first line; --map NAME=input_ids"));
+  EXPECT_THAT(error("{\"text\": \"a\"}\n"), HasSubstr("has no 'labels'"));
+  ReadOptions of_words;
+  of_words.vocabulary = [](const std::string&) { return int64_t{30522}; };
+  EXPECT_THAT(error_of([&] {
+                load(path, kClassifier, [&] {
+                  of_words.map = {"review=input_ids", "stars=labels"};
+                  return of_words;
+                }());
+              }),
+              HasSubstr("onnx_train.tokenize_labelled"));
+}
+
 TEST(Tokens, BlocksFollowEachOtherAndLabelsAreTheNextTokens) {
   const std::string path = write("nano/train.bin", bytes_of(counting<uint16_t>(300, 14)));
   const Dataset data = load(path, kOpen, blocks_of(4));
@@ -180,7 +240,7 @@ TEST(Tokens, TextIsBytes) {
   EXPECT_THAT(row(load(lines, kFixed), "input_ids", 0), ElementsAre('a', 'b', 0, 0xc3));
   EXPECT_THAT(error_of([&] { load(write("b.jsonl", "{\"text\": \"a\"}\n{\"text\": 1}\n"), kFixed); }),
               HasSubstr("b.jsonl, line 2"));
-  EXPECT_THAT(error_of([&] { load(write("empty.txt", ""), kFixed); }), HasSubstr("holds 0 tokens"));
+  EXPECT_THAT(error_of([&] { load(write("empty.txt", ""), kFixed); }), HasSubstr("it holds no tokens"));
 }
 
 TEST(Tokens, TextIsRefusedWhereTheModelTellsMoreTokensApartThanBytes) {

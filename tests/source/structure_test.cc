@@ -130,8 +130,9 @@ TEST(Structure, NoListOfOperatorsStandsOutsideOfTheirRows) {
 }
 
 // The types of rows that an operator consists of: its facts, rewrites to and from it, its gradient, body and kernels.
-const std::set<std::string> kRowTypes = {"Operator", "UpgradeRow", "Rewrite",   "GradientRule", "FunctionRow",
-                                         "Kernel",   "KnownRow",   "UpdateRow", "MovementRow"};
+const std::set<std::string> kRowTypes = {"Operator",    "UpgradeRow", "Rewrite",         "GradientRule",
+                                         "FunctionRow", "Kernel",     "KnownRow",        "UpdateRow",
+                                         "MovementRow", "ForeignRow", "WithoutGradient", "StandardBody"};
 
 // Returns the operators that the text lists by rows, {"Add", ...}, or by keys, table["Add"], of another type.
 std::string tables_of_other_rows(const std::set<std::string>& names, const std::string& text) {

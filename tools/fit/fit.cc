@@ -21,6 +21,7 @@
 #include "tools/fit/resolved_options.h"
 #include "tools/fit/run_data.h"
 #include "tools/fit/run_folder.h"
+#include "tools/fit/run_ranks.h"
 #include "tools/fit/run_start.h"
 #include "tools/interrupt.h"
 #include "tools/report/banner.h"
@@ -169,7 +170,7 @@ int train(const FitArguments& a, const Session& session, const std::vector<std::
     throw;
   }
   report_run(a.trainer.folder);
-  if (!a.json) print_outcome(a, reason, session.model(), *trainer, is_built);
+  if (!a.json) print_outcome(a, reason, session.model(), *trainer, is_built, found.bad_pictures);
   return reason == StopReason::kInterrupted ? kInterruptedStatus : 0;
 }
 
@@ -180,17 +181,36 @@ RunLock lock_early(const FitArguments& a) {
   return exists && !a.dry_run ? RunLock(a.trainer.folder) : RunLock();
 }
 
-int run(FitArguments* a) {
-  RunLock lock = lock_early(*a);
+// Rank 0 writes what a run writes; the others train alone.
+int follow(Trainer* trainer) {
+  TrainerEvents silent;
+  return trainer->run(&silent, catch_interrupts()) == StopReason::kInterrupted ? kInterruptedStatus : 0;
+}
+
+int run(FitArguments* a, const RunRanks& ranks) {
+  RunLock lock = ranks.leads() ? lock_early(*a) : RunLock();
   const bool resumes = finds_run(*a);
   if (!resumes) check_usage(a);
+  if (resumes) adopt_accumulation(a);
+  if (resumes) adopt_build(a);
+  if (!resumes && ranks.several() && a->given->count("accumulate") == 0)
+    a->trainer.accumulate = ranks.collectives()->size();
   Start start = resumes ? start_where_it_stopped(*a) : start_anew(*a);
+  if (start.built) a->build.build.loss = start.built->chosen_loss;  // as options.json says
   if (start.position) {
     adopt_settings(a, start.position->settings);
+    adopt_end(a);
+    adopt_threads(a);
+    adopt_eval_data(a);
     check_usage(a);
     start.model = in_precision(std::move(start.model), a->dtype);
   }
-  Session session(std::move(start.model), session_options(a->runtime));
+  if (ranks.several() && a->runtime.threads == 0) a->runtime.threads = ranks.threads();
+  SessionOptions options = session_options(a->runtime);
+  options.collectives = ranks.collectives();
+  options.sync_batch_norm = a->sync_batch_norm;
+  options.sharding = static_cast<Sharding>(a->zero);
+  Session session(std::move(start.model), options);
   if (!checkpoint_position(session.model())) initialize(*a, &session);
   DataNotes notes;
   const SelectedData data = load_data(*a, &session, &notes);
@@ -199,8 +219,14 @@ int run(FitArguments* a) {
   a->reading.preprocess = data.training.preprocess().steps_option();
   a->trainer.model = start.identity;
   if (start.built) print_built(*a, session.model(), *start.built);
+  if (const int64_t fixed = data.training.fixed_batch(); start.built && fixed > 0 && a->build.import.batch.empty()) {
+    notes.push_back(concat(a->model, " fixes a batch of ", fixed, fixed == 1 ? " sample" : " samples",
+                           "; --batch dynamic lets --batch-size choose"));
+  }
   Found found;
+  found.bad_pictures = data.training.left_out + (evaluation && !a->eval_data.empty() ? evaluation->left_out : 0);
   found.batch = resolve_batch(a, &session, data);
+  if (!ranks.leads()) a->trainer.folder.clear();
   std::optional<Trainer> trainer;
   trainer.emplace(&session, &data.training, evaluation, a->trainer);
   std::vector<std::string> changes, checked;
@@ -208,6 +234,8 @@ int run(FitArguments* a) {
     changes = trainer->resume(*start.position);
     checked = checked_data(a->trainer.folder);
   }
+  ranks.check_start(session, *trainer, concat("zero=", a->zero, " sync=", a->sync_batch_norm));
+  if (!ranks.leads()) return follow(&*trainer);
   check_data(*a, data, session, &checked);
   if (a->schedule.find_rate) {
     found.rate = find_rate_of_run(a, &session, data);
@@ -228,6 +256,16 @@ int run(FitArguments* a) {
     return 0;
   }
   return train(*a, session, checked, memory, found, start.built.has_value(), std::move(lock), &*trainer);
+}
+
+int run(FitArguments* a) {
+  RunRanks ranks(a);
+  try {
+    return ranks.join(run(a, ranks));
+  } catch (const std::exception& error) {
+    ranks.leave(error.what());
+    throw;
+  }
 }
 
 }  // namespace

@@ -94,7 +94,23 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            {&a->memory_limit, check_bytes},
            "--batch-size auto: of the process, on a GPU of its memory there [what is available, less a reserve]",
            "SIZE"},
-          {"--accumulate", {&t.accumulate, kCount}, "batches in a step, for models built with --accumulate [1]", "N"},
+          {"--accumulate",
+           {&t.accumulate, kCount},
+           "batches in a step, for forward models and those built with --accumulate; several processes share them out "
+           "[1, or the number of processes]",
+           "N"},
+          {"--devices", &a->devices,
+           "train with one process for each of these, such as cpu,cpu; or start the processes with torchrun, mpirun or "
+           "srun (docs/distributed.md)",
+           "NAME,..."},
+          {"--sync-batch-norm", &a->sync_batch_norm,
+           "several processes: batch normalization over their batches as over one; the number of processes then "
+           "matters"},
+          {"--zero",
+           {&a->zero, Range{0, false, 2}},
+           "several processes keep one copy of the optimizer's states (1), and of the sums of gradients (2), together "
+           "[0]",
+           "STAGE"},
           {"--clip", {&t.clip_norm, kPositive}, "clip the gradient's global norm at this [as built]", "NORM"},
           {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
           {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
@@ -145,16 +161,8 @@ std::vector<CommandOption> with_schedule_options(std::vector<CommandOption> opti
 
 // Of build's options, those with which most forward models are built. The others are for `build`.
 std::vector<CommandOption> options_of_build(BuildSettings* settings) {
-  constexpr const char* kTaken[] = {"loss", "optimizer", "precision", "head", "lora", "train", "freeze"};
-  std::vector<CommandOption> taken;
-  for (CommandOption& option : build_options(settings)) {
-    const std::string key = key_of(option);
-    if (std::find(std::begin(kTaken), std::end(kTaken), key) == std::end(kTaken)) continue;
-    const std::string otherwise = key == "loss" ? " [what fits the data]" : key == "optimizer" ? " [adamw]" : "";
-    option.help = concat("of a forward MODEL, as build takes it", otherwise);
-    taken.push_back(std::move(option));
-  }
-  return taken;
+  return options_of_forward(settings, {"loss", "metric", "optimizer", "group", "precision", "ema", "batch", "head",
+                                       "lora", "untie", "train", "freeze"});
 }
 
 }  // namespace
@@ -169,7 +177,7 @@ std::vector<CommandOption> fit_options(FitArguments* a) {
 
 std::vector<CommandOption> recorded_options(const FitArguments& a, bool is_built) {
   std::vector<CommandOption> recorded = a.described;
-  if (is_built) return recorded;
+  if (is_built || a.has_recorded_build) return recorded;
   BuildSettings settings;
   for (const CommandOption& option : options_of_build(&settings)) {
     const std::string key = key_of(option);
@@ -178,13 +186,15 @@ std::vector<CommandOption> recorded_options(const FitArguments& a, bool is_built
   return recorded;
 }
 
+std::vector<CommandOption> build_options_of(FitArguments* a) { return options_of_build(&a->build); }
+
 std::string given_build_options(const FitArguments& a) {
   BuildSettings settings = a.build;
   std::string text;
   for (const CommandOption& option : options_of_build(&settings)) {
-    const auto value = value_of(option);
-    if (a.given->count(key_of(option)) == 0 || !value) continue;
-    text += concat(text.empty() ? "" : " ", "--", key_of(option), " ", shell_quoted(*value));
+    if (a.given->count(key_of(option)) == 0) continue;
+    for (const std::string& value : values_of(option))
+      text += concat(text.empty() ? "" : " ", "--", key_of(option), " ", shell_quoted(value));
   }
   return text;
 }

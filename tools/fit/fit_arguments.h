@@ -24,6 +24,10 @@ struct FitArguments {
   ScheduleSettings schedule;
   BuildSettings build;  // of a forward model
   std::optional<int64_t> batch_size, seed;
+  bool has_recorded_build = false;  // `build` has what options.json of a run says, and its loss is not guessed
+  std::string devices;              // of processes that share out the batches of a step
+  bool sync_batch_norm = false;
+  int64_t zero = 0;                      // stage of Sharding
   std::vector<CommandOption> described;  // to write the resolved options
   std::shared_ptr<std::set<std::string>> given = std::make_shared<std::set<std::string>>();
 
@@ -39,7 +43,9 @@ void check_usage(FitArguments* arguments);
 // What options.json has: of a run of a training model no options of `build`, which are for forward models.
 std::vector<CommandOption> recorded_options(const FitArguments& arguments, bool is_built);
 
-// The options of `build` among them that are given, by name and value: "--loss mse".
+// The options of `build` among them.
+std::vector<CommandOption> build_options_of(FitArguments* arguments);
+// Those that are given, by name and value: "--loss mse".
 std::string given_build_options(const FitArguments& arguments);
 
 }  // namespace onnx_train

@@ -34,8 +34,8 @@ std::string outcome(StopReason reason, const Trainer& trainer) {
 }  // namespace
 
 // Without evaluation data the best state is that of the lowest training loss, which says nothing of other data.
-void print_outcome(const FitArguments& a, StopReason reason, const Model& model, const Trainer& trainer,
-                   bool is_built) {
+void print_outcome(const FitArguments& a, StopReason reason, const Model& model, const Trainer& trainer, bool is_built,
+                   int64_t bad_pictures) {
   const bool evaluates = !a.eval_data.empty() || splits(a.trainer.samples);
   std::string which = better_than(trainer, "est");
   which.insert(which.find(' ') + 1, evaluates ? "evaluation " : "training ");
@@ -43,6 +43,9 @@ void print_outcome(const FitArguments& a, StopReason reason, const Model& model,
   if (trainer.position().best) text += concat(", ", which, " ", format_number(*trainer.position().best));
   if (trainer.skipped_steps() > 0) {
     text += concat(", ", trainer.skipped_steps(), " updates skipped whose gradients overflowed in 16 bits");
+  }
+  if (bad_pictures > 0) {
+    text += concat(", ", bad_pictures, bad_pictures == 1 ? " picture" : " pictures", " left out that cannot be read");
   }
   TextTable files("lw");
   const std::string best =

@@ -6,8 +6,9 @@
 
 namespace onnx_train {
 
-// Why the run ended, its best evaluation, and its files; `is_built`: train.onnx is one of them.
+// Why the run ended, its best evaluation, and its files; `is_built`: train.onnx is one of them. `bad_pictures`
+// were left out of the data.
 void print_outcome(const FitArguments& arguments, StopReason reason, const Model& model, const Trainer& trainer,
-                   bool is_built);
+                   bool is_built, int64_t bad_pictures);
 
 }  // namespace onnx_train

@@ -4,6 +4,8 @@
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/data_check.h"
+#include "runtime/data/images/files.h"
+#include "runtime/report_text.h"
 #include "runtime/training/trainer.h"
 
 namespace onnx_train {
@@ -19,6 +21,13 @@ SelectedData load_data(const FitArguments& a, Session* session, DataNotes* notes
   options.augment.clear();
   std::optional<Dataset> evaluation;
   DataNotes hints;
+  const bool evaluates = !a.eval_data.empty() || splits(a.trainer.samples);
+  if (const std::string tests = evaluates ? "" : test_part(a.data); !tests.empty()) {
+    notes->push_back(concat(tests, " is there, and not read: --eval-data ", shell_quoted(a.data), " evaluates on it"));
+  }
+  if (a.trainer.early_stop > 0 && !evaluates)
+    notes->push_back(
+        "--early-stop follows the training loss, as there are no data to evaluate on: --eval-data, --val-split");
   if (!a.eval_data.empty()) {
     options.role = DataRole::kEvaluate;
     evaluation.emplace(load_dataset(a.eval_data, session->model(), "evaluate", options, &hints));
@@ -39,8 +48,8 @@ void check(const FitArguments& a, const Dataset& data, const std::string& path, 
   if (a.no_data_check) return;
   const std::string& identity = data.fingerprint();
   if (std::count(checked->begin(), checked->end(), identity) > 0) return;
-  const std::string fault = DataCheck(&data, session.model(), entry).first_fault();
-  if (!fault.empty()) fail(path, ": ", fault, " (--no-data-check trains on it nevertheless)");
+  const std::string fault = DataCheck(&data, session.model(), entry).refusal("--no-data-check");
+  if (!fault.empty()) fail(path, ": ", fault);
   checked->push_back(identity);
 }
 

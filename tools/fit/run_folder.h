@@ -23,6 +23,7 @@ void prepare_folder(const std::string& folder);
 struct Found {
   std::optional<FoundBatch> batch;
   std::optional<FoundRate> rate;
+  int64_t bad_pictures = 0;  // that were left out
 };
 
 // What model, data and machine add to the options. `checked` are the fingerprints of data that has been checked.

@@ -1,6 +1,11 @@
 #include "tools/fit/run_start.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <set>
+
+#include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/source.h"
@@ -8,6 +13,7 @@
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/default_build.h"
 #include "runtime/training/fingerprint.h"
+#include "tools/config.h"
 
 namespace onnx_train {
 
@@ -15,8 +21,10 @@ namespace fs = std::filesystem;
 
 bool finds_run(const FitArguments& a) {
   std::error_code error;
-  const bool exists = fs::exists(a.last_checkpoint(), error);
-  if (exists && !a.resume && !a.overwrite) {
+  // A run that failed at its first step has nothing to lose.
+  const bool stepped = fs::file_size(a.trainer.folder + "/metrics.jsonl", error) > 0 && !error;
+  const bool exists = fs::exists(a.last_checkpoint(), error) && (stepped || a.resume);
+  if (exists && !a.resume && !a.overwrite && !a.dry_run) {
     throw UsageError(a.trainer.folder +
                      " holds a run; go on with --resume, start anew with --overwrite, or take another --out");
   }
@@ -29,15 +37,17 @@ namespace {
 Model load_or_build(const FitArguments& a, std::optional<BuiltForRun>* built) {
   BuildSettings settings = a.build;
   settings.device = a.runtime.device;
-  if (a.given->count("loss") == 0) settings.build.loss.clear();
+  settings.build.accumulate = settings.build.accumulate || a.trainer.accumulate > 1;
+  if (a.given->count("loss") == 0 && !a.has_recorded_build) settings.build.loss.clear();
   DefaultBuild found = load_or_build(a.model, settings, [&](const Model& forward) {
     return guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kTrain, {}, {}});
   });
   if (!found.is_built) {
     const std::string given = given_build_options(a);
-    if (given.empty()) return std::move(found.training);
+    if (given.empty()) return std::move(found.model);
     throw UsageError(concat(a.model, " is a training model, which is built already; leave out ", given,
-                            ", or give the forward model"));
+                            ", or give the forward model; onnx-train build ", a.model, " -o ", a.trainer.folder,
+                            "/new.onnx ", given, " builds it anew"));
   }
   const std::string written = a.trainer.folder + "/train.onnx";
   if (std::error_code error; fs::equivalent(a.model, written, error)) {
@@ -48,10 +58,11 @@ Model load_or_build(const FitArguments& a, std::optional<BuiltForRun>* built) {
     if (!found.why.empty()) {
       options = concat("--loss ", shell_quoted(found.loss), options.empty() ? "" : " ", options);
     }
-    *built = BuiltForRun{found.why, "", options};
+    if (settings.build.accumulate) options += options.empty() ? "--accumulate" : " --accumulate";
+    *built = BuiltForRun{found.why, "", options, found.loss};
     if (settings.precision == "auto") (*built)->precision = automatic_precision(settings).why;
   }
-  return std::move(found.training);
+  return std::move(found.model);
 }
 
 }  // namespace
@@ -69,8 +80,8 @@ Start start_anew(const FitArguments& a) {
 
 namespace {
 
-constexpr const char* kBuiltWith[] = {"loss",       "optimizer", "groups", "layer_decay",
-                                      "clip_value", "ema",       "mode",   "precision"};
+constexpr const char* kBuiltWith[] = {"loss", "optimizer", "groups", "layer_decay", "clip_value",
+                                      "ema",  "swa",       "mode",   "precision"};
 
 // What resuming needs to know of MODEL, which is gone before the run's own model is loaded.
 struct GivenModel {
@@ -123,6 +134,69 @@ void adopt_settings(FitArguments* a, const std::map<std::string, std::string>& s
       fail("cannot resume: ", a->last_checkpoint(), " is damaged: ", e.what());
     }
   }
+}
+
+namespace {
+
+// options.json; an empty object where there is none that can be read.
+nlohmann::json options_of_run(const std::string& folder) {
+  std::ifstream file(folder + "/options.json");
+  auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : nlohmann::json::object();
+}
+
+int64_t count_in(const nlohmann::json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_number_integer() ? std::max<int64_t>(found->get<int64_t>(), 0) : 0;
+}
+
+}  // namespace
+
+void adopt_build(FitArguments* a) {
+  const std::string path = a->trainer.folder + "/options.json";
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return;
+  // Of all options those of `build` alone: the others are in the checkpoint, or may change.
+  FitArguments recorded;
+  std::set<std::string> given;
+  read_config(path, fit_options(&recorded), &given);
+  std::vector<CommandOption> own = build_options_of(a), others = build_options_of(&recorded);
+  for (size_t i = 0; i < own.size(); ++i) {
+    const std::string key = key_of(own[i]);
+    if (given.count(key) == 0 || a->given->count(key) > 0) continue;
+    for (const std::string& value : values_of(others[i])) assign(own[i], value);
+  }
+  a->has_recorded_build = given.count("loss") > 0;
+}
+
+void adopt_threads(FitArguments* a) {
+  if (a->runtime.threads == 0) a->runtime.threads = count_in(options_of_run(a->trainer.folder), "threads");
+}
+
+void adopt_accumulation(FitArguments* a) {
+  if (a->given->count("accumulate") > 0) return;
+  a->trainer.accumulate = std::max<int64_t>(count_in(options_of_run(a->trainer.folder), "accumulate"), 1);
+}
+
+void adopt_eval_data(FitArguments* a) {
+  if (!a->eval_data.empty()) return;
+  const nlohmann::json json = options_of_run(a->trainer.folder);
+  if (const auto found = json.find("eval-data"); found != json.end() && found->is_string())
+    a->eval_data = found->get<std::string>();
+}
+
+// Where the command says no end, or one in time alone of a schedule that counts steps, the run's own stays.
+void adopt_end(FitArguments* a) {
+  TrainerOptions& o = a->trainer;
+  if (o.epochs > 0 || o.steps > 0) return;
+  const bool has_end = o.time_limit > 0 || !a->time_limit.empty();
+  if (has_end && !resolve(a->schedule, Schedule().peak).curve.needs_end()) return;
+  const nlohmann::json json = options_of_run(o.folder);
+  o.epochs = count_in(json, "epochs");
+  o.steps = count_in(json, "steps");
+  const auto limit = json.find("time-limit");
+  const bool counts = o.epochs > 0 || o.steps > 0;  // a limit in time is one of the process that had it
+  if (!has_end && !counts && limit != json.end() && limit->is_string()) a->time_limit = limit->get<std::string>();
 }
 
 }  // namespace onnx_train

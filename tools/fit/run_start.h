@@ -17,6 +17,7 @@ struct BuiltForRun {
   std::string loss;       // why a guessed loss fits; "" for one that was given
   std::string precision;  // why --precision auto is what it is; "" otherwise
   std::string options;    // with which `build` does the same
+  std::string chosen_loss;
 };
 
 // The model to start from, as the run's settings know it. A run may be resumed with the model that it started from, and
@@ -38,7 +39,18 @@ Start start_where_it_stopped(const FitArguments& arguments);
 // taken the state of the first.
 Model model_of_run(const FitArguments& arguments);
 
+// The batches of a step, where the command does not say how many: a forward model is built for them.
+void adopt_accumulation(FitArguments* arguments);
+// The options of `build` that are not given, likewise: of a forward model the same training model is built again.
+void adopt_build(FitArguments* arguments);
+
 // What is not given, or is to be found, stays as the run has it.
 void adopt_settings(FitArguments* arguments, const std::map<std::string, std::string>& settings);
+// The same of its end: --epochs, --steps, --time-limit.
+void adopt_end(FitArguments* arguments);
+// The same of --threads: by another number of them, sums are rounded otherwise.
+void adopt_threads(FitArguments* arguments);
+// The same of --eval-data, whose identity must be what it was.
+void adopt_eval_data(FitArguments* arguments);
 
 }  // namespace onnx_train

@@ -99,7 +99,7 @@ MemoryRows memory_rows(const Session& session, const Plan& plan, const StateStor
                        double batch, const Trainer& trainer) {
   double weights = 0, moments = 0;
   for (size_t i = 0; i < state.names().size(); ++i) {
-    (state.role(i) ? moments : weights) += static_cast<double>(bytes_of(state, i));
+    if (state.keeps(i)) (state.role(i) ? moments : weights) += static_cast<double>(bytes_of(state, i));
   }
   const auto arena = static_cast<double>(session.arena_bytes()), constants = static_cast<double>(plan.constant_bytes());
   const auto copy = static_cast<double>(trainer.checkpoint_bytes());
@@ -198,6 +198,11 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   head.add({"learning rate", rate(options.schedule)});
   if (options.clip_norm) head.add({"clip", concat("gradient norm at ", format_number(*options.clip_norm))});
   head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads")});
+  if (session->ranks() > 1) {
+    head.add({"ranks", concat(session->ranks(), " processes share out the ", options.accumulate,
+                              options.accumulate == 1 ? " batch" : " batches", " of a step",
+                              session->shards_states() ? ", and the states of the optimizer" : "")});
+  }
   if (!training.preprocess().empty()) head.add({"preprocess", training.preprocess().text()});
   if (!training.augment.empty()) head.add({"augment", training.augment});
   return concat(head.text(2, text_width()), "\n", parameters_text(model, state), "\n", memory_table(*memory),

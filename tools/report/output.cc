@@ -24,6 +24,7 @@ struct Writer {
   std::mutex mutex;
   bool status = false;                            // a status line is shown, and the cursor is at its end
   bool holds = false;                             // all that is printed waits
+  int rank = 0;                                   // above 0, errors alone are printed
   std::vector<std::pair<int, std::string>> held;  // descriptor and text
 };
 
@@ -52,8 +53,14 @@ void write_out(const std::string& text) {
 
 }  // namespace
 
+void speak_as_rank(int rank) {
+  const std::lock_guard lock(writer().mutex);
+  writer().rank = rank;
+}
+
 void print(const std::string& text) {
   const std::lock_guard lock(writer().mutex);
+  if (writer().rank > 0) return;
   if (writer().holds) {
     writer().held.emplace_back(STDOUT_FILENO, text);
     return;
@@ -64,7 +71,7 @@ void print(const std::string& text) {
 
 void print_error(const std::string& line) {
   const std::lock_guard lock(writer().mutex);
-  std::string text = line;
+  std::string text = writer().rank > 0 ? concat("rank ", writer().rank, ": ", line) : line;
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
   }
@@ -79,6 +86,10 @@ void print_error(const std::string& line) {
 }
 
 void print_notes(const std::vector<std::string>& notes) {
+  {
+    const std::lock_guard lock(writer().mutex);
+    if (writer().rank > 0) return;
+  }
   for (const std::string& note : notes) print_error(concat("onnx-train: note: ", note));
 }
 

@@ -15,6 +15,8 @@ void print(const std::string& text);  // throws Error when stdout cannot be writ
 void print_error(const std::string& line);
 // Prints each note as a line to stderr, likewise: what is no error, but may not be what the user meant.
 void print_notes(const std::vector<std::string>& notes);
+// From here on nothing but errors is printed, after the number of this process among those of a run.
+void speak_as_rank(int rank);
 // Redraws the status line; stdout must be a terminal, and `text` narrower than it.
 void show_status(const std::string& text);
 // Leaves the status line where it stands; what follows comes below it.

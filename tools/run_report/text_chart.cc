@@ -148,6 +148,8 @@ std::vector<std::string> chart_lines(const std::string& title, const std::vector
     }
   }
   if (frame.low > frame.high || rows == 0) return {};
+  // Means of equal numbers differ in their last digits.
+  if (frame.high - frame.low <= 1e-9 * std::max(std::abs(frame.high), std::abs(frame.low))) frame.low = frame.high;
   const std::string top = edge_text(frame.high), bottom = edge_text(frame.low);
   const size_t margin = std::max(top.size(), bottom.size()) + 1;
   if (width < margin + 8) return {};

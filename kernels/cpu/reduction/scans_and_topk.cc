@@ -50,6 +50,27 @@ Prepared prepare_cumulative(const NodeSpec& spec, int start, Combine combine) {
 Prepared prepare_cum_sum(const NodeSpec& spec) { return prepare_cumulative(spec, 0, std::plus<>{}); }
 Prepared prepare_cum_prod(const NodeSpec& spec) { return prepare_cumulative(spec, 1, std::multiplies<>{}); }
 
+// LinearScan (onnx_passes/functions/scans.cc).
+Prepared prepare_linear_scan(const NodeSpec& spec) {
+  const LinearScan scan = linear_scan_of(spec);
+  return {dispatch_float(spec.out_type(), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return [scan](const Launch& launch) {
+      const AxisView& x = scan.x;
+      parallel_for(x.lines(), line_grain(x), [&](int64_t begin, int64_t end) {
+        for (int64_t l = begin; l < end; ++l) {
+          double now = scan.first;
+          for (int64_t i = 0; i < x.size; ++i) {
+            const int64_t at = x.line(l) + (scan.reverse ? x.size - 1 - i : i) * x.inner;
+            const double next = launch.in<T>(0)[at] * now + launch.in<T>(1)[at];
+            launch.out<T>()[at] = static_cast<T>(now);
+            now = next;
+          }
+        }
+      });
+    };
+  })};
+}
+
 // The index of the first (or last) maximum or minimum of a line.
 template <bool kLargest, typename S>
 int64_t arg(const AxisView& x, const S* in, bool last) {
@@ -126,7 +147,7 @@ Prepared prepare_arg(const NodeSpec& spec) {
 }
 
 bool supports_narrow_arg(const NodeSpec& spec) {
-  return spec.in_type(0) == DType::kBFloat16 && spec.out_size() * spec.in_size(0) != 0 &&
+  return spec.in_type(0) == DType::kBFloat16 && (spec.out_size() == 0 || spec.in_size(0) != 0) &&
          !spec.node().has_attr("classes");  // "classes" belongs to another device's plan (pad_classes.cc)
 }
 
@@ -177,15 +198,37 @@ Prepared prepare_top_k(const NodeSpec& spec) {
   return prepared;
 }
 
+// Rows are compared by their first elements that differ; equal rows keep their order.
+Prepared prepare_sort_rows(const NodeSpec& spec) {
+  const int64_t rows = spec.in_shape(0)[0], size = spec.in_shape(0)[1];
+  return {dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return [=](const Launch& launch) {
+      int64_t* const order = launch.out<int64_t>();
+      const T* const x = launch.in<T>(0);
+      std::iota(order, order + rows, 0);
+      std::sort(order, order + rows, [&](int64_t i, int64_t j) {
+        for (int64_t k = 0; k < size; ++k) {
+          const T first = x[i * size + k], second = x[j * size + k];
+          if (comes_before(false, first, second)) return true;
+          if (comes_before(false, second, first)) return false;
+        }
+        return i < j;
+      });
+    };
+  })};
+}
+
 }  // namespace
 
 std::vector<Kernel> scan_and_topk_kernels() {
   return {
       {"CumSum", supports_cumulative, prepare_cum_sum},
       {"CumProd", supports_cumulative, prepare_cum_prod},
+      {"LinearScan", supports_linear_scan, prepare_linear_scan, kDomain},
       {"ArgMax", supports_extremum, prepare_arg<true>},
       {"ArgMin", supports_extremum, prepare_arg<false>},
       {"TopK", supports_top_k, prepare_top_k},
+      {"SortRows", supports_sort_rows, prepare_sort_rows, kDomain},
       {"ArgMax", supports_narrow_arg, prepare_arg<true>, kDomain},
       {"ArgMin", supports_narrow_arg, prepare_arg<false>, kDomain},
   };

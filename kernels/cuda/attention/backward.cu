@@ -63,26 +63,16 @@ Prepared prepare_gradient(const NodeSpec& spec) {
   return {run, workspace.bytes()};
 }
 
-// Calls f(T{}, tiles) for the node; returns false if there are no tiles.
-template <typename F>
-bool dispatch_backward(const NodeSpec& spec, DType computed, const F& f) {
-  const AttentionOperands a = attention_operands(spec);
-  const int64_t width = std::max(a.q.width, a.v.width);
-  if (computed == DType::kDouble)
-    return dispatch_tiles<double>(DoubleGradientTiles(), width, [&](auto tiles) { f(double{}, tiles); });
-  return dispatch_tiles<float>(FloatGradientTiles(), width, [&](auto tiles) { f(float{}, tiles); });
-}
-
 }  // namespace
 
 bool has_backward_tiles(const NodeSpec& spec, DType computed) {
-  return dispatch_backward(spec, computed, [](auto, auto) {});
+  return dispatch_tiles<DoubleGradientTiles, FloatGradientTiles>(spec, computed, [](auto, auto) {});
 }
 
 Prepared prepare_backward_attention(const NodeSpec& spec, DType computed) {
   Prepared prepared;
-  dispatch_backward(spec, computed,
-                    [&]<typename T, typename Tiles>(T, Tiles) { prepared = prepare_gradient<T, Tiles>(spec); });
+  dispatch_tiles<DoubleGradientTiles, FloatGradientTiles>(
+      spec, computed, [&]<typename T, typename Tiles>(T, Tiles) { prepared = prepare_gradient<T, Tiles>(spec); });
   return prepared;
 }
 

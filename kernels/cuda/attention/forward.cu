@@ -44,25 +44,16 @@ Prepared prepare(const NodeSpec& spec) {
   return {run, workspace.bytes()};
 }
 
-// Calls f(T{}, tiles) for the node; returns false if there are no tiles.
-template <typename F>
-bool dispatch_forward(const NodeSpec& spec, DType computed, const F& f) {
-  const AttentionOperands a = attention_operands(spec);
-  const int64_t width = std::max(a.q.width, a.v.width);
-  if (computed == DType::kDouble)
-    return dispatch_tiles<double>(DoubleTiles(), width, [&](auto tiles) { f(double{}, tiles); });
-  return dispatch_tiles<float>(FloatTiles(), width, [&](auto tiles) { f(float{}, tiles); });
-}
-
 }  // namespace
 
 bool has_forward_tiles(const NodeSpec& spec, DType computed) {
-  return dispatch_forward(spec, computed, [](auto, auto) {});
+  return dispatch_tiles<DoubleTiles, FloatTiles>(spec, computed, [](auto, auto) {});
 }
 
 Prepared prepare_forward_attention(const NodeSpec& spec, DType computed) {
   Prepared prepared;
-  dispatch_forward(spec, computed, [&]<typename T, typename Tiles>(T, Tiles) { prepared = prepare<T, Tiles>(spec); });
+  dispatch_tiles<DoubleTiles, FloatTiles>(
+      spec, computed, [&]<typename T, typename Tiles>(T, Tiles) { prepared = prepare<T, Tiles>(spec); });
   return prepared;
 }
 

@@ -3,6 +3,7 @@
 // prepared.
 #pragma once
 
+#include <algorithm>
 #include <tuple>
 #include <vector>
 
@@ -29,6 +30,17 @@ template <typename T, typename... Tiles, typename F>
 bool dispatch_tiles(const std::tuple<Tiles...>&, int64_t width, const F& f) {
   const size_t most = most_shared_bytes();
   return ((width <= Tiles::kWidth && Tiles::kElements * sizeof(T) <= most && (f(Tiles()), true)) || ...);
+}
+
+// Calls f(T{}, tiles) for a node that is computed as `computed`, with tiles of the list for doubles or of that for
+// floats. Returns false if there are none.
+template <typename Doubles, typename Floats, typename F>
+bool dispatch_tiles(const NodeSpec& spec, DType computed, const F& f) {
+  const AttentionOperands a = attention_operands(spec);
+  const int64_t width = std::max(a.q.width, a.v.width);
+  if (computed == DType::kDouble)
+    return dispatch_tiles<double>(Doubles(), width, [&](auto tiles) { f(double{}, tiles); });
+  return dispatch_tiles<float>(Floats(), width, [&](auto tiles) { f(float{}, tiles); });
 }
 
 template <typename T>

@@ -1,11 +1,12 @@
 // TopK (kernels/geometry/indexing/scans.h). A small k selects one element after the other, each as the best of those
-// after the previous one. A large k sorts all lines together: stably by elements, then by line.
+// after the previous one. A large k sorts all lines together: stably by elements, then by line. SortRows.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduction/leader.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/sort.h"
 #include "kernels/dispatch.h"
+#include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -147,8 +148,57 @@ Prepared prepare_top_k(const NodeSpec& spec) {
   return prepared;
 }
 
+// ---- SortRows: by the last column, then stably by each one before it
+
+__global__ void number_rows(int64_t n, int64_t* order) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < n) order[i] = i;
+}
+
+template <typename T>
+__global__ void make_column_keys(int64_t n, int64_t size, int64_t column, const T* x, const int64_t* order,
+                                 uint64_t* keys, int64_t* places) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  places[i] = order[i];
+  keys[i] = sort_key(x[order[i] * size + column]);
+}
+
+__global__ void copy_order(int64_t n, const int64_t* from, int64_t* to) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < n) to[i] = from[i];
+}
+
+Prepared prepare_sort_rows(const NodeSpec& spec) {
+  const int64_t rows = spec.in_shape(0)[0], size = spec.in_shape(0)[1];
+  if (rows == 0) return {[](const Launch&) {}};
+  const Sort sort(rows, 8 * static_cast<int>(size_of(spec.in_type(0))));
+  Prepared prepared;
+  prepared.workspace = static_cast<size_t>(2 * rows) * sizeof(int64_t) + sort.workspace();
+  prepared.run = dispatch_numeric(spec.in_type(0), [&]<typename T>(T) -> std::function<void(const Launch&)> {
+    return [=](const Launch& launch) {
+      auto* const keys = launch.scratch<uint64_t>();
+      auto* const places = reinterpret_cast<int64_t*>(keys + rows);
+      int64_t* const order = launch.out<int64_t>();
+      enqueue_each(launch, "number_rows", number_rows, rows, order);
+      for (int64_t column = size; column-- > 0;) {
+        enqueue_each(launch, "make_column_keys", make_column_keys<T>, rows, size, column, launch.in<T>(0), order, keys,
+                     places);
+        const int64_t* const sorted = sort.run(launch, keys, places + rows, places).places;
+        enqueue_each(launch, "copy_order", copy_order, rows, sorted, order);
+      }
+    };
+  });
+  return prepared;
+}
+
 }  // namespace
 
-std::vector<Kernel> top_k_kernels() { return {{"TopK", supports_top_k, prepare_top_k}}; }
+std::vector<Kernel> top_k_kernels() {
+  return {
+      {"TopK", supports_top_k, prepare_top_k},
+      {"SortRows", supports_sort_rows, prepare_sort_rows, kDomain},
+  };
+}
 
 }  // namespace onnx_train::cuda

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/warp.h"
+#include "kernels/geometry/regions.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -38,6 +39,20 @@ struct AxisIndices {
     const int64_t index = value(i), first = size_at ? -*size_at : low, end = size_at ? *size_at : high;
     if (index >= first && index < end) return index < 0 ? index + (size_at ? *size_at : wraps) : index;
     *wrong = i;
+    return 0;
+  }
+};
+
+template <typename T>
+struct StoredIndices {
+  const T* numbers;
+  int64_t stride, high;
+
+  __device__ int64_t value(int64_t position) const { return image_number(numbers[position]); }
+  __device__ int64_t at(int64_t i, int64_t* wrong) const {
+    const int64_t index = value(i * stride);
+    if (index >= 0 && index < high) return index;
+    *wrong = i * stride;
     return 0;
   }
 };
@@ -133,6 +148,16 @@ void read_numbers(const Launch& launch, const IndexInput& numbers, int64_t low, 
                   int64_t* scratch) {
   run_range(launch, numbers, {low, high, 0, nullptr}, results, scratch);
 }
+
+template <typename T>
+void read_stored_numbers(const Launch& launch, const StoredNumbers& numbers, int64_t high, int64_t* results,
+                         int64_t* scratch) {
+  run(launch, numbers.input, numbers.count, StoredIndices<T>{launch.in<T>(numbers.input), numbers.stride, high},
+      results, scratch);
+}
+
+template void read_stored_numbers<float>(const Launch&, const StoredNumbers&, int64_t, int64_t*, int64_t*);
+template void read_stored_numbers<double>(const Launch&, const StoredNumbers&, int64_t, int64_t*, int64_t*);
 
 void read_tuples(const Launch& launch, const TuplePlaces& places, int64_t* results, int64_t* scratch) {
   const int64_t row = std::max<int64_t>(places.row, 1);

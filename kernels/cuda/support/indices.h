@@ -34,6 +34,17 @@ void read_indices(const Launch& launch, const IndexInput& indices, const int64_t
 void read_numbers(const Launch& launch, const IndexInput& numbers, int64_t low, int64_t high, int64_t* results,
                   int64_t* scratch);
 
+// Numbers that are stored as floats, each `stride` elements after the one before.
+struct StoredNumbers {
+  int input;
+  int64_t count, stride;
+};
+
+// Each number, rounded toward zero, must be in [0, high).
+template <typename T>
+void read_stored_numbers(const Launch& launch, const StoredNumbers& numbers, int64_t high, int64_t* results,
+                         int64_t* scratch);
+
 // Computes the data's row number, counted in rows of places.row elements, that each tuple of input 1 selects.
 void read_tuples(const Launch& launch, const TuplePlaces& places, int64_t* results, int64_t* scratch);
 

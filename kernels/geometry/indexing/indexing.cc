@@ -1,6 +1,7 @@
 #include "kernels/geometry/indexing/indexing.h"
 
 #include "kernels/dispatch.h"
+#include "onnx_passes/functions/class_index.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -10,6 +11,18 @@ void check_gradient(const NodeSpec& spec, int dy, const RowIndices& rows) {
   if (spec.in_size(dy) == rows.x.outer * rows.count * rows.x.inner) return;
   fail(spec.node().label(), ": a gradient of shape ", to_string(spec.in_shape(dy)), " does not belong to ", rows.count,
        " indices into ", to_string(spec.out_shape()));
+}
+
+// Indices that the plan knows, as positions within a sequence, are checked before anything runs.
+void check_constant_indices(const NodeSpec& spec, int input, int64_t size) {
+  if (!spec.is_constant(input) || spec.node().graph().parent()) return;  // a branch may not be taken
+  const Tensor& indices = spec.constant(input);
+  for (int64_t i = 0; i < indices.size(); ++i) {
+    const auto index = static_cast<int64_t>(indices.at(i));
+    if (index >= -size && index < size) continue;
+    fail_as(ErrorCode::kData, spec.node().label(), ": ", out_of_range(index, size),
+            "; it follows from the sizes of the inputs: make them smaller (a text: its tokens, --block-size)");
+  }
 }
 
 bool supports_reduction(const NodeSpec& spec) {
@@ -25,8 +38,16 @@ std::string out_of_range(int64_t index, int64_t size) {
                 "]");
 }
 
+std::string not_a_class(int64_t label, int64_t position, int64_t classes) {
+  return concat("label ", label, " at position ", position, " is outside the ", classes, " classes 0 to ", classes - 1,
+                "; correct the labels, or name it ignore_index if such positions do not count");
+}
+
 std::function<std::string(const Fault&)> explain_index(int64_t size) {
-  return [size](const Fault& fault) { return out_of_range(fault.value, size); };
+  return [size](const Fault& fault) {
+    return is_no_class(fault.value) ? not_a_class(fault.value - kNoClass, fault.position, size)
+                                    : out_of_range(fault.value, size);
+  };
 }
 
 bool is_scatter_reduction(const std::string& name) {
@@ -36,7 +57,9 @@ bool is_scatter_reduction(const std::string& name) {
 // ---- Rows
 
 RowIndices gather_rows(const NodeSpec& spec) {
-  return {AxisView(spec.in_shape(0), spec.node().attr("axis", 0)), spec.in_size(1)};
+  const RowIndices rows{AxisView(spec.in_shape(0), spec.node().attr("axis", 0)), spec.in_size(1)};
+  check_constant_indices(spec, 1, rows.x.size);
+  return rows;
 }
 
 RowIndices gather_grad_rows(const NodeSpec& spec) {

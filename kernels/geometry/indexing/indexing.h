@@ -16,6 +16,7 @@ namespace onnx_train {
 inline bool is_index_type(DType dtype) { return dtype == DType::kInt64 || dtype == DType::kInt32; }
 
 std::string out_of_range(int64_t index, int64_t size);
+std::string not_a_class(int64_t label, int64_t position, int64_t classes);
 
 // Returns Prepared::explain of kernels whose indices all refer to one axis.
 std::function<std::string(const Fault&)> explain_index(int64_t size);

@@ -17,13 +17,20 @@ Cumulative cumulative_of(const NodeSpec& spec) {
 
 bool supports_cumulative(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) && has_one_constant(spec); }
 
+LinearScan linear_scan_of(const NodeSpec& spec) {
+  return {AxisView(spec.in_shape(0), spec.node().attr("axis", 0)), spec.node().attr("reverse", 0) != 0,
+          spec.node().attr("first", 0.0f)};
+}
+
+bool supports_linear_scan(const NodeSpec& spec) { return is_float_or_double(spec.out_type()) && spec.one_type(2); }
+
 Extremum extremum_of(const NodeSpec& spec) {
   const AxisView x(spec.in_shape(0), spec.node().attr("axis", 0));
   return {x, spec.node().attr("select_last_index", 0) != 0, spec.node().attr("classes", x.size)};
 }
 
 bool supports_extremum(const NodeSpec& spec) {
-  return is_numeric(spec.in_type(0)) && spec.out_size() * spec.in_size(0) != 0;
+  return is_numeric(spec.in_type(0)) && (spec.out_size() == 0 || spec.in_size(0) != 0);
 }
 
 Leaders leaders_of(const NodeSpec& spec) {
@@ -36,6 +43,8 @@ Leaders leaders_of(const NodeSpec& spec) {
 }
 
 bool supports_top_k(const NodeSpec& spec) { return is_numeric(spec.in_type(0)) && has_one_constant(spec); }
+
+bool supports_sort_rows(const NodeSpec& spec) { return is_numeric(spec.in_type(0)); }
 
 AxisView one_hot_axis(const NodeSpec& spec) { return {spec.out_shape(), spec.node().attr("axis", -1)}; }
 

@@ -20,6 +20,15 @@ struct Cumulative {
 Cumulative cumulative_of(const NodeSpec& spec);
 bool supports_cumulative(const NodeSpec& spec);
 
+// LinearScan: y_i = a_{i-1} y_{i-1} + b_{i-1}, y_0 = first, from the other end if reverse.
+struct LinearScan {
+  AxisView x;
+  bool reverse;
+  double first;
+};
+LinearScan linear_scan_of(const NodeSpec& spec);
+bool supports_linear_scan(const NodeSpec& spec);
+
 // The index of the first (or last) maximum or minimum of each line.
 struct Extremum {
   AxisView x;
@@ -37,6 +46,9 @@ struct Leaders {
 };
 Leaders leaders_of(const NodeSpec& spec);
 bool supports_top_k(const NodeSpec& spec);
+
+// SortRows (kernels/functions/selections.cc).
+bool supports_sort_rows(const NodeSpec& spec);
 
 // Whether a comes before b: a is larger or, without `largest`, smaller. NaN counts as the largest.
 template <typename T>

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "kernels/lowering/canonical/branch_shapes.h"
 #include "kernels/lowering/canonical/control_flow.h"
+#include "kernels/lowering/canonical/segments.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/subgraph_calls.h"
 #include "onnx_passes/functions/functions.h"
@@ -148,11 +150,36 @@ class Unroller {
   std::unordered_map<const Value*, Value*> constants_;
 };
 
+// What a step gets that is a constant when the Scan is unrolled: slices of constants, and states that start as
+// constants and of which each follows from the one before it.
+Marks<Value> constants_of_steps(const Node& node, const Scan& scan) {
+  const auto& inputs = scan.body->inputs();
+  std::vector<size_t> constant;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (is_constant(*node.input(static_cast<int>(i)))) constant.push_back(i);
+  }
+  for (;;) {
+    Marks<Value> known;
+    for (const size_t i : constant) known.insert(inputs[i]);
+    Marks<Value> follows = known;
+    add_what_follows(*scan.body, &follows);
+    const auto changes = [&](size_t i) {
+      const Value* next = i < static_cast<size_t>(scan.states) ? scan.body->outputs()[i] : nullptr;
+      return next && !follows.contains(next) && !is_constant(*next);
+    };
+    const auto end = std::remove_if(constant.begin(), constant.end(), changes);
+    if (end == constant.end()) return known;
+    constant.erase(end, constant.end());
+  }
+}
+
 bool unroll_scans(Graph* graph, bool only_short) {
   bool changed = false;
   for (Node* node : graph->nodes()) {
     if (!has_known_steps(*node)) continue;
     const Scan scan(*node);
+    // A step's plan is cut, not that of all steps.
+    if (only_short && has_shapes_of_data(*scan.body, constants_of_steps(*node, scan))) continue;
     const int64_t steps = scan.steps(*node), per_step = nodes_per_step(scan);
     if (only_short && steps > kFewNodes / per_step) continue;
     expect_few_nodes(*node, steps, per_step);
@@ -166,7 +193,8 @@ bool unroll_scans(Graph* graph, bool only_short) {
 void expect_same(const Node& node, int output, const TensorType& yes, const TensorType& no) {
   if (yes == no && yes.is_static()) return;
   fail(node.label(), ": its condition '", node.input(0)->name(), "' is computed from data, and its branches give '",
-       node.output(output)->name(), "' as ", to_string(yes), " and as ", to_string(no), "; a plan needs one shape");
+       node.output(output)->name(), "' as ", to_string(yes), " and as ", to_string(no),
+       "; a plan needs one shape: make it the same in both branches, or reshape it to one that is known");
 }
 
 // Both branches run, and each result is chosen by the condition: what a branch computes changes nothing else.
@@ -251,41 +279,112 @@ TensorType type_of_input(const Node& node, int states, int i) {
   return type;
 }
 
+// Of what subgraphs read from outside: whether it is a small constant, which their plans may depend on.
+bool is_small_constant(const Value& value) {
+  constexpr int64_t kMostElements = 1024;
+  return is_constant(value) && value.type().is_static() && num_elements(value.type().shape()) <= kMostElements;
+}
+
+// The call of the node's subgraphs, before the node: its inputs are `inputs` and what the subgraphs read from outside.
+class Call {
+ public:
+  Call(Node* node, const char* op, std::vector<Value*> inputs, const std::vector<std::string>& names) : node_(node) {
+    for (Value* v : read_from_outside(*node)) (is_small_constant(*v) ? constants_ : outer_).push_back(v);
+    inputs.insert(inputs.end(), outer_.begin(), outer_.end());
+    call_ = node->graph().add_node(op, inputs, names, kDomain, node);
+    call_->mutable_shell().set_name(node->name());
+  }
+
+  Node* node() const { return call_; }
+
+  // Adds the subgraph as that of the call. Its inputs have these types.
+  Graph* add(const Node::Subgraph& subgraph, const std::vector<TensorType>& types) {
+    Graph* made = node_->graph().add_subgraph(call_, subgraph.attribute);
+    GraphCopy copy(made);
+    const auto add_input = [&](const Value* value, const TensorType& type) {
+      copy.map(value, made->add_input(made->unique_name(value->name()), type));
+    };
+    for (size_t i = 0; i < types.size(); ++i) add_input(subgraph.graph->inputs()[i], types[i]);
+    for (const Value* v : outer_) add_input(v, v->type());
+    for (const Value* v : constants_)
+      copy.map(v, made->add_initializer(made->unique_name(v->name()), v->shared_initializer()));
+    copy.contents(*subgraph.graph);
+    for (const Value* output : subgraph.graph->outputs()) add_result(made, copy.of(output));
+    return made;
+  }
+
+ private:
+  Node* const node_;
+  Node* call_;
+  std::vector<Value*> outer_, constants_;
+};
+
+std::vector<std::string> names_for(const Node& node) {
+  std::vector<std::string> names;
+  for (const Value* output : node.outputs()) names.push_back(output ? node.graph().unique_name(output->name()) : "");
+  return names;
+}
+
 // A node that calls the subgraphs, whose inputs are also what they read from outside.
 void call_subgraphs(Node* node) {
   Graph& graph = node->graph();
   const bool is_scan = node->is("Scan");
   const int own = is_scan ? node->num_inputs() : 0;  // inputs of the subgraph; the condition of an If is none
   const int states = is_scan ? Scan(*node).states : 0;
-  const std::vector<Value*> outer = read_from_outside(*node);
-  std::vector<Value*> inputs = node->inputs();
-  inputs.insert(inputs.end(), outer.begin(), outer.end());
-  std::vector<std::string> names;
-  for (const Value* output : node->outputs()) names.push_back(output ? graph.unique_name(output->name()) : "");
-  Node* call = graph.add_node(is_scan ? kCallScan : kCallIf, inputs, names, kDomain, node);
-  call->mutable_shell().set_name(node->name());
-  call->set_attr("states", states);
-  call->set_attr("scanned", own - states);
+  Call call(node, is_scan ? kCallScan : kCallIf, node->inputs(), names_for(*node));
+  call.node()->set_attr("states", states);
+  call.node()->set_attr("scanned", own - states);
   for (const char* name : {"scan_input_directions", "scan_output_directions"}) {
-    if (node->has_attr(name)) call->set_attr(name, node->attr(name, Shape{}));
+    if (node->has_attr(name)) call.node()->set_attr(name, node->attr(name, Shape{}));
   }
-  for (const auto& subgraph : node->subgraphs()) {
-    Graph* made = graph.add_subgraph(call, subgraph.attribute);
-    GraphCopy copy(made);
-    const auto add = [&](const Value* value, const TensorType& type) {
-      copy.map(value, made->add_input(made->unique_name(value->name()), type));
-    };
-    for (int i = 0; i < own; ++i)
-      add(subgraph.graph->inputs()[static_cast<size_t>(i)], type_of_input(*node, states, i));
-    for (const Value* v : outer) add(v, v->type());
-    copy.contents(*subgraph.graph);
-    for (const Value* output : subgraph.graph->outputs()) add_result(made, copy.of(output));
-  }
+  std::vector<TensorType> types;
+  for (int i = 0; i < own; ++i) types.push_back(type_of_input(*node, states, i));
+  for (const auto& subgraph : node->subgraphs()) call.add(subgraph, types);
   for (int i = 0; i < node->num_outputs(); ++i) {
     if (!node->output(i)) continue;
-    graph.replace(node->output(i), output_of_call(*node, call, i));
+    graph.replace(node->output(i), output_of_call(*node, call.node(), i));
   }
   graph.remove(node);
+}
+
+// ---- Loops that their condition ends
+
+bool is_callable_loop(const Node& node) {
+  const Graph* body = node.is("Loop") ? node.subgraph("body") : nullptr;
+  if (!body || body->inputs().size() != static_cast<size_t>(std::max(node.num_inputs(), 2)) ||
+      body->outputs().size() + 1 != body->inputs().size())
+    return false;
+  const auto is_sized = [](const Value* v) { return !v || v->type().is_static(); };
+  return std::all_of(node.inputs().begin(), node.inputs().end(), is_sized) &&
+         std::all_of(node.outputs().begin(), node.outputs().end(), is_sized);
+}
+
+bool call_loops(Graph* graph) {
+  bool changed = false;
+  for (Node* node : graph->nodes()) {
+    if (!is_callable_loop(*node)) continue;
+    std::vector<Value*> inputs = node->inputs();
+    inputs.resize(std::max<size_t>(inputs.size(), 2));
+    const size_t states = inputs.size() - 2;
+    std::vector<TensorType> types = {{DType::kInt64, Dims{}}, {DType::kBool, Dims{}}};
+    for (size_t i = 0; i < states; ++i) types.push_back(inputs[i + 2]->type());
+    Call call(node, kCallLoop, inputs, names_for(*node));
+    call.node()->set_attr("states", static_cast<int64_t>(states));
+    Graph* body = call.add(node->subgraphs()[0], types);
+    Builder b(body);
+    Value* one = body->add_initializer(body->unique_name("one"), Tensor::scalar<int64_t>(1));  // not the outer graph's
+    std::vector<Value*> results = {(b.var(body->inputs()[0]) + b.var(one)).value()};
+    results.insert(results.end(), body->outputs().begin(), body->outputs().end());
+    body->set_outputs(results);
+    for (int i = 0; i < node->num_outputs(); ++i) {
+      if (!node->output(i)) continue;
+      call.node()->output(i)->set_type(node->output(i)->type());
+      graph->replace(node->output(i), call.node()->output(i));
+    }
+    graph->remove(node);
+    changed = true;
+  }
+  return changed;
 }
 
 bool call_subgraphs(Graph* graph) {
@@ -315,11 +414,14 @@ bool call_subgraphs(Graph* graph) {
 
 bool expand_control_flow(Model& model, bool can_call) {
   Graph* graph = model.graph.get();
-  bool changed = false;
+  bool changed = give_one_shape(graph);
+  if (changed) infer_anew(graph->first(), nullptr);
+  changed = call_loops(graph) || changed;
   for (bool again = true; again;) {
     again = unroll_scans(graph, can_call);
     if (again) fold_constants(model);  // decides conditions of the step
     if (!can_call) again = select_branches(graph) || again;
+    if (again) call_loops(graph);
     changed = changed || again;
   }
   if (changed) share_equal_nodes(model);

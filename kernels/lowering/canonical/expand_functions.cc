@@ -2,6 +2,7 @@
 
 #include "kernels/device.h"
 #include "kernels/host.h"
+#include "kernels/lowering/canonical/segments.h"
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/inlining.h"
@@ -30,7 +31,8 @@ bool expand_functions(Model& model, const Device& device) {
     };
     // Inference may leave outputs open (present_key of an Attention without past_key) that the body determines.
     const bool runs = are_static(node->outputs()) && find_kernel(device, spec);
-    if (are_static(node->inputs()) && !runs && inline_function(node)) {
+    const bool waits = !runs && !computed_sizes(*node).empty();  // for cut_segments: a Range is no Loop
+    if (are_static(node->inputs()) && !runs && !waits && inline_function(node)) {
       changed = true;
       node = previous ? previous->next() : model.graph->first();  // the body may contain calls, too
     } else {

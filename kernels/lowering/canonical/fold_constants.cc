@@ -4,6 +4,7 @@
 #include "kernels/device.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/registry.h"
+#include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/inference/elements.h"
 #include "onnx_passes/inference/fold_branch.h"
 #include "onnx_passes/inference/inference.h"
@@ -58,7 +59,7 @@ void infer_from_data(Node* node, Constants& constants) {
 }
 
 bool may_fold(const Node& node) {
-  if (!node.subgraphs().empty() || is_random(node) || node.num_outputs() == 0) return false;
+  if (!node.subgraphs().empty() || is_random(node) || is_collective(node) || node.num_outputs() == 0) return false;
   for (const Value* input : node.inputs()) {
     if (input && !Constants::is_constant(input)) return false;
   }

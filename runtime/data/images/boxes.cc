@@ -50,7 +50,7 @@ int64_t box_rows(const PictureFiles& files, const InputSpec& target) {
   const Dim& rows = (*target.type.dims)[1];
   if (!rows.known()) return std::max<int64_t>(count, 1);
   if (count > rows.value()) {
-    fail_as(ErrorCode::kData, files.root, files.files[static_cast<size_t>(most - boxes.begin())], " has ", count,
+    fail_as(ErrorCode::kData, files.folder, files.files[static_cast<size_t>(most - boxes.begin())], " has ", count,
             " boxes; the target '", target.name, "', ", to_string(target.type), ", takes ", rows.value());
   }
   return rows.value();

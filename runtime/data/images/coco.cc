@@ -114,12 +114,12 @@ void for_each_record(const std::string& path, const Json& json, const char* list
 }
 
 // What the file names of the JSON are relative to: where the first of them is.
-std::string root_of(const std::string& path, const std::string& first) {
-  const fs::path file(path), folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+std::string folder_of(const std::string& path, const std::string& first) {
+  const fs::path file(path), own = file.has_parent_path() ? file.parent_path() : fs::path(".");
   if (first.starts_with("/")) return "";
-  std::vector<fs::path> places = {folder, folder / "images"};
+  std::vector<fs::path> places = {own, own / "images"};
   const std::string stem = file.stem().string(), prefix = "instances_";
-  if (stem.starts_with(prefix)) places.push_back(folder.lexically_normal().parent_path() / stem.substr(prefix.size()));
+  if (stem.starts_with(prefix)) places.push_back(own.lexically_normal().parent_path() / stem.substr(prefix.size()));
   std::string tried;
   for (const fs::path& place : places) {
     std::error_code error;
@@ -144,7 +144,7 @@ std::string coco_file_in(const std::string& folder) {
 std::shared_ptr<const PictureFiles> read_coco(const std::string& path) {
   const Json json = parse(path);
   PictureFiles files;
-  BoxFile result{path, {}, {}, {}};
+  BoxFile result{path, {}, {}};
   std::map<int64_t, std::string> names;
   for_each_record(path, json, "categories", [&](const Record& category) {
     const int64_t id = category.id("id");
@@ -170,11 +170,12 @@ std::shared_ptr<const PictureFiles> read_coco(const std::string& path) {
     result.sizes.emplace_back(height, width);
   });
   if (files.files.empty()) fail_as(ErrorCode::kFile, path, " names no pictures");
-  files.root = root_of(path, files.files[0]);
+  files.root = path;
+  files.folder = folder_of(path, files.files[0]);
   std::error_code error;
   for (size_t i = 0; i < files.files.size(); ++i) {
-    if (fs::is_regular_file(files.root + files.files[i], error)) continue;
-    fail_as(ErrorCode::kFile, path, ": images[", i, "]: there is no picture at ", files.root, files.files[i]);
+    if (fs::is_regular_file(files.folder + files.files[i], error)) continue;
+    fail_as(ErrorCode::kFile, path, ": images[", i, "]: there is no picture at ", files.folder, files.files[i]);
   }
   result.boxes.resize(files.files.size());
   int64_t crowds = 0, empty = 0;
@@ -198,9 +199,9 @@ std::shared_ptr<const PictureFiles> read_coco(const std::string& path) {
       result.boxes[samples[image]].push_back(box);
     }
   });
-  if (crowds > 0) result.notes.push_back(concat(path, ": ", counted(crowds, "box"), " of crowds (iscrowd) left out"));
+  if (crowds > 0) files.notes.push_back(concat(path, ": ", counted(crowds, "box"), " of crowds (iscrowd) left out"));
   if (empty > 0)
-    result.notes.push_back(concat(path, ": ", counted(empty, "box"), " without area in the picture left out"));
+    files.notes.push_back(concat(path, ": ", counted(empty, "box"), " without area in the picture left out"));
   files.boxes = std::make_shared<const BoxFile>(std::move(result));
   return std::make_shared<const PictureFiles>(std::move(files));
 }

@@ -26,6 +26,13 @@ std::string read_picture(const std::string& path) {
   return bytes;
 }
 
+// In lower case, with its dot.
+std::string suffix_of(const std::string& path) {
+  std::string suffix = std::filesystem::path(path).extension().string();
+  for (char& c : suffix) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return suffix;
+}
+
 enum class PictureKind { kPng, kJpeg, kWebp };
 
 PictureKind kind_of(const EncodedPicture& file) {
@@ -81,9 +88,15 @@ Picture decode_mask(const std::string& path) {
 }
 
 bool is_picture_name(const std::string& path) {
-  std::string suffix = std::filesystem::path(path).extension().string();
-  for (char& c : suffix) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string suffix = suffix_of(path);
   return suffix == ".png" || suffix == ".jpg" || suffix == ".jpeg" || suffix == ".webp";
+}
+
+bool is_other_picture_name(const std::string& path) {
+  constexpr const char* kOthers[] = {".avif", ".bmp", ".dng", ".gif", ".heic", ".heif", ".ico", ".jfif", ".jp2",
+                                     ".jxl",  ".pbm", ".pgm", ".pnm", ".ppm",  ".svg",  ".tga", ".tif",  ".tiff"};
+  const std::string suffix = suffix_of(path);
+  return std::any_of(std::begin(kOthers), std::end(kOthers), [&](const char* other) { return suffix == other; });
 }
 
 }  // namespace onnx_train

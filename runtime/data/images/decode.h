@@ -21,6 +21,8 @@ Picture decode_mask(const std::string& path);
 
 // Whether the name ends as those of such files.
 bool is_picture_name(const std::string& path);
+// Whether the name ends as those of pictures of other formats.
+bool is_other_picture_name(const std::string& path);
 
 // What the decoders share: the bytes of a file, and where they are.
 struct EncodedPicture {

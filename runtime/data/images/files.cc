@@ -6,12 +6,14 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/images/decode.h"
+#include "runtime/options.h"
 
 namespace onnx_train {
 namespace {
@@ -22,22 +24,45 @@ std::string as_root(const fs::path& folder) { return folder.string() + "/"; }
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with("."); }
 
-// The pictures below `root`, relative to it, sorted by name. A link to a folder above it does not end: links to folders
-// are followed at the first level alone, where classes are.
-std::vector<std::string> pictures_below(const fs::path& root) {
+// The pictures below a folder, relative to it, sorted by name.
+struct FoundFiles {
   std::vector<std::string> files;
+  std::vector<std::string> others;  // of formats that are not read, with the folder
+};
+
+// A link to a folder above it does not end: links to folders are followed at the first level alone, where classes are.
+FoundFiles pictures_below(const fs::path& root) {
+  FoundFiles found;
   std::error_code error;
   fs::recursive_directory_iterator it(root, error);
   for (const fs::recursive_directory_iterator end; !error && it != end; it.increment(error)) {
     if (is_hidden(it->path())) {
       it.disable_recursion_pending();
     } else if (is_picture_name(it->path().string()) && !it->is_directory(error)) {
-      files.push_back(it->path().lexically_relative(root).string());
+      found.files.push_back(it->path().lexically_relative(root).string());
+    } else if (is_other_picture_name(it->path().string())) {
+      found.others.push_back(it->path().string());
     }
   }
   if (error) fail_as(ErrorCode::kFile, "cannot read the folder ", root.string(), ": ", error.message());
-  std::sort(files.begin(), files.end());
-  return files;
+  std::sort(found.files.begin(), found.files.end());
+  std::sort(found.others.begin(), found.others.end());
+  return found;
+}
+
+void note_others(const std::vector<std::string>& others, PictureFiles* result) {
+  if (others.empty()) return;
+  const std::string what = others.size() == 1
+                               ? "a picture of another format is left out, "
+                               : concat(others.size(), " pictures of other formats are left out, the first is ");
+  result->notes.push_back(concat(what, others[0], ": PNG, JPEG and WebP are read"));
+}
+
+// Where there are pictures, but none that can be read.
+void refuse_others(const std::string& folder, const std::vector<std::string>& others) {
+  if (others.empty()) return;
+  fail_as(ErrorCode::kFile, "all pictures in ", folder, " are of other formats, the first is ", others[0],
+          ": convert them to PNG, JPEG or WebP");
 }
 
 std::vector<std::string> folders_of(const fs::path& root) {
@@ -51,33 +76,50 @@ std::vector<std::string> folders_of(const fs::path& root) {
   return folders;
 }
 
+PictureFiles files_in(const fs::path& root) {
+  PictureFiles result;
+  result.root = result.folder = as_root(root);
+  return result;
+}
+
 PictureFiles with_masks(const fs::path& root) {
-  PictureFiles result{as_root(root), {}, {}, {}, {}};
+  PictureFiles result = files_in(root);
   std::map<std::string, std::string> masks;
-  for (const std::string& mask : pictures_below(root / "masks")) {
+  for (const std::string& mask : pictures_below(root / "masks").files) {
     masks[fs::path(mask).replace_extension().string()] = mask;
   }
-  for (const std::string& file : pictures_below(root / "images")) {
+  const FoundFiles images = pictures_below(root / "images");
+  if (images.files.empty()) refuse_others(result.root + "images", images.others);
+  for (const std::string& file : images.files) {
     const auto mask = masks.find(fs::path(file).replace_extension().string());
     if (mask == masks.end())
       fail_as(ErrorCode::kFile, result.root, "images/", file, " has no mask in ", result.root, "masks");
     result.files.push_back("images/" + file);
     result.masks.push_back("masks/" + mask->second);
   }
+  note_others(images.others, &result);
   return result;
 }
 
 PictureFiles by_class(const fs::path& root, const std::vector<std::string>& folders) {
-  PictureFiles result{as_root(root), {}, {}, {}, folders};
+  PictureFiles result = files_in(root);
+  result.classes = folders;
+  std::vector<std::string> others;
   for (size_t label = 0; label < folders.size(); ++label) {
-    const std::vector<std::string> files = pictures_below(root / folders[label]);
-    if (files.empty())
-      fail_as(ErrorCode::kFile, "the folder ", result.root, folders[label], ", a class, has no pictures");
-    for (const std::string& file : files) {
+    const FoundFiles found = pictures_below(root / folders[label]);
+    const std::string folder = result.root + folders[label];
+    if (found.files.empty()) {
+      refuse_others(folder, found.others);
+      fail_as(ErrorCode::kFile, "the folder ", folder,
+              ", a class, has no pictures: put some into it (PNG, JPEG or WebP), or remove it");
+    }
+    others.insert(others.end(), found.others.begin(), found.others.end());
+    for (const std::string& file : found.files) {
       result.files.push_back(folders[label] + "/" + file);
       result.labels.push_back(static_cast<int64_t>(label));
     }
   }
+  note_others(others, &result);
   return result;
 }
 
@@ -91,58 +133,12 @@ std::optional<fs::path> part_of(const fs::path& root, bool for_training) {
   return std::nullopt;
 }
 
-// A line of a CSV file: fields between commas, in quotes where they hold commas or quotes, which are doubled (RFC
-// 4180).
-std::vector<std::string> fields_of(std::string_view line) {
-  std::vector<std::string> fields(1);
-  bool quoted = false;
-  for (size_t i = 0; i < line.size(); ++i) {
-    const char c = line[i];
-    if (c == '"' && quoted && i + 1 < line.size() && line[i + 1] == '"') {
-      fields.back() += line[++i];
-    } else if (c == '"') {
-      quoted = !quoted;
-    } else if (c == ',' && !quoted) {
-      fields.emplace_back();
-    } else {
-      fields.back() += c;
-    }
-  }
-  for (std::string& field : fields) {
-    const size_t first = field.find_first_not_of(" \t\r"), last = field.find_last_not_of(" \t\r");
-    field = first == std::string::npos ? "" : field.substr(first, last - first + 1);
-  }
-  return fields;
-}
-
-size_t column_of(const std::vector<std::string>& header, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    const auto found = std::find(header.begin(), header.end(), name);
-    if (found != header.end()) return static_cast<size_t>(found - header.begin());
-  }
-  return header.size();
-}
-
-// Classes that are all whole numbers are labels; others are names, which are sorted.
-void set_labels(const std::vector<std::string>& cells, PictureFiles* result) {
-  for (const std::string& cell : cells) {
-    int64_t label = 0;
-    const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), label);
-    if (error != std::errc() || end != cell.data() + cell.size()) break;
-    result->labels.push_back(label);
-  }
-  if (result->labels.size() == cells.size()) return;
-  result->classes = cells;
-  std::sort(result->classes.begin(), result->classes.end());
-  result->classes.erase(std::unique(result->classes.begin(), result->classes.end()), result->classes.end());
-  result->labels.clear();
-  for (const std::string& cell : cells) {
-    result->labels.push_back(std::lower_bound(result->classes.begin(), result->classes.end(), cell) -
-                             result->classes.begin());
-  }
-}
-
 }  // namespace
+
+std::string test_part(const std::string& folder) {
+  const std::optional<fs::path> part = part_of(fs::path(folder).lexically_normal(), /*for_training=*/false);
+  return part ? part->string() : "";
+}
 
 std::shared_ptr<const PictureFiles> find_pictures(const std::string& folder, bool for_training) {
   const fs::path given = fs::path(folder).lexically_normal();
@@ -152,61 +148,56 @@ std::shared_ptr<const PictureFiles> find_pictures(const std::string& folder, boo
   const std::vector<std::string> folders = folders_of(root);
   const auto has = [&](const char* name) { return std::binary_search(folders.begin(), folders.end(), name); };
   if (has("images") && has("masks")) return std::make_shared<const PictureFiles>(with_masks(root));
-  const std::vector<std::string> files = pictures_below(root);
+  const auto [files, others] = pictures_below(root);
   if (files.empty()) {
-    if (folders.empty()) return nullptr;
-    const auto holds = [&](const std::string& name) { return !pictures_below(root / name).empty(); };  // a link
-    if (std::none_of(folders.begin(), folders.end(), holds)) return nullptr;
+    const auto holds = [&](const std::string& name) { return !pictures_below(root / name).files.empty(); };  // a link
+    if (std::none_of(folders.begin(), folders.end(), holds)) {
+      refuse_others(as_root(root), others);
+      return nullptr;
+    }
   }
   const bool is_flat = folders.empty() || std::any_of(files.begin(), files.end(), [](const std::string& file) {
                          return file.find('/') == std::string::npos;
                        });
   if (!is_flat) return std::make_shared<const PictureFiles>(by_class(root, folders));
-  return std::make_shared<const PictureFiles>(PictureFiles{as_root(root), files, {}, {}, {}});
+  PictureFiles result = files_in(root);
+  result.files = files;
+  note_others(others, &result);
+  return std::make_shared<const PictureFiles>(std::move(result));
 }
 
 std::shared_ptr<const PictureFiles> one_picture(const std::string& path) {
   const fs::path file(path);
-  const std::string root = file.has_parent_path() ? as_root(file.parent_path()) : "./";
-  return std::make_shared<const PictureFiles>(PictureFiles{root, {file.filename().string()}, {}, {}, {}});
+  PictureFiles result;
+  result.root = path;
+  result.folder = file.has_parent_path() ? as_root(file.parent_path()) : "./";
+  result.files = {file.filename().string()};
+  return std::make_shared<const PictureFiles>(std::move(result));
 }
 
-std::shared_ptr<const PictureFiles> read_picture_table(const std::string& path) {
-  const auto file = MappedFile::open(path);
-  std::string_view text(reinterpret_cast<const char*>(file->data()), file->size());
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
-  std::vector<std::string> header, cells;
-  auto result = std::make_shared<PictureFiles>(*one_picture(path));
-  result->files.clear();
-  size_t file_column = 0, class_column = 0;
-  for (int64_t number = 1; !text.empty(); ++number) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    std::vector<std::string> fields = fields_of(line);
-    if (fields.size() == 1 && fields[0].empty()) continue;
-    if (header.empty()) {
-      header = fields;
-      file_column = column_of(header, {"path", "file", "filename"});
-      class_column = column_of(header, {"class", "label", "labels"});
-      if (file_column == header.size()) return nullptr;
-      continue;
-    }
-    if (fields.size() != header.size()) {
-      fail_as(ErrorCode::kFile, path, ", line ", number, ": ", fields.size(), " fields, the header has ",
-              header.size());
-    }
-    if (fields[file_column].empty()) fail_as(ErrorCode::kFile, path, ", line ", number, " names no file");
-    if (fields[file_column].starts_with("/")) result->root.clear();
-    result->files.push_back(fields[file_column]);
-    if (class_column < header.size()) cells.push_back(fields[class_column]);
+std::vector<uint16_t> read_mask_values(const std::string& text) {
+  std::vector<uint16_t> values;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    uint16_t value = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (error != std::errc() || end != part.data() + part.size())
+      throw UsageError(concat("--mask-values: '", part, "' is no value of a mask, 0 to 65535: 0,255"));
+    if (std::count(values.begin(), values.end(), value) > 0)
+      throw UsageError(concat("--mask-values: ", value, " is given twice"));
+    values.push_back(value);
   }
-  if (header.empty()) return nullptr;
-  if (result->root.empty()) {  // some paths are absolute: all become so
-    const std::string folder = one_picture(path)->root;
-    for (std::string& name : result->files) name = (fs::path(folder) / name).string();
+  return values;
+}
+
+void write_mask(const std::vector<uint16_t>& values, const Picture& mask, const std::string& name, int64_t* to) {
+  for (size_t i = 0; i < mask.bytes.size(); i += kMaskChannels) {
+    const int64_t value = mask.bytes[i] << 8 | mask.bytes[i + 1];
+    const auto found = std::find(values.begin(), values.end(), value);
+    if (!values.empty() && found == values.end())
+      fail_as(ErrorCode::kData, name, " holds ", value, ", which is not among --mask-values");
+    *to++ = values.empty() ? value : found - values.begin();
   }
-  if (!cells.empty()) set_labels(cells, result.get());
-  return result;
 }
 
 bool knows_classes(const PictureFiles& files, const std::vector<std::string>& classes) {
@@ -236,6 +227,17 @@ std::vector<int64_t> labels_by(const PictureFiles& files, const std::vector<std:
   std::vector<int64_t> labels = files.labels;
   for (int64_t& label : labels) label = order.empty() ? label : order[static_cast<size_t>(label)];
   return labels;
+}
+
+std::vector<std::vector<float>> targets_by(const PictureFiles& files, const std::vector<std::string>& classes) {
+  const std::vector<int64_t> order = label_order(files, classes);
+  if (order.empty()) return files.targets;
+  std::vector<std::vector<float>> targets;
+  for (const std::vector<float>& row : files.targets) {
+    std::vector<float>& to = targets.emplace_back(classes.size(), 0.f);
+    for (size_t i = 0; i < row.size(); ++i) to[static_cast<size_t>(order[i])] = row[i];
+  }
+  return targets;
 }
 
 std::string classes_to_json(const std::vector<std::string>& classes) {

@@ -83,11 +83,17 @@ void add_defaults(const InputSpec& spec, const PicturePlan& plan, int height, in
     const std::vector<Step> added = read_preprocess_steps("--preprocess", text);
     steps->insert(steps->begin(), added.begin(), added.end());
   }
-  if (!has_range && !plan.is_bytes) steps->push_back(read_preprocess_steps("--preprocess", "scale(1/255)")[0]);
-  if (has_geometry && (has_range || plan.is_bytes)) return;
+  const bool adds_range = !has_range && !plan.is_bytes;
+  const bool of_bytes = !spec.of_bytes.empty();
+  if (adds_range) steps->push_back(read_preprocess_steps("--preprocess", of_bytes ? "scale(1)" : "scale(1/255)")[0]);
+  if (has_geometry && !adds_range) return;
+  const std::string why = adds_range && of_bytes ? concat(" and ", spec.of_bytes) : "";
   notes->insert(notes->begin() + static_cast<ptrdiff_t>(size),
-                concat("pictures enter '", spec.name, "' by ", text_of(*steps), ", for it is ", to_string(spec.type),
-                       "; --preprocess says otherwise"));
+                has_geometry ? concat("pictures enter '", spec.name, "' by ", text_of(*steps), ": ", steps->back().text,
+                                      " was added", of_bytes ? concat(", for ", spec.of_bytes) : "", "; write ",
+                                      of_bytes ? "scale(1/255) to make them 0 to 1" : "scale(1) to leave it out")
+                             : concat("pictures enter '", spec.name, "' by ", text_of(*steps), ", for it is ",
+                                      to_string(spec.type), why, "; --preprocess says otherwise"));
 }
 
 Filter filter_of(const Step& step, bool is_mask) {

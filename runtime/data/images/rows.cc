@@ -7,6 +7,7 @@
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/images/boxes.h"
+#include "runtime/data/images/damaged.h"
 #include "runtime/data/images/plan.h"
 #include "runtime/data/images/store.h"
 #include "runtime/data/readers.h"
@@ -20,13 +21,13 @@ class Samples {
   Samples(std::unique_ptr<const PictureStore> store, const PicturePlan& how)
       : plan(how),
         store_(std::move(store)),
-        kept_(store_->is_slow() ? 2 * static_cast<size_t>(store_->size()) : 0),
+        budget_(store_->most_bytes()),
+        kept_(budget_ > 0 ? 2 * static_cast<size_t>(store_->size()) : 0),
         sizes_(static_cast<size_t>(store_->size())) {
     constexpr size_t kMost = size_t{1} << 30;
-    const size_t budget = std::min(kMost, available_host_memory() / 4);
     const bool has_one_size = plan.fixed == plan.geometry.size() && !plan.geometry.empty();
-    const auto all = static_cast<size_t>(store_->size() * plan.size());
-    budget_ = !store_->is_slow() ? 0 : has_one_size ? std::min(budget, all) : budget;
+    if (budget_ > 0 && has_one_size) budget_ = static_cast<size_t>(store_->size() * plan.size());
+    budget_ = std::min({budget_, kMost, available_host_memory() / 4});
   }
 
   int64_t size() const { return store_->size(); }
@@ -85,11 +86,11 @@ class Samples {
   }
 
   const std::unique_ptr<const PictureStore> store_;
+  size_t budget_;  // bytes
   mutable std::mutex mutex_;
   mutable std::vector<std::shared_ptr<const Picture>> kept_;  // pictures and masks by turns; empty: nothing is kept
   mutable std::vector<std::atomic<uint64_t>> sizes_;
   mutable size_t bytes_ = 0;
-  size_t budget_ = 0;
 };
 
 class SampleReader : public RowReader {
@@ -154,16 +155,22 @@ class PictureReader : public SampleReader {
 
 class MaskReader : public SampleReader {
  public:
-  using SampleReader::SampleReader;
+  MaskReader(std::shared_ptr<const Samples> samples, const PictureFiles& files)
+      : SampleReader(std::move(samples)), values_(files.mask_values), is_checked_(are_few_bytes(files)) {}
   DType dtype() const override { return DType::kInt64; }
   Shape shape() const override { return with_samples({samples_->plan.height, samples_->plan.width}); }
   std::string describe(int64_t row) const override { return samples_->store().describe(row, true); }
 
   void read(int64_t row, const AugmentKey* key, void* to) const override {
     const Picture mask = samples_->make(row, true, key);
-    auto* out = static_cast<int64_t*>(to);
-    for (size_t i = 0; i < mask.bytes.size(); i += kMaskChannels) *out++ = mask.bytes[i] << 8 | mask.bytes[i + 1];
+    write_mask(values_, mask, describe(row), static_cast<int64_t*>(to));
   }
+  bool is_checked() const override { return is_checked_; }
+  std::string values_option() const override { return "--mask-values"; }
+
+ private:
+  const std::vector<uint16_t> values_;
+  const bool is_checked_;
 };
 
 // Boxes follow a picture of the same size without channels, which is moved as a mask is.
@@ -225,6 +232,14 @@ Tensor labels_tensor(const std::vector<int64_t>& labels) {
   return Tensor::of<int64_t>({static_cast<int64_t>(labels.size())}, labels);
 }
 
+// Several numbers for each picture.
+Tensor targets_tensor(const PictureFiles& files, const std::vector<std::string>& classes) {
+  const std::vector<std::vector<float>> rows = targets_by(files, classes);
+  std::vector<float> all;
+  for (const std::vector<float>& row : rows) all.insert(all.end(), row.begin(), row.end());
+  return Tensor::of<float>({static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows[0].size())}, all);
+}
+
 const InputSpec* spec_of(const std::vector<InputSpec>& inputs, const std::string& name) {
   const auto found =
       std::find_if(inputs.begin(), inputs.end(), [&](const InputSpec& spec) { return spec.name == name; });
@@ -232,7 +247,7 @@ const InputSpec* spec_of(const std::vector<InputSpec>& inputs, const std::string
 }
 
 // Adds the targets of the samples: masks, classes, or classes as probabilities.
-void add_targets(const std::shared_ptr<const Samples>& samples, std::vector<int64_t> labels, bool has_masks,
+void add_targets(const std::shared_ptr<const Samples>& samples, std::vector<int64_t> labels, const PictureFiles* files,
                  size_t num_classes, const std::vector<InputSpec>& inputs, PictureRows* result) {
   const InputSpec* target = spec_of(inputs, first_label(inputs));
   const bool mixes = samples->plan.augment.mixes();
@@ -243,10 +258,10 @@ void add_targets(const std::shared_ptr<const Samples>& samples, std::vector<int6
             "for each picture");
   }
   if (!target) return;
-  if (has_masks) {
+  if (files && !files->masks.empty()) {
     if (size_of(target->type.dtype) == 1)
       fail_as(ErrorCode::kData, "the target '", target->name, "' is ", to_string(target->type), "; masks need 16 bits");
-    result->readers[target->name] = std::make_shared<MaskReader>(samples);
+    result->readers[target->name] = std::make_shared<MaskReader>(samples, *files);
   } else if (!labels.empty() && takes_probabilities(*target)) {
     const Dim& dim = (*target->type.dims)[1];
     const int64_t most = *std::max_element(labels.begin(), labels.end());
@@ -289,12 +304,19 @@ void add_files(const std::shared_ptr<const PictureFiles>& files, const std::vect
   const auto samples = std::make_shared<const Samples>(file_store(files), plan);
   result->readers[spec->name] = std::make_shared<PictureReader>(samples);
   result->classes = classes.empty() ? files->classes : classes;
-  if (files->boxes) {
-    notes->insert(notes->end(), files->boxes->notes.begin(), files->boxes->notes.end());
-    return add_boxes(samples, *files, classes, inputs, result);
-  }
+  notes->insert(notes->end(), files->notes.begin(), files->notes.end());
+  if (files->boxes) return add_boxes(samples, *files, classes, inputs, result);
   const bool has_target = !first_label(inputs).empty();
-  add_targets(samples, has_target ? labels_by(*files, classes) : std::vector<int64_t>(), !files->masks.empty(),
+  if (has_target && !files->targets.empty()) {
+    const InputSpec& target = *spec_of(inputs, first_label(inputs));
+    if (!files->classes.empty() && !is_float(target.type.dtype)) {
+      fail_as(ErrorCode::kData, files->root, " has several classes for a picture, and the target '", target.name, "', ",
+              to_string(target.type), ", takes one: build with --loss bce_with_logits");
+    }
+    result->tensors[first_label(inputs)] = targets_tensor(*files, result->classes);
+    return;
+  }
+  add_targets(samples, has_target ? labels_by(*files, classes) : std::vector<int64_t>(), files.get(),
               result->classes.size(), inputs, result);
 }
 
@@ -333,7 +355,7 @@ bool add_arrays(const std::vector<InputSpec>& inputs, const Augment& augment, Pr
     if (augment.mixes() && is_integer(target->second.dtype()) && target->second.shape().size() == 1) {
       const Tensor classes = target->second.cast(DType::kInt64);
       result->tensors.erase(target);
-      add_targets(samples, classes.to_ints(), false, 0, inputs, result);
+      add_targets(samples, classes.to_ints(), nullptr, 0, inputs, result);
     } else if (augment.mixes()) {
       fail_as(ErrorCode::kUsage, "--augment: mixup and cutmix need classes as integers, one for each sample");
     }

@@ -1,8 +1,10 @@
 #include "runtime/data/images/store.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/images/damaged.h"
 #include "runtime/data/images/decode.h"
 #include "runtime/training/fingerprint.h"
 
@@ -20,11 +22,16 @@ class FileStore : public PictureStore {
       return {height, width, 0};
     }
     const std::string path = describe(sample, is_mask);
-    return is_mask ? decode_mask(path) : decode_picture(path);
+    try {
+      return is_mask ? decode_mask(path) : decode_picture(path);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kFile) throw;
+      fail_as(ErrorCode::kFile, error.what(), kBadPictureHint);
+    }
   }
   std::string describe(int64_t sample, bool is_mask) const override {
     if (is_mask && files_->boxes) return concat(files_->boxes->path, ": images[", sample, "]");
-    return files_->root + (is_mask ? files_->masks : files_->files)[static_cast<size_t>(sample)];
+    return files_->folder + (is_mask ? files_->masks : files_->files)[static_cast<size_t>(sample)];
   }
   // Names, sizes, labels and boxes. A folder may be moved.
   std::string identity() const override {
@@ -32,7 +39,8 @@ class FileStore : public PictureStore {
     std::error_code error;
     for (size_t i = 0; i < files_->files.size(); ++i) {
       const auto add = [&](const std::string& name) {
-        text += concat(name, '\0', static_cast<int64_t>(std::filesystem::file_size(files_->root + name, error)), '\0');
+        text +=
+            concat(name, '\0', static_cast<int64_t>(std::filesystem::file_size(files_->folder + name, error)), '\0');
       };
       add(files_->files[i]);
       if (!files_->masks.empty()) add(files_->masks[i]);
@@ -43,7 +51,19 @@ class FileStore : public PictureStore {
     }
     return text;
   }
-  bool is_slow() const override { return true; }
+  // Files of pictures are rarely smaller than a 32nd of the pixels.
+  size_t most_bytes() const override {
+    constexpr size_t kMostCompression = 32;
+    size_t bytes = 0;
+    for (const auto* names : {&files_->files, &files_->masks}) {
+      for (const std::string& name : *names) {
+        std::error_code error;
+        const auto size = std::filesystem::file_size(files_->folder + name, error);
+        if (!error) bytes += kMostCompression * size;
+      }
+    }
+    return std::max<size_t>(bytes, 1);
+  }
 
  private:
   const std::shared_ptr<const PictureFiles> files_;
@@ -80,7 +100,7 @@ class ArrayStore : public PictureStore {
   }
   std::string describe(int64_t sample, bool) const override { return concat("sample ", sample, " of '", input_, "'"); }
   std::string identity() const override { return fingerprint({{input_, array_}}); }
-  bool is_slow() const override { return false; }
+  size_t most_bytes() const override { return 0; }
 
  private:
   std::string input_;

@@ -19,7 +19,9 @@ class PictureStore {
   virtual Picture read(int64_t sample, bool is_mask) const = 0;
   virtual std::string describe(int64_t sample, bool is_mask) const = 0;
   virtual std::string identity() const = 0;
-  virtual bool is_slow() const = 0;  // to read, so that what is read is kept
+  // Of pictures that are slow to read, and are kept: what they take at most, as far as is known before they are read.
+  // 0: reading them is quick.
+  virtual size_t most_bytes() const = 0;
 };
 
 std::unique_ptr<const PictureStore> file_store(std::shared_ptr<const PictureFiles> files);

@@ -108,9 +108,6 @@ class CsvReader {
 
 }  // namespace
 
-std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<InputSpec>& inputs,
-                                     const ReadOptions& options) {
-  return make_source(path, arrays_of(CsvReader(path).read(), inputs, options));
-}
+DataTable read_csv(const std::string& path) { return CsvReader(path).read(); }
 
 }  // namespace onnx_train

@@ -19,22 +19,8 @@ namespace {
 constexpr std::array<std::string_view, 10> kMissing = {"",    "NA",   "N/A",  "n/a",  "NaN",
                                                        "nan", "NULL", "null", "None", "<NA>"};
 
-bool is_missing(std::string_view field) { return std::find(kMissing.begin(), kMissing.end(), field) != kMissing.end(); }
-
 [[noreturn]] void fail_at(const DataTable& table, size_t row, const std::string& column, const std::string& why) {
   fail_as(ErrorCode::kFile, table.path, ", line ", table.lines[row], ", column '", column, "': ", why);
-}
-
-// Nothing for a text.
-std::optional<double> number_of(std::string_view field) {
-  if (field == "true" || field == "True" || field == "TRUE") return 1;
-  if (field == "false" || field == "False" || field == "FALSE") return 0;
-  if (field.starts_with('+') && field.size() > 1 && field[1] != '-') field.remove_prefix(1);
-  double value = 0;
-  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
-  if (end != field.data() + field.size()) return {};
-  if (error == std::errc::result_out_of_range) return std::numeric_limits<double>::infinity();
-  return error == std::errc() ? std::optional<double>(value) : std::nullopt;
 }
 
 // One column that an input reads.
@@ -53,16 +39,30 @@ std::string listed(const std::vector<std::string>& names) {
   return first_few(std::span<const std::string>(names), 8, [](const std::string& name) { return name; });
 }
 
+// Metadata of the model, which a file may have damaged.
+nlohmann::json known_json(const std::map<std::string, std::string>& metadata, const char* key) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) return {};
+  auto json = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+  return json.is_discarded() ? nlohmann::json() : json;
+}
+
+std::optional<std::vector<std::string>> names_in(const nlohmann::json& json) {
+  const bool is_list =
+      json.is_array() && std::all_of(json.begin(), json.end(), [](const auto& x) { return x.is_string(); });
+  return is_list ? std::optional(json.get<std::vector<std::string>>()) : std::nullopt;
+}
+
 class TableReader {
  public:
   TableReader(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options)
       : table_(table), inputs_(inputs), options_(options), columns_(nlohmann::ordered_json::object()) {
-    known_columns_ = known(kTableColumns);
-    known_classes_ = known(kClasses);
+    known_columns_ = known_json(options.metadata, kTableColumns);
+    known_classes_ = known_json(options.metadata, kClasses);
   }
 
-  DataArrays read() {
-    const AssignedColumns assigned = assign_columns(table_, inputs_, options_, known_inputs());
+  DataArrays read(std::vector<size_t>* left) {
+    const AssignedColumns assigned = assign_columns(table_, inputs_, options_, trained_columns(options_.metadata));
     std::map<size_t, ColumnValues> columns;
     for (const InputSpec& spec : inputs_) {
       const auto found = assigned.find(spec.name);
@@ -73,40 +73,20 @@ class TableReader {
     }
     const std::vector<size_t> rows = rows_without_missing(columns);
     for (auto& [index, column] : columns) fill(&column);
+    if (left) *left = rows;
     for (const auto& [name, indices] : assigned) result_.tensors[name] = make_array(columns, indices, rows);
     if (!columns_.empty()) result_.metadata[kTableColumns] = columns_.dump(-1, ' ', false, kReplace);
-    result_.metadata[kTableInputs] = names_of(assigned).dump(-1, ' ', false, kReplace);
+    result_.metadata[kTableInputs] = columns_to_json(names_of(assigned));
     return std::move(result_);
   }
 
  private:
-  // Metadata of the model, which a file may have damaged.
-  nlohmann::json known(const char* key) const {
-    const auto found = options_.metadata.find(key);
-    if (found == options_.metadata.end()) return {};
-    auto json = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
-    return json.is_discarded() ? nlohmann::json() : json;
-  }
-  static std::optional<std::vector<std::string>> names_in(const nlohmann::json& json) {
-    const bool is_list =
-        json.is_array() && std::all_of(json.begin(), json.end(), [](const auto& x) { return x.is_string(); });
-    return is_list ? std::optional(json.get<std::vector<std::string>>()) : std::nullopt;
-  }
-  KnownColumns known_inputs() const {
-    KnownColumns inputs;
-    const nlohmann::json json = known(kTableInputs);
-    if (!json.is_object()) return inputs;
-    for (const auto& [input, columns] : json.items()) {
-      if (const auto names = names_in(columns)) inputs[input] = *names;
-    }
-    return inputs;
-  }
-  nlohmann::json names_of(const AssignedColumns& assigned) const {
-    nlohmann::json json = nlohmann::json::object();
+  KnownColumns names_of(const AssignedColumns& assigned) const {
+    KnownColumns names;
     for (const auto& [input, columns] : assigned) {
-      for (const size_t column : columns) json[input].push_back(table_.columns[column]);
+      for (const size_t column : columns) names[input].push_back(table_.columns[column]);
     }
-    return json;
+    return names;
   }
   nlohmann::json known_of(const ColumnValues& column) const {
     if (column.is_label) return known_classes_;
@@ -126,7 +106,7 @@ class TableReader {
     const bool was_text = names_in(known_of(column)).has_value();
     const bool may_be_text = !spec.from_loss || is_integer(spec.type.dtype);
     const bool is_text =
-        first < rows && may_be_text && (!number_of(table_.field(first, index)) || (was_text && !column.is_label));
+        first < rows && may_be_text && (!number_in(table_.field(first, index)) || (was_text && !column.is_label));
     if (is_text) {
       read_texts(index, &column);
       return column;
@@ -134,7 +114,7 @@ class TableReader {
     for (size_t row = first; row < rows; ++row) {
       const std::string_view field = table_.field(row, index);
       if (is_missing(field)) continue;
-      const auto number = number_of(field);
+      const auto number = number_in(field);
       if (!number) {
         fail_at(
             table_, row, column.name,
@@ -277,8 +257,38 @@ class TableReader {
 
 }  // namespace
 
-DataArrays arrays_of(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options) {
-  return TableReader(table, inputs, options).read();
+bool is_missing(std::string_view field) { return std::find(kMissing.begin(), kMissing.end(), field) != kMissing.end(); }
+
+std::optional<double> number_in(std::string_view field) {
+  if (field == "true" || field == "True" || field == "TRUE") return 1;
+  if (field == "false" || field == "False" || field == "FALSE") return 0;
+  if (field.starts_with('+') && field.size() > 1 && field[1] != '-') field.remove_prefix(1);
+  double value = 0;
+  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
+  if (end != field.data() + field.size()) return {};
+  if (error == std::errc::result_out_of_range) return std::numeric_limits<double>::infinity();
+  return error == std::errc() ? std::optional<double>(value) : std::nullopt;
+}
+
+KnownColumns trained_columns(const std::map<std::string, std::string>& metadata) {
+  KnownColumns inputs;
+  const nlohmann::json json = known_json(metadata, kTableInputs);
+  if (!json.is_object()) return inputs;
+  for (const auto& [input, columns] : json.items()) {
+    if (const auto names = names_in(columns)) inputs[input] = *names;
+  }
+  return inputs;
+}
+
+std::string columns_to_json(const KnownColumns& columns) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [input, names] : columns) json[input] = names;
+  return json.dump(-1, ' ', false, kReplace);
+}
+
+DataArrays arrays_of(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options,
+                     std::vector<size_t>* rows) {
+  return TableReader(table, inputs, options).read(rows);
 }
 
 }  // namespace onnx_train

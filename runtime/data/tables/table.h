@@ -29,14 +29,24 @@ struct DataTable {
   std::string_view field(size_t row, size_t column) const { return fields[row * columns.size() + column]; }
 };
 
+DataTable read_csv(const std::string& path);
+// Numbers, true and false; nothing for a text.
+std::optional<double> number_in(std::string_view field);
+bool is_missing(std::string_view field);
+// The columns that the model was trained on, by input, from its metadata.
+using KnownColumns = std::map<std::string, std::vector<std::string>>;
+KnownColumns trained_columns(const std::map<std::string, std::string>& metadata);
+std::string columns_to_json(const KnownColumns& columns);
+
 // The columns that each input takes, by position: those that --columns names; else the column of its name; else NAME0,
 // NAME1, ... or NAME_0, NAME_1, ...; else those of `known`, by input, that the model was trained on; the model's first
 // input, where it has none of these, takes all that are left. --map renames columns first.
 using AssignedColumns = std::map<std::string, std::vector<size_t>>;
-using KnownColumns = std::map<std::string, std::vector<std::string>>;
 AssignedColumns assign_columns(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options,
                                const KnownColumns& known);
 
-DataArrays arrays_of(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options);
+// `rows`, unless it is null, receives the rows of the table that the arrays have.
+DataArrays arrays_of(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options,
+                     std::vector<size_t>* rows = nullptr);
 
 }  // namespace onnx_train

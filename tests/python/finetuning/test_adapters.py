@@ -406,3 +406,59 @@ def test_the_package_takes_the_same_options():
     assert trained == parts | {"classifier.4.weight", "classifier.4.bias"}
     with pytest.raises(onnx_train.Error, match="no output 'logit'; it has 'logits'"):
         onnx_train.build(DIGITS, "cross_entropy", head={"logit": 3})
+
+
+def test_the_package_exports_as_the_command_does(tmp_path):
+    import onnx_train
+
+    training = onnx_train.build(DIGITS, "cross_entropy", lora={"rank": 2, "targets": ["classifier.1"]}, seed=3)
+    training.save(tmp_path / "train.onnx")
+    training.save_adapter(tmp_path / "package")
+    tool.run("export", tmp_path / "train.onnx", "-o", f"{tmp_path}/command/")
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        assert (tmp_path / "package" / name).read_bytes() == (tmp_path / "command" / name).read_bytes()
+    tool.run("export", tmp_path / "train.onnx", "-o", tmp_path / "merged.onnx", "--merge", "--dtype", "int4,block=16")
+    merged = training.export(merge=True, dtype="int4,block=16")
+    merged.save(tmp_path / "package.onnx")
+    assert onnx.load(tmp_path / "package.onnx") == onnx.load(tmp_path / "merged.onnx")
+    again = onnx_train.Session(training).export(tmp_path / "again.onnx", merge=True)
+    image = np.random.default_rng(0).random((2, 1, 8, 8), np.float32)
+    expected = onnx_train.Session(training).predict(image).logits
+    np.testing.assert_allclose(onnx_train.Session(again).predict(image).logits, expected, atol=1e-5)
+    assert len(merged.to_bytes()) < 0.3 * len(training.export(merge=True).to_bytes())
+    with pytest.raises(onnx_train.Error, match="add --merge"):
+        training.export(dtype="int8")
+    for option in (("--dtype", "int8"), ("--tta", "flip"), ("--original-types",)):
+        message = tool.run("export", tmp_path / "train.onnx", "-o", tmp_path / "w.safetensors", *option, status=1)
+        assert "holds float32 weights alone: take a .onnx file" in message and not (tmp_path / "w.safetensors").exists()
+
+
+@pytest.mark.parametrize("method", [{"lora": "rank=2,alpha=4"}, {"lora": "rank=2,alpha=4,dora=true"}, {"ia3": "targets=fc1,conv"}])
+def test_adapters_are_swapped_in_a_session(net, tmp_path, method):
+    import onnx_train
+
+    base, data = net[1] / "float32.onnx", tool.load(net[1] / "float32.npz")
+    expected = {}
+    for name, rate, alpha in (("first", 0.02, 4), ("second", 0.1, 6)):
+        options = {key: value.replace("alpha=4", f"alpha={alpha}") for key, value in method.items()}
+        trained = onnx_train.Session(onnx_train.build(base, "cross_entropy", head={"logits": 4}, **options))
+        onnx_train.fit(trained, data, epochs=4, batch_size=6, lr=rate)
+        trained.model().save_adapter(tmp_path / name)
+        expected[name] = trained.predict(data["x"]).logits
+    assert np.abs(expected["first"] - expected["second"]).max() > 1e-2
+    session = onnx_train.Session(onnx_train.build(base, "cross_entropy", head={"logits": 4}, **method))
+    session.predict(data["x"])
+    for name in expected:
+        session.load_adapter(name, tmp_path / name)
+    for name in ("second", "first", "second"):
+        session.set_adapter(name)
+        np.testing.assert_allclose(session.predict(data["x"]).logits, expected[name], rtol=1e-5, atol=1e-6)
+    with pytest.raises(onnx_train.UsageError, match="no adapter 'secnd' has been loaded into the session; did you mean 'second'"):
+        session.set_adapter("secnd")
+    other = {"ia3": "targets=fc1"} if "ia3" in method else {"lora": "rank=3"}
+    with pytest.raises(onnx_train.DataError):
+        onnx_train.Session(onnx_train.build(base, "cross_entropy", head={"logits": 4}, **other)).load_adapter("x", tmp_path / "first")
+    with pytest.raises(onnx_train.UsageError, match="has no adapters of PEFT"):
+        onnx_train.Session(onnx_train.build(base, "cross_entropy")).load_adapter("x", tmp_path / "first")
+    with pytest.raises(onnx_train.FileError, match="nowhere"):
+        session.load_adapter("x", tmp_path / "nowhere")

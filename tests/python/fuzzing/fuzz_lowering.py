@@ -306,19 +306,28 @@ def run(first, count, keep=None, seconds=float("inf"), report=print):
     return complaints, counts
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100)
+def parser_of(description, count, seconds, keep):
+    """The command line of a fuzzer of random models: how many are tried, what two options do."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=count)
     parser.add_argument("--first", type=int, default=0, help="number of the first model, its seed")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no model after these")
-    parser.add_argument("--keep", type=Path, help="folder for what fails")
-    arguments = parser.parse_args()
+    parser.add_argument("--seconds", type=float, default=float("inf"), help=seconds)
+    parser.add_argument("--keep", type=Path, help=keep)
+    return parser
+
+
+def try_models(run, arguments):
+    """Runs, prints what was found, and ends the process with a status of 1 for a failure."""
     complaints, counts = run(arguments.first, arguments.count, arguments.keep, arguments.seconds,
                              lambda text: print(text, flush=True))  # fmt: skip
     print(f"{len(complaints)} of {counts['models']} random models (from {arguments.first} on) fail")
     for what, times in sorted(counts.items()):
         print(f"{times:8} {what}")
     sys.exit(bool(complaints))
+
+
+def main():
+    try_models(run, parser_of(__doc__, 100, "start no model after these", "folder for what fails").parse_args())
 
 
 if __name__ == "__main__":

@@ -33,11 +33,16 @@ def declared(name, array, shape=None):
     return helper.make_tensor_value_info(name, dtype, array.shape if shape is None else shape)
 
 
-def evaluate(node, values):
-    """The node's outputs, from the contents of its inputs."""
-    inputs = {name: values[name] for name in node.input if name}
-    model = model_of([node], [declared(n, v) for n, v in inputs.items()],
-                     [helper.make_empty_tensor_value_info(n) for n in node.output if n])  # fmt: skip
+def alone(node, inputs):
+    """A model of one node."""
+    return model_of([node], [declared(n, v) for n, v in inputs.items()],
+                    [helper.make_empty_tensor_value_info(n) for n in node.output if n])  # fmt: skip
+
+
+def evaluate(node, values, outer=()):
+    """The node's outputs, from the contents of its inputs and of those that its subgraphs read."""
+    inputs = {name: values[name] for name in (*node.input, *outer) if name}
+    model = alone(node, inputs)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -54,6 +59,7 @@ class RandomGraph:
         self.values = {}  # contents, of the first batch
         self.data = {}  # of the model's inputs, of all batches
         self.weights, self.nodes = {}, []
+        self.outer = {}  # what subgraphs read, by the node's first output
         self.live = []  # float values to go on from
 
     # ---- values
@@ -109,8 +115,8 @@ class RandomGraph:
 
     # ---- nodes
 
-    def op(self, op_type, *inputs, outputs=1, kinks=(), **attributes):
-        """Adds a node, or raises Rejected. Returns its output, or the list of them."""
+    def op(self, op_type, *inputs, outputs=1, kinks=(), outer=(), **attributes):
+        """Adds a node, or raises Rejected. Returns its output, or the list of them. `outer`: what its subgraphs read."""
         for kink in kinks:
             distance = np.abs(self.values[inputs[0]] - np.float32(kink))
             if np.any((distance < NEAR) & (distance > 0)):
@@ -118,13 +124,14 @@ class RandomGraph:
         first = len(self.values)
         names = [f"v{first + i}" for i in range(outputs)]
         node = helper.make_node(op_type, inputs, names, **attributes)
-        results = evaluate(node, self.values)
+        results = evaluate(node, self.values, outer)
         for value in results.values():
             if value.size > MAX_ELEMENTS or len(value.shape) > 6:
                 raise Rejected("too large")
             if value.dtype == np.float32 and not (np.all(np.isfinite(value)) and np.abs(value).max(initial=0) < LARGEST):
                 raise Rejected("not finite, or too large")
         self.nodes.append(node)
+        self.outer[names[0]] = outer
         self.values.update(results)
         return names[0] if outputs == 1 else names
 

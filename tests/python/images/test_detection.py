@@ -8,7 +8,7 @@ import onnx
 import pytest
 import tool
 import torch
-import zoo
+import networks
 from export import export
 from onnx import numpy_helper
 
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("detector")
     shapes_to_detect.main(root, train=16, val=4)
     torch.manual_seed(0)
-    module = zoo.finish(detector.Detector(width=4), {}, None, 0).module.double()
+    module = networks.finish(detector.Detector(width=4), {}, None, 0).module.double()
     export(module, {"images": torch.rand(2, 3, 64, 64, dtype=torch.float64)}, root / "detector.onnx", "torchscript",
            outputs=("output0",))  # fmt: skip
     yolo.export_loss(root / "yolo.onnx", 64, 64, detector.STRIDES, dtype=torch.float64)

@@ -107,8 +107,10 @@ def test_python_takes_the_same_texts(folder, tmp_path):
         history = onnx_train.fit(folder / "train.onnx", folder / "train", epochs=2, lr=0.003, augment=AUGMENT, threads=1)
     np.testing.assert_array_equal(history.losses.astype(np.float32), tool.losses(tmp_path / "run").astype(np.float32))
     assert history.session.predict(folder / "val").logits.shape == (60, 10)
+    pixels = as_arrays(folder / "val")["image"]
+    np.testing.assert_array_equal(history.session.predict(pixels).logits, history.session.predict(folder / "val").logits)
     with pytest.raises(onnx_train.UsageError, match="is preprocessed by resize"):
-        history.session.predict(as_arrays(folder / "val")["image"])
+        history.session.predict(pixels.astype(np.float32))
 
 
 def test_pictures_are_mixed_with_their_classes(folder, tmp_path):
@@ -140,4 +142,100 @@ def test_a_damaged_picture_is_named_and_one_of_another_size_too(folder, tmp_path
         (tmp_path / "data" / name).write_bytes((sorted((folder / "train").rglob("*.png"))[0]).read_bytes()[:60])
     message = tool.run("fit", folder / "train.onnx", "--data", tmp_path / "data", "--steps", "1", "--out", tmp_path / "run",
                        status=1)  # fmt: skip
-    assert message.count("cannot be read") == 1 and str(tmp_path / "data") in message
+    assert f"the picture {tmp_path}/data/a/1.png cannot be read: it is cut off" in message and "b/2.png" not in message
+    assert "2 of 2 pictures cannot be read" in message and "--on-bad-picture skip" in message
+    assert not (tmp_path / "run").exists()  # it is found before the first step
+
+
+@pytest.mark.parametrize("form", ["folders", "csv", "masks"])
+def test_damaged_pictures_are_left_out_where_that_is_asked_for(folder, tmp_path, form):
+    """Training is that on the folder without them."""
+    train = folder / "train.onnx"
+    for name in "whole", "damaged":
+        files = [p.relative_to(folder / "train") for p in sorted((folder / "train").rglob("*.png"))]
+        for i, file in enumerate(files):
+            to = tmp_path / name / file
+            if form == "masks":
+                to = tmp_path / name / "images" / f"{i:03}.png"
+                (tmp_path / name / "masks").mkdir(parents=True, exist_ok=True)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            data = (folder / "train" / file).read_bytes()
+            bad = i in (5, 77)
+            if bad and name == "whole" and form != "csv":
+                continue
+            broken = bad and name == "damaged"
+            to.write_bytes(data[:70] if broken and (form != "masks" or i == 5) else data)
+            if form == "masks":
+                mask = tmp_path / name / "masks" / f"{i:03}.png"
+                Image.fromarray(np.full((8, 8), i % 2, np.uint8)).save(mask)
+                if broken and i == 77:
+                    mask.write_bytes(b"no picture")
+        if form == "csv":
+            rows = [f"{file},{file.parts[0]}" for i, file in enumerate(files) if name == "damaged" or i not in (5, 77)]
+            (tmp_path / name / "train.csv").write_text("\n".join(["path,class", *rows]))
+    data = {name: tmp_path / name / ("train.csv" if form == "csv" else "") for name in ("whole", "damaged")}
+    if form == "masks":
+        train = tmp_path / "train.onnx"
+        value = lambda name, *shape: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N", *shape])
+        weight = onnx.numpy_helper.from_array(np.ones((2, 1, 1, 1), np.float32), "w")
+        graph = onnx.helper.make_graph([onnx.helper.make_node("Conv", ["x", "w"], ["logits"])], "g", [value("x", 1, 8, 8)],
+                                       [value("logits", 2, 8, 8)], [weight])  # fmt: skip
+        onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx")
+        tool.run("build", tmp_path / "m.onnx", "-o", train)
+    run = ["fit", train, "--epochs", 2, "--lr", "0.003", "--val-split", "0.1", "--data"]
+    tool.run(*run, data["whole"], "--out", tmp_path / "expected")
+    said = tool.run(*run, data["damaged"], "--on-bad-picture", "skip", "--out", tmp_path / "run")
+    assert "2 pictures are left out, the first: the picture " in said
+    assert said.count("cannot be read") == 2 and "2 pictures left out that cannot be read" in said
+    np.testing.assert_array_equal(tool.losses(tmp_path / "run"), tool.losses(tmp_path / "expected"))
+    if form != "folders":
+        return
+    tool.run("predict", tmp_path / "run" / "last.onnx", "--inputs", data["damaged"], "-o", tmp_path / "y.csv",
+             "--on-bad-picture", "skip")  # fmt: skip
+    assert len((tmp_path / "y.csv").read_text().splitlines()) == 1 + 118
+    assert "--on-bad-picture skip" in tool.run("eval", tmp_path / "run" / "last.onnx", "--data", data["damaged"], status=1)
+    import onnx_train
+
+    with pytest.warns(UserWarning, match="2 pictures are left out"):
+        arrays = onnx_train.Session(tmp_path / "run" / "last.onnx").predict(data["damaged"], on_bad_picture="skip")
+    assert arrays.logits.shape == (118, 10)
+
+
+@pytest.mark.parametrize("form", ["columns", "separator", "numbers"])
+def test_a_csv_gives_pictures_several_labels_or_numbers(folder, tmp_path, form):
+    """As the same numbers in arrays."""
+    arrays = as_arrays(folder / "train")
+    digit = np.array([1, 4, 7])[arrays["labels"]]
+    targets = np.stack([digit % 2 == 0, digit > 3, digit == 7], -1).astype(np.float32)
+    names = ["even", "large", "seven"]
+    files = [str(p) for p in sorted((folder / "train").rglob("*.png"))]
+    options = []
+    if form == "separator":
+        lines = ["path,class", *(f"{f}, {'|'.join(n for n, y in zip(names, row) if y)}" for f, row in zip(files, targets))]
+        options = ["--label-separator", "|"]
+    elif form == "columns":
+        lines = [f"path,{','.join(names)}", *(f"{f},{','.join(f'{y:.0f}' for y in row)}" for f, row in zip(files, targets))]
+    else:
+        targets = np.stack([digit / 2, -digit, targets[:, 0]], -1).astype(np.float32)
+        lines = ["file,id,a,b,c", *(f"{f},{i},{','.join(map(str, row))}" for i, (f, row) in enumerate(zip(files, targets)))]
+        options = ["--columns", "labels=a,b,c"]
+    (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
+    run = ["fit", tool.ROOT / "models" / "digits_cnn.onnx", "--head", "logits=3", "--epochs", 3, "--lr", 0.003, "--seed", 1]
+    said = tool.run(*run, "--data", tmp_path / "train.csv", *options, "--out", tmp_path / "run")
+    assert ("mse" if form == "numbers" else "bce_with_logits(logits, labels)") in said
+    data = tool.save(tmp_path / "train.npz", {"image": arrays["image"], "labels": targets})
+    tool.run(*run, "--data", data, "--scale", "1/255", "--out", tmp_path / "arrays")
+    np.testing.assert_array_equal(tool.losses(tmp_path / "run"), tool.losses(tmp_path / "arrays"))
+    last = tmp_path / "run" / "last.onnx"
+    ours, theirs = (
+        json.loads(tool.run("eval", model, "--data", path, "--json", *more).splitlines()[0])["loss"]
+        for model, path, more in ((last, tmp_path / "train.csv", options if form == "separator" else []),
+                                  (tmp_path / "arrays" / "last.onnx", data, []))  # fmt: skip
+    )
+    assert ours == theirs
+    tool.run("predict", last, "--inputs", tmp_path / "train.csv", "-o", tmp_path / "y.npz")
+    assert tool.load(tmp_path / "y.npz")["logits"].shape == (120, 3)
+    if form == "numbers":
+        return
+    tool.run("predict", last, "--inputs", tmp_path / "train.csv", "-o", tmp_path / "y.csv")
+    assert (tmp_path / "y.csv").read_text().splitlines()[0] == "file,even,large,seven"

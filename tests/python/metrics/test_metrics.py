@@ -15,6 +15,7 @@ import onnx_train
 C = 5
 RNG = np.random.default_rng(0)
 MLP = tool.ROOT / "tests" / "fixtures" / "mlp.onnx"
+DIGITS = tool.ROOT / "models" / "digits_cnn.onnx"
 
 
 def identity(*shape):
@@ -387,3 +388,23 @@ def test_predict_says_what_it_guesses(tmp_path):
     x = tool.save(tmp_path / "x.npz", {"x": RNG.normal(size=(5, 4)).astype(np.float32)})
     output = tool.run("predict", MLP, "--inputs", x, "-o", tmp_path / "c.npz", "--classes")
     assert "taken is 'logits' [5,3], probabilities by softmax" in output
+
+
+def test_a_forward_model_is_evaluated_as_the_training_model_that_it_comes_from(tmp_path):
+    data = ["--data", tool.ROOT / "models" / "data" / "digits_test.npz", "--json", "--threads", 1]
+    build = ["--loss", "cross_entropy", "--metric", "f1"]
+    tool.run("build", DIGITS, *build, "-o", tmp_path / "train.onnx")
+    tool.run("fit", tmp_path / "train.onnx", "--data", tool.ROOT / "models" / "data" / "digits_train.npz", "--epochs", 1,
+             "--batch-size", 32, "--out", tmp_path / "run", "--threads", 1)  # fmt: skip
+    trained = tmp_path / "run" / "last.onnx"
+    expected = json.loads(tool.run("eval", trained, *data))
+    for dtype, tolerance in (("float32", 1e-5), ("int8", 0.02)):
+        tool.run("export", trained, "-o", tmp_path / "model.onnx", *(["--dtype", "int8"] if dtype == "int8" else []))
+        found = json.loads(tool.run("eval", tmp_path / "model.onnx", *data, *build))
+        assert set(found) == set(expected)
+        assert found["loss"] == pytest.approx(expected["loss"], abs=tolerance)
+        assert found["accuracy"] == pytest.approx(expected["accuracy"], abs=tolerance)
+    guessed = tool.run("eval", tmp_path / "model.onnx", *data[:2], "--limit", 10)
+    assert "is a forward model: loss cross_entropy" in guessed and "samples  " in guessed
+    message = tool.run("eval", trained, *data, "--loss", "mse", status=2)
+    assert "which has its loss and metrics: leave out --loss and --metric" in message

@@ -1,6 +1,7 @@
 """Control flow: gradients are those of the same program in PyTorch, and ONNX Runtime computes the same steps."""
 
 import json
+import time
 
 import numpy as np
 import onnx
@@ -9,6 +10,10 @@ import pytest
 import tool
 import torch
 from onnx import numpy_helper, parser
+from test_dropout import keeps
+
+import onnx_train
+import onnx_train.torch
 
 # A network with one layer, as a Scan, as a Loop with a fixed number of steps, with one that follows from the input's size.
 BODY = """
@@ -135,6 +140,53 @@ def test_a_recurrence_has_the_gradients_of_its_steps(text, steps, tmp_path):
     compare(model_of(text, weights), data, weights, program, tmp_path, loss)
 
 
+# The number of steps is an input.
+GIVEN = LOOP.replace("[T, N, 4] x)", "[T, N, 4] x, int64 k)").replace("(steps, always, h)", "(k, always, h)")
+GIVEN = GIVEN.replace("=> (float[T, N, 3] y, float[N, 3] last)", "=> (float loss)")
+GIVEN = GIVEN.rstrip()[:-1] + "z = Mul(y, y) a = ReduceMean<keepdims = 0>(z) b_ = ReduceSum<keepdims = 0>(last) loss = Add(a, b_) }"
+
+
+@pytest.mark.parametrize("given", [1, 4, 300])
+def test_a_number_of_steps_that_is_an_input(given, tmp_path):
+    weights = draw(WEIGHTS)
+    data = {"x": np.random.default_rng(1).normal(size=(310, 2, 4)).astype("f"), "k": np.array(given)}
+
+    def program(w, d):
+        last, ys = network(w, d["x"].unbind(0)[:given])
+        return (torch.stack(ys) ** 2).mean() + last.sum()
+
+    compare(model_of(GIVEN, weights), data, weights, program, tmp_path, "loss")
+
+
+def test_a_long_loop_of_unknown_length_has_the_memory_of_its_states(tmp_path):
+    weights = {name: 0.1 * value for name, value in draw({"wh": (64, 64), "h0": (64, 64)}).items()}
+    text = """
+    given (int64[N] k) => (float loss) {
+        count = ReduceMax<keepdims = 0>(k)
+        last, y = Loop<body = body (int64 i, bool go, float[64, 64] s) => (bool on, float[64, 64] sn, float yt) {
+            on = Identity(go)
+            p = MatMul(s, wh)
+            sn = Tanh(p)
+            yt = ReduceMean<keepdims = 0>(sn)
+        }>(count, always, h0)
+        z = Mul(y, y)
+        loss = ReduceMean<keepdims = 0>(z)
+    }"""
+    path, train = tmp_path / "model.onnx", tmp_path / "train.onnx"
+    onnx.save(model_of(text, weights), path)
+    tool.run("build", path, "-o", train, "--loss", "loss", "--optimizer", "sgd")
+    memory = {}
+    for steps in (1_000, 2_000, 4_000):
+        data = tool.save(tmp_path / "data.npz", {"k": np.array([steps])})
+        memory[steps], _ = tool.peak_of(
+            "fit", train, "--data", data, "--batch-size", 1, "--steps", 2, "--out", tmp_path / str(steps)
+        )
+    thousand = 64 * 64 * 4 * 1_000  # bytes of the states before each of a thousand steps
+    growth = memory[2_000] - memory[1_000]
+    assert 0.9 * thousand < growth < 3 * thousand
+    assert memory[4_000] - memory[2_000] == pytest.approx(2 * growth, abs=0.3 * thousand)
+
+
 def test_a_long_loop_is_planned_at_once_and_has_the_memory_of_its_states(tmp_path):
     weights = draw(WEIGHTS)
     path, train = tmp_path / "model.onnx", tmp_path / "train.onnx"
@@ -187,6 +239,37 @@ def test_a_loop_that_its_condition_ends(near, steps, tmp_path):
 
     constants = {"half": np.float32(0.5), "near": np.float32(near), "most": np.int64(8)}
     compare(model_of(UNTIL, weights, constants), data, weights, program, tmp_path)
+    assert taken[0] in steps
+
+
+# The same without a bound, or with a large one, and with results of each step.
+ENDED = UNTIL.replace("until (float[N, 3] x) => (float[N, 3] y)", "ended (float[N, 3] x) => (float[N, 3] y, float[T, N, 3] each)")
+ENDED = ENDED.replace("y = Loop", "y, each = Loop").replace("float[N, 3] sn) {", "float[N, 3] sn, float[N, 3] change) {")
+ENDED = ENDED.replace("far = Abs(d)", "far = Abs(d) change = Mul(d, b)")
+
+
+@pytest.mark.parametrize("bound", ["", "most"])
+@pytest.mark.parametrize("near, steps", [(1e-2, {4, 5}), (1e-4, {6, 7})])
+def test_a_loop_of_unknown_length_with_results_of_each_step(bound, near, steps, tmp_path):
+    weights = {"b": np.float32([0.5, 1.5, 9])}
+    rng = np.random.default_rng(1)
+    data = {"x": rng.normal(size=(2, 3)).astype("f"), "y_target": rng.normal(size=(2, 3)).astype("f")}
+    taken = []
+
+    def program(w, d):
+        m = d["x"] * d["x"] + w["b"]
+        s, changes, far = m, [], np.inf
+        while far > near:
+            before, s = s, 0.5 * (s + m / s)
+            far = (s - before).abs().max()
+            changes.append((s - before) * w["b"])
+        taken.append(len(changes))
+        return ((s - d["y_target"]) ** 2).mean() + torch.stack(changes).mean()
+
+    text = ENDED.replace("most", bound).replace("=> (float[N, 3] y, float[T, N, 3] each)", "=> (float[N, 3] y, float mean)")
+    text = text.rstrip()[:-1] + "mean = ReduceMean<keepdims = 0>(each) }"
+    constants = {"half": np.float32(0.5), "near": np.float32(near), "most": np.int64(2**40)}
+    compare(model_of(text, weights, constants), data, weights, program, tmp_path, "mse(y, y_target) + mean")
     assert taken[0] in steps
 
 
@@ -257,6 +340,115 @@ def test_a_branch_in_a_loop(condition, tmp_path):
     assert set(taken) == {True, False}
 
 
+# Sums of slices, of which the last one ends where x does, and some are empty: PyTorch's EmbeddingBag has this form. What
+# a branch slices has a size that the offsets decide; what the branches give has one shape.
+SLICES = """
+slices (float[N, 3] x OFFSETS) => (float[T, 3] y) {
+    r = MatMul(x, wh)
+    size = Shape<start = 0, end = 1>(x)
+    joined = Concat<axis = 0>(offsets, size)
+    count = Size(offsets)
+    last = Sub(count, k1)
+    n, rows = Loop<body = body (int64 i, bool go, int64 n_in) => (bool on, int64 n_out, float[M, 3] row) {
+        on = Identity(go)
+        n_out = Identity(n_in)
+        at = Unsqueeze(i, zero)
+        next = Add(at, one)
+        after = Add(at, two)
+        start = Slice(joined, at, next)
+        end = Slice(joined, next, after)
+        empty = Equal(start, end)
+        BRANCHES
+    }>(count, always, k1)
+    y = Squeeze(rows, one)
+}"""
+
+
+PART = """part = If(is_last) <
+    then_branch = a () => (float[G, 3] all) { all = Slice(r, start, size) },
+    else_branch = o () => (float[H, 3] some) { some = Slice(r, start, end) }>"""
+SUMMED = {
+    "inside": f"""row = If(empty) <
+        then_branch = t () => (float[E, 3] nothing) {{ nothing = Expand(b, row_shape) }},
+        else_branch = e () => (float[F, 3] sum) {{
+            is_last = Equal(i, last)
+            {PART}
+            weighted = Mul(part, g)
+            sum = ReduceSum(weighted, zero)
+        }}>""",
+    "outside": f"""rows_ = If(empty) <
+        then_branch = t () => (float[E, 3] nothing) {{ nothing = Expand(b, row_shape) }},
+        else_branch = e () => (float[F, 3] weighted) {{ is_last = Equal(i, last) {PART} weighted = Mul(part, g) }}>
+    row = ReduceSum(rows_, zero)""",
+}
+
+
+@pytest.mark.parametrize("summed", SUMMED)
+@pytest.mark.parametrize("given", [False, True], ids=["constant", "given"])
+@pytest.mark.parametrize("steps", [5, 300])
+def test_branches_whose_sizes_data_decide_in_a_loop(steps, given, summed, tmp_path):
+    weights = draw({"wh": (3, 3), "b": (3,), "g": (3,)})
+    rng = np.random.default_rng(2)
+    offsets = np.sort(rng.integers(0, 2 * steps, steps))
+    offsets[0], offsets[3] = 0, offsets[2]
+    assert len(set(offsets)) < steps
+    data = {"x": rng.normal(size=(2 * steps + 1, 3)).astype("f"), "y_target": rng.normal(size=(steps, 3)).astype("f")}
+    data |= {"offsets": offsets} if given else {}
+
+    def program(w, d):
+        r, ends = d["x"] @ w["wh"], [*offsets[1:], len(d["x"])]
+        parts = [r[s:e] for s, e in zip(offsets, ends)]
+        y = torch.stack([(part * w["g"]).sum(0) if len(part) else w["b"] for part in parts])
+        return ((y - d["y_target"]) ** 2).mean()
+
+    constants = {"k1": np.int64(1), "row_shape": [1, 3]} | ({} if given else {"offsets": offsets})
+    text = SLICES.replace("OFFSETS", f", int64[{steps}] offsets" if given else "").replace("BRANCHES", SUMMED[summed])
+    compare(model_of(text, weights, constants), data, weights, program, tmp_path)
+
+
+# Dropout in a branch in a loop: each step draws a mask of its own, and the branch reads weights from outside.
+DROPPING = """
+dropping (float[N, 3] x) => (float[N, 3] y) {
+    y = Loop<body = body (int64 i, bool go, float[N, 3] s) => (bool on, float[N, 3] sn) {
+        on = Identity(go)
+        p = MatMul(s, wh)
+        sum = ReduceSum<keepdims = 0>(p)
+        c = Greater(sum, nothing)
+        r = If(c) <
+            then_branch = t () => (float[N, 3] ta) { tb = Add(p, b) tc = Dropout(tb, ratio) ta = Tanh(tc) },
+            else_branch = e () => (float[N, 3] ea) { eb = Mul(s, g) ec = Dropout(eb, ratio) ea = Sub(ec, p) }>
+        sn = Add(r, x)
+    }>(steps, always, x)
+}"""
+GOLDEN = 0x9E3779B97F4A7C15  # what a step adds to the seed
+
+
+@pytest.mark.parametrize("steps", [5, 300])
+def test_dropout_in_a_branch_in_a_loop(steps, tmp_path):
+    weights = {k: 0.5 * v for k, v in draw({"wh": (3, 3), "b": (3,), "g": (3,)}).items()}
+    constants = {"steps": np.int64(steps), "nothing": np.float32(0), "ratio": np.float32(0.25)}
+    rng = np.random.default_rng(2)
+    data = {"x": rng.normal(size=(2, 3)).astype("f"), "target": rng.normal(size=(2, 3)).astype("f")}
+    path, train = tmp_path / "model.onnx", tmp_path / "train.onnx"
+    onnx.save(model_of(DROPPING, weights, constants), path)
+    tool.run("build", path, "-o", train, "--loss", "mse(y, target)", "--optimizer", "sgd", "--seed", 7)
+    tool.run("fit", train, "--data", tool.save(tmp_path / "data.npz", data), "--steps", 1, "--lr", 1, "--batch-size", 2,
+             "--no-shuffle", "--out", tmp_path / "run")  # fmt: skip
+    trained = {v.name: numpy_helper.to_array(v) for v in onnx.load(tmp_path / "run" / "last.onnx").graph.initializer}
+
+    w = {name: torch.tensor(value, requires_grad=True) for name, value in weights.items()}
+    x, s, taken = torch.tensor(data["x"]), torch.tensor(data["x"]), []
+    for i in range(steps):
+        p = s @ w["wh"]
+        taken.append(bool(p.sum() > 0))
+        kept = [torch.tensor(keeps((7 + i * GOLDEN) % 2**64, 0, stream, (2, 3), 0.25)) / 0.75 for stream in (0, 1)]
+        s = (torch.tanh((p + w["b"]) * kept[0]) if taken[-1] else s * w["g"] * kept[1] - p) + x
+    ((s - torch.tensor(data["target"])) ** 2).mean().backward()
+    assert set(taken) == {True, False}
+    for name, tensor in w.items():
+        np.testing.assert_allclose(weights[name] - trained[name], tensor.grad, rtol=2e-4, atol=2e-6, err_msg=name)
+
+
 @pytest.mark.parametrize("text", [SCAN, LOOP, BRANCH], ids=["scan", "loop", "branch"])
 def test_onnx_runtime_trains_the_same(text, tmp_path):
     weights = draw(WEIGHTS)
@@ -282,3 +474,85 @@ def test_onnx_runtime_trains_the_same(text, tmp_path):
              "--batch-size", len(data["x"]), "--out", tmp_path / "run")  # fmt: skip
     ours = [line["loss"] for line in tool.metrics(tmp_path / "run")]
     np.testing.assert_allclose(ours, losses, rtol=1e-5)
+
+
+WHILE = """<ir_version: 10, opset_import: ["" : 21]>
+while (float[N, 4] x) => (float[N, 4] y) {
+    go = Constant<value = bool {1}>()
+    y = Loop<body = body (int64 i, bool c, float[N, 4] h) => (bool more, float[N, 4] hn) {
+        a = MatMul(h, w)
+        hn = Add(a, h)
+        square = Mul(hn, hn)
+        s = ReduceSum<keepdims = 0>(square)
+        limit = Constant<value = float {50}>()
+        more = Less(s, limit)
+    }>("", go, x)
+}"""
+STEPS = """<ir_version: 10, opset_import: ["" : 21]>
+steps (float[N, 4] x, int64 n) => (float[N, 4] y, float[T, N, 4] ys) {
+    go = Constant<value = bool {1}>()
+    y, ys = Loop<body = body (int64 i, bool c, float[N, 4] h) => (bool co, float[N, 4] hn, float[N, 4] ho) {
+        a = MatMul(h, w)
+        hn = Tanh(a)
+        ho = Mul(hn, hn)
+        co = Identity(c)
+    }>(n, go, x)
+}"""
+
+
+def loop(text):
+    model = parser.parse_model(text)
+    weight = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32) * 0.3
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    x, target = np.random.default_rng(1).normal(size=(2, 3, 4)).astype(np.float32)
+    batch = {"x": x, "target": target} | ({"n": np.array(3)} if "int64 n" in text else {})
+    return model, batch
+
+
+@pytest.mark.parametrize("entry", ["predict", "evaluate", "step"])
+def test_a_loop_that_stays_runs_on_onnx_runtime(entry):
+    model, batch = loop(WHILE)
+    training = onnx_train.build(model, "mse(y, target)", "sgd(lr=0.1)")
+    session, flat = onnx_train.Session(training, threads=1), training.flatten(entry)
+    assert any(node.op_type == "Loop" for node in onnx.load_from_string(flat.to_bytes()).graph.node)
+    runtime = onnxruntime.InferenceSession(flat.to_bytes(), providers=["CPUExecutionProvider"])
+    feed = {i.name: batch[i.name] if i.name in batch else np.array(session.state[i.name]) for i in runtime.get_inputs()}
+    results = dict(zip([o.name for o in runtime.get_outputs()], runtime.run(None, feed)))
+    if entry == "predict":
+        np.testing.assert_allclose(results["y"], session.predict(batch["x"]).y, rtol=1e-5)
+        return
+    ours = session.step(batch) if entry == "step" else session.evaluate(batch)
+    assert results["loss"] == pytest.approx(float(ours.loss), rel=1e-5)
+    if entry == "step":
+        np.testing.assert_allclose(results["next/w"], session.state["w"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("text", [WHILE, STEPS])
+def test_the_gradient_of_a_loop_whose_steps_only_a_run_knows(text):
+    model, batch = loop(text)
+    value, gradients = onnx_train.value_and_grad(model, "mse(y, target)", threads=1)(batch)
+    session = onnx_train.Session(onnx_train.load(model).derivative("gradient", "mse(y, target)"), threads=1)
+    results = session.run("predict", batch)
+    assert "output/ys" not in results  # a run decides its shape
+    assert value == pytest.approx(float(results["loss"]))
+    np.testing.assert_allclose(gradients["w"], results["grad/w"], rtol=1e-5, atol=1e-7)
+    w, x, target = (torch.tensor(a, dtype=torch.float64) for a in
+                    (numpy_helper.to_array(model.graph.initializer[0]), batch["x"], batch["target"]))  # fmt: skip
+    w.requires_grad_()
+    h, step = x, 0
+    while step < 3 if text is STEPS else True:
+        h, step = (torch.tanh(h @ w) if text is STEPS else h @ w + h), step + 1
+        if text is WHILE and float((h * h).sum()) >= 50:
+            break
+    torch.nn.functional.mse_loss(h, target).backward()
+    np.testing.assert_allclose(gradients["w"], w.grad, rtol=1e-4, atol=1e-5)
+    assert onnx_train.verify(model, "mse(y, target)", batch, threads=1)
+    products = onnx_train.hvp(model, "mse(y, target)", threads=1)(batch, {"w": np.ones((4, 4))})
+    assert np.isfinite(products["w"]).all()
+
+
+def test_passes_say_that_they_give_each_other_tensors_of_one_shape():
+    model, batch = loop(STEPS.replace(", float[T, N, 4] ys) {", ") {"))
+    module = onnx_train.torch.Module(model, threads=1)
+    with pytest.raises(onnx_train.UnsupportedError, match=r'depends on data.*one shape.*derivative\("gradient"\)'):
+        module(torch.tensor(batch["x"]), torch.tensor(3))

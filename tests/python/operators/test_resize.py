@@ -12,7 +12,7 @@ import pytest
 import reference
 import tool
 import torch
-import zoo
+import networks
 from export import export
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference.ops import op_resize
@@ -243,7 +243,7 @@ def export_with_dynamic_sizes(module, x, path, exporter):
 def test_networks_train_at_a_size_they_were_not_exported_with(tmp_path, name, exporter):
     small = {"size": 16} if name == "yolo" else {"height": 13, "columns": 18}
     large = {"size": 24} if name == "yolo" else {"height": 18, "columns": 21}
-    exported, example = zoo.EXAMPLES[name](**small), zoo.EXAMPLES[name](**large)
+    exported, example = networks.EXAMPLES[name](**small), networks.EXAMPLES[name](**large)
     path = Path(tmp_path / "model.onnx")
     export_with_dynamic_sizes(exported.module, exported.inputs["x"], path, exporter)
     inputs = tool.save(tmp_path / "inputs.npz", reference.arrays(example))

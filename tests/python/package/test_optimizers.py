@@ -317,6 +317,31 @@ def test_an_average_of_the_weights_is_what_inference_reads(network_of, monkeypat
     assert not any("raw/" in t.name for t in inference.to_onnx().graph.initializer)
 
 
+@pytest.mark.parametrize("start, every", [(1, 1), (5, 3)])
+def test_the_mean_of_the_weights_is_that_of_stochastic_weight_averaging(network_of, monkeypatch, start, every):
+    module = network_of("float64")
+    training = onnx_train.build(as_onnx(module, "float64"), "mse", "sgd(momentum=0.9)", swa=start, swa_every=every)
+    session = onnx_train.Session(training)
+    for step in range(STEPS):
+        session.step(batches("float64")[step % BATCHES], lr=RATE)
+        if step + 1 < start:
+            assert all(np.array_equal(session.state[name], session.state[f"raw/{name}"])
+                       for name, _ in module.named_parameters())  # fmt: skip
+    average = torch.optim.swa_utils.AveragedModel(module)
+    steps = iter(range(1, STEPS + 1))
+
+    def after_step(trained):
+        step = next(steps)
+        if step >= start and (step - start) % every == 0:
+            average.update_parameters(trained)
+
+    train_torch(module, torch_optimizer("SGD", momentum=0.9), "float64", monkeypatch, after_step=after_step)
+    compare(session, average.module, 1e-9)
+    assert training.metadata["onnx_train.swa"] == (f"{start},{every}" if every > 1 else str(start))
+    with pytest.raises(onnx_train.UsageError, match="give one"):
+        onnx_train.build(as_onnx(module, "float64"), "mse", ema=0.9, swa=3)
+
+
 def test_schedule_free_trains_y_and_evaluates_x(network_of):
     module = network_of("float64")
     training = onnx_train.build(as_onnx(module, "float64"), "mse", "schedule_free(weight_decay=0.125)", decay="*")
@@ -352,10 +377,11 @@ def test_raw_weights_begin_as_those_that_are_drawn():
 # ---- Elsewhere
 
 
-@pytest.mark.parametrize("expression", [*CASES, "schedule_free"])
-def test_a_flattened_step_runs_on_onnx_runtime(network_of, expression):
+@pytest.mark.parametrize("expression, average", [*((expression, {}) for expression in [*CASES, "schedule_free"]),
+                                                 ("sgd", {"ema": 0.5}), ("sgd", {"swa": 2, "swa_every": 2})])  # fmt: skip
+def test_a_flattened_step_runs_on_onnx_runtime(network_of, expression, average):
     module = network_of("float32")
-    training = onnx_train.build(as_onnx(module, "float32"), "mse", expression, clip_value=0.5)
+    training = onnx_train.build(as_onnx(module, "float32"), "mse", expression, clip_value=0.5, **average)
     flat = training.flatten("step")
     import onnxruntime
 
@@ -364,7 +390,7 @@ def test_a_flattened_step_runs_on_onnx_runtime(network_of, expression):
     session = onnx_train.Session(training)
     state = {name: np.array(value) for name, value in session.state.items()}
     batch = batches("float32")[0]
-    for _ in range(2):
+    for _ in range(4 if average else 2):
         results = dict(zip(names, runtime.run(None, batch | {"learning_rate": np.array(RATE, np.float32)} | state)))
         state = {name: results[f"next/{name}"] for name in state}
         session.step(batch, lr=RATE)

@@ -1,7 +1,10 @@
 """The programs of examples/python run as a newcomer runs them, and do what they say."""
 
 import importlib.util
+import os
+import re
 import runpy
+import subprocess
 
 import numpy as np
 import pytest
@@ -93,6 +96,19 @@ def test_predictions_are_of_one_version_each(run):
     assert len({logits.tobytes() for logits in names["versions"]}) == names["VERSIONS"] + 1
 
 
+def test_a_federation_learns_the_digits(tmp_path):
+    """Flower needs versions of other packages than these tests: it has an environment of its own."""
+    python = os.environ.get("ONNX_TRAIN_FLOWER_PYTHON")
+    if not python:
+        pytest.skip("ONNX_TRAIN_FLOWER_PYTHON names no Python that has 'flwr[simulation]'")
+    done = subprocess.run(
+        [python, FOLDER / "flower_digits.py", "3"], capture_output=True, text=True, timeout=tool.PATIENCE, cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tool.COMMAND.parent / "python")},
+    )  # fmt: skip
+    accuracies = [float(text) for text in re.findall(r"round \d: accuracy ([\d.]+)%", done.stdout)]
+    assert len(accuracies) == 4 and accuracies[0] < 30 and accuracies[-1] > 95, done.stdout + done.stderr
+
+
 def test_the_notebook_runs_in_a_kernel(tmp_path, monkeypatch):
     if importlib.util.find_spec("nbclient") is None or importlib.util.find_spec("ipykernel") is None:
         pytest.skip("nbclient and ipykernel are not installed")
@@ -103,7 +119,7 @@ def test_the_notebook_runs_in_a_kernel(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(FOLDER / "train_a_model.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are not committed"
-    nbclient.NotebookClient(notebook, timeout=100, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=tool.PATIENCE, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     text = "".join(output.get("text", "") for output in outputs)
     assert "It can be trained" in text and "320/320" in text and "epoch 20: train loss" in text

@@ -229,12 +229,13 @@ def test_ctrl_c_ends_a_fit_after_its_step(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": str(tool.COMMAND.parent / "python")},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a job in the background ignores it
     )  # fmt: skip
     assert process.stdout.readline() == "started\n", process.communicate()[1]
     time.sleep(0.3)
     start = time.perf_counter()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=tool.PATIENCE)
     assert process.returncode == 0 and out.startswith("interrupted "), (out, err)
     assert time.perf_counter() - start < 10
     assert onnx_train.Session(tmp_path / "last.onnx").state["state/step"] == int(out.split()[1])
@@ -322,3 +323,11 @@ def test_labels_out_of_range_are_found_before_the_first_step():
     ignored = {**wrong, "labels": np.where(wrong["labels"] == 3, -100, wrong["labels"])}
     onnx_train.fit(training(), ignored, epochs=1, threads=1)
     assert not steps
+
+
+def test_a_rank_of_a_launcher_does_not_train_alone(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(onnx_train.UsageError, match="one of 2 ranks .* onnx-train fit"):
+        onnx_train.fit(training(), DATA, epochs=1)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert onnx_train.fit(training(), DATA, epochs=1, batch_size=8).steps

@@ -5,7 +5,7 @@ import pytest
 import reference
 import tool
 import torch
-import zoo
+import networks
 
 import onnx_train
 MLP = tool.ROOT / "tests" / "fixtures" / "mlp.onnx"

@@ -26,7 +26,8 @@ def python(program, *options):
 
 
 def test_all_orders_of_imports_work():
-    """A tree of processes: each imports one module more than its parent, and the leaves use all four."""
+    """A tree of processes: each imports one module more than its parent, and the leaves use all four. Each module is first
+    before every other one; what is left then follows in one order."""
     program = f"""
         import importlib, os, sys, traceback
 
@@ -51,9 +52,8 @@ def test_all_orders_of_imports_work():
                 print(" ".join(imported), flush=True)
                 return
             children = []
-            for module in MODULES:
-                if module in imported:
-                    continue
+            left = [module for module in MODULES if module not in imported]
+            for module in left if len(imported) < 2 else left[:1]:
                 child = os.fork()
                 if child == 0:
                     status = 1
@@ -82,21 +82,22 @@ def test_all_orders_of_imports_work():
     """
     result = python(program)
     assert result.returncode == 0, result.stderr
-    assert len(set(result.stdout.splitlines())) == 24
+    assert len(set(result.stdout.splitlines())) == 12
 
 
-def test_import_takes_less_than_60_ms():
-    """Of the processor's time: other processes take turns on the cores. The least of a few."""
+def test_import_takes_less_than_that_of_numpy():
+    """Of the processor's time, in one process, so that a slow or busy machine changes nothing. The least of a few."""
     program = """
         import time
-        wall, processor = time.perf_counter(), time.process_time()
+        start = time.process_time()
         import onnx_train
-        print(time.perf_counter() - wall, time.process_time() - processor)
+        middle = time.process_time()
+        import numpy
+        print(middle - start, time.process_time() - middle)
     """
-    times = [[float(number) * 1e3 for number in python(program).stdout.split()] for _ in range(5)]
-    wall, processor = (min(column) for column in zip(*times))
-    print(f"\nimport onnx_train: {wall:.0f} ms, {processor:.0f} ms of the processor")
-    assert processor < 60
+    ours, numpys = (min(c) for c in zip(*[map(float, python(program).stdout.split()) for _ in range(5)]))
+    print(f"\nimport onnx_train: {1e3 * ours:.0f} ms of the processor, numpy: {1e3 * numpys:.0f} ms")
+    assert ours < numpys
 
 
 def test_import_brings_neither_numpy_nor_torch():

@@ -46,7 +46,7 @@ def training(tmp_path_factory):
 def fails(*arguments):
     """The message of a command that fails."""
     process = tool.start(*arguments)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=tool.PATIENCE)
     assert process.returncode in (1, 2), errors
     return errors
 
@@ -108,7 +108,53 @@ def test_the_vocabulary_is_checked_before_the_first_step(language_model, tmp_pat
     (tmp_path / "train.bin").write_bytes(stream.tobytes())
     message = fails("fit", language_model, "--data", tmp_path / "train.bin", "--block-size", 16, "--steps", 1, "--out",
                          tmp_path / "run")  # fmt: skip
-    assert f"'input_ids' holds 50 in sample 2, {tmp_path}/train.bin (element [2, 5])" in message
+    assert f"token 50 at position 37 of {tmp_path}/train.bin, for 'input_ids'; " in message
+    assert "takes 0 to 49: are these tokens of another tokenizer, or of another --token-type?" in message
+
+
+def test_a_block_has_as_many_tokens_as_there_are_positions(language_model, tmp_path):
+    (tmp_path / "train.bin").write_bytes(tokens(200).tobytes())
+    fit = ("fit", language_model, "--data", tmp_path / "train.bin", "--steps", 1, "--out", tmp_path / "run")
+    assert "'places' has 64 positions: --block-size 64 at most" in fails(*fit, "--block-size", 65)
+    tool.run(*fit, "--block-size", 64)
+    (tmp_path / "empty.txt").write_text("")
+    assert "empty.txt is empty" in fails("fit", language_model, "--data", tmp_path / "empty.txt", "--block-size", 8, "--steps", 1)
+
+
+def test_labels_that_equal_the_tokens_are_shifted_when_asked(language_model, tmp_path):
+    rows = tokens(5 * 16).astype(np.int64).reshape(5, 16)
+    places = np.tile(np.arange(16), (5, 1))
+    copied = tool.save(tmp_path / "copied.npz", {"input_ids": rows, "labels": rows, "position_ids": places})
+    following = np.concatenate([rows[:, 1:], np.full((5, 1), -100)], axis=1)
+    tool.save(tmp_path / "shifted.npz", {"input_ids": rows, "labels": following, "position_ids": places})
+    fit = ("fit", language_model, "--steps", 3, "--lr", 0.1)
+    message = fails(*fit, "--data", copied, "--out", tmp_path / "a")
+    assert "'labels' equals 'input_ids'" in message and "--shift-labels" in message
+    tool.run(*fit, "--data", copied, "--shift-labels", "--out", tmp_path / "a")
+    tool.run(*fit, "--data", tmp_path / "shifted.npz", "--out", tmp_path / "b")
+    np.testing.assert_array_equal(tool.losses(tmp_path / "a"), tool.losses(tmp_path / "b"))
+    with pytest.raises(onnx_train.DataError, match="'labels' equals 'input_ids'"):
+        onnx_train.fit(language_model, copied, steps=1)
+    history = onnx_train.fit(language_model, copied, steps=3, lr=0.1, shift_labels=True)
+    np.testing.assert_allclose(history.losses, tool.losses(tmp_path / "b"), rtol=1e-12)
+
+
+def test_evaluation_data_need_not_be_given_again(language_model, tmp_path):
+    for name in "train", "val":
+        (tmp_path / f"{name}.bin").write_bytes(tokens(200).tobytes())
+    fit = ("fit", language_model, "--data", tmp_path / "train.bin", "--block-size", 16, "--out", tmp_path / "run")
+    tool.run(*fit, "--eval-data", tmp_path / "val.bin", "--epochs", 1)
+    assert "eval loss" in tool.run(*fit, "--epochs", 2, "--resume")
+
+
+def test_no_text_gives_no_tokens(tmp_path):
+    class Letters:
+        def encode(self, text):
+            return [ord(letter) for letter in text]
+
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(onnx_train.DataError, match="empty.txt: there is no text"):
+        onnx_train.tokenize(Letters(), tmp_path / "empty.txt", tmp_path / "x.bin")
 
 
 def test_tokenize_writes_what_fit_reads(language_model, tmp_path):
@@ -297,3 +343,20 @@ def test_the_command_and_python_write_the_same_texts(tmp_path):
         onnx_train.generate(session, prompt, end="<end>")
     for arguments in ["--prompt", "a", "--prompt-ids", "1"], [], ["--prompt-ids", "1,x"], ["--prompt-ids", ""]:
         assert "prompt" in fails("sample", tmp_path / "lm.onnx", *arguments)
+
+
+@pytest.mark.parametrize("options", [{"val_split": 0.3}, {"folds": 4, "fold": 2}, {"val_split": 0.5, "limit": 31}])
+def test_split_rows_says_what_fit_evaluates_on(training, data, options):
+    history = onnx_train.fit(training, data, epochs=1, batch_size=7, lr=0.01, seed=5, **options)
+    train, held_out = onnx_train.split_rows(60, seed=5, **options)
+    assert sorted([*train, *held_out]) == list(range(options.get("limit", 60)))
+    assert sum(step.samples for step in history.steps) == len(train)
+    rows = {name: array[held_out] for name, array in data.items()}
+    expected = history.evaluations[-1].metrics["loss"]
+    assert history.session.evaluate(rows).loss == pytest.approx(expected, rel=1e-6)
+    logits = history.session.predict(rows["x"]).logits
+    own = history.session.evaluate(rows, metrics={"mistakes": lambda outputs, of: (outputs["logits"].argmax(1) != of["labels"]).sum()})
+    assert own.mistakes == (logits.argmax(1) != rows["labels"]).sum()
+    with pytest.raises(onnx_train.UsageError):
+        onnx_train.split_rows(0, val_split=0.5)
+    assert len(onnx_train.split_rows(5)[1]) == 0

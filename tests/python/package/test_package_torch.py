@@ -1,6 +1,9 @@
 """The module for PyTorch: gradients and curves are PyTorch's, parameters are PyTorch's tensors."""
 
+import concurrent.futures
 import copy
+import io
+import pickle
 
 import numpy as np
 import onnx
@@ -8,7 +11,7 @@ import pytest
 import reference
 import tool
 import torch
-import zoo
+import networks
 from torch.nn import functional as F
 
 import onnx_train
@@ -296,3 +299,70 @@ def test_a_model_without_a_gradient_says_all_that_is_missing():
     )
     with pytest.raises(onnx_train.UnsupportedError, match="Unheard"):
         Module(graph)
+
+
+def test_compiled_and_by_name():
+    """torch.compile cannot look into the passes: the module is a break in its graph, and the rest is compiled."""
+    module = Module(MLP, threads=1)
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    expected = module(x)
+    torch.testing.assert_close(torch.compile(module, backend="eager")(x), expected)
+    compiled = torch.compile(lambda x: 2 * module(x + 0).tanh(), backend="eager")
+    torch.testing.assert_close(compiled(x), 2 * expected.tanh())
+    compiled(x).sum().backward()
+    assert module.get_parameter("fc2.bias").grad is not None
+    torch.testing.assert_close(module(x=x), expected)
+    for arguments, named in (((x,), {"x": x}), ((), {"y": x}), ((), {})):
+        with pytest.raises(onnx_train.UsageError, match="takes 1 inputs"):
+            module(*arguments, **named)
+
+
+def test_copies_have_their_own_parameters():
+    module = Module(MLP, freeze="fc1.*", threads=1)
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    expected = module(x).detach()
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert [n for n, _ in other.named_parameters()] == ["fc2.weight", "fc2.bias"]
+        with torch.no_grad():
+            other.get_parameter("fc2.bias").add_(1)
+        torch.testing.assert_close(other(x), expected + 1)
+        torch.testing.assert_close(module(x), expected)
+        other(x).sum().backward()
+        assert module.get_parameter("fc2.bias").grad is None and other.get_parameter("fc2.bias").grad is not None
+
+
+def test_threads_wait_for_each_other():
+    module, f = Module(MLP, threads=1), onnx_train.value_and_grad(MLP, "cross_entropy", threads=1)
+    xs = [torch.randn(3, 4, generator=torch.Generator().manual_seed(i)) for i in range(32)]
+    expected = [module(x).detach() for x in xs]
+    labels = np.array([0, 1, 2])
+    losses = [f((x.numpy(), labels))[0] for x in xs]
+
+    def run(x):
+        y = module(x)
+        torch.autograd.grad(y.sum(), list(module.parameters()))
+        return y.detach(), f((x.numpy(), labels))[0]
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for (y, loss), theirs, value in zip(pool.map(run, xs), expected, losses):
+            assert torch.equal(y, theirs) and loss == value
+
+
+def test_an_empty_batch_changes_no_statistics():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8))
+    module = Module(exported_in_training(net), threads=1)
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    for samples in (0, 1):
+        with pytest.raises(onnx_train.Error, match="needs more than 1 value per channel"):
+            module(torch.zeros(samples, 4))
+    module(torch.randn(4, 4))
+    module.eval()
+    assert module(torch.zeros(0, 4)).shape == (0, 8) and before
+
+
+def exported_in_training(net):
+    file = io.BytesIO()
+    torch.onnx.export(net, (torch.randn(8, 4),), file, dynamo=False, training=torch.onnx.TrainingMode.TRAINING,
+                      do_constant_folding=False, input_names=["x"], dynamic_axes={"x": {0: "N"}})  # fmt: skip
+    return file.getvalue()

@@ -126,3 +126,12 @@ def test_integers_make_the_training_model_and_its_memory_smaller(tmp_path):
         memory[kind] = sum(float(n) * {"KiB": 2**10, "MiB": 2**20}[unit] for n, unit in map(str.split, (arena, constants)))
     assert sizes["int4"] < 0.25 * sizes["float"]
     assert memory["int4"] < 0.6 * memory["float"], memory
+
+
+def test_float32_says_that_weights_stay_as_they_are(tmp_path):
+    model = tmp_path / "train.onnx"
+    tool.run("build", tool.ROOT / "models" / "digits_cnn.onnx", "-o", model)
+    tool.run("export", model, "-o", tmp_path / "a.onnx")
+    tool.run("export", model, "-o", tmp_path / "b.onnx", "--dtype", "float32")
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    tool.run("export", model, "-o", tmp_path / "w.npz", "--dtype", "float32")

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import onnx_train
 
-# transformers tells what an answer is by {% generation %}; tokenize_chats does not read that.
+# transformers tells what an answer is by {% generation %}; of templates without it, tokenize_chats finds it out.
 CHAT_TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'assistant' %}<a> {% generation %}{{ m.content }} <end>{% endgeneration %} "
     "{% else %}<u> {{ m.content }} <end> {% endif %}{% endfor %}{% if add_generation_prompt %}<a> {% endif %}"
@@ -58,8 +58,13 @@ def test_answers_alone_have_labels(chats, tmp_path):
     assert data["attention_mask"].sum(1).tolist() == [6, 14] and (data["labels"][0, 6:] == -100).all()
 
 
-def test_a_chat_template_marks_what_transformers_marks(chats, tmp_path, tokenizer):
-    written = onnx_train.tokenize_chats(tokenizer, chats, tmp_path / "x.npz", length=16)
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_chat_template_marks_what_transformers_marks(chats, tmp_path, tokenizer, is_marked):
+    plain = CHAT_TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+    used = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, chat_template=CHAT_TEMPLATE if is_marked else plain
+    )
+    written = onnx_train.tokenize_chats(used, chats, tmp_path / "x.npz", length=16)
     data = tool.load(tmp_path / "x.npz")
     for row, messages in enumerate(CHATS):
         marked = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
@@ -68,6 +73,38 @@ def test_a_chat_template_marks_what_transformers_marks(chats, tmp_path, tokenize
         np.testing.assert_array_equal(data["input_ids"][row, :count], ids[:-1])
         np.testing.assert_array_equal(data["labels"][row, :count], np.where(answers[1:] == 1, ids[1:], -100))
     assert written.left_out == written.cut == 0
+
+
+def test_a_template_that_reads_no_generation_prompt_is_said(chats, tmp_path, tokenizer):
+    deaf = CHAT_TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "").replace("if add_generation_prompt", "if 0")
+    own = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, chat_template=deaf)
+    with pytest.warns(UserWarning, match="does not read add_generation_prompt"):
+        onnx_train.tokenize_chats(own, chats, tmp_path / "x.npz", length=16)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+                      {"role": "assistant", "content": "c"}]},
+        {"instruction": "ab", "input": "", "output": "c"},
+        {"prompt": "ab", "completion": "c"},
+    ],
+)  # fmt: skip
+def test_conversations_have_several_forms(tmp_path, record):
+    template = {"user": ("?", ""), "assistant": ("!", ".")}
+    (tmp_path / "chats.jsonl").write_text(json.dumps(record))
+    onnx_train.tokenize_chats(Letters(), tmp_path / "chats.jsonl", tmp_path / "x.npz", length=8, template=template)
+    assert bytes(tool.load(tmp_path / "x.npz")["input_ids"][0][:5].astype(np.uint8)) == b"?ab!c"
+
+
+def test_conversations_without_an_answer_are_named(tmp_path):
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "a"}]}))
+    with pytest.raises(onnx_train.DataError, match="no message has the role 'assistant'.*the roles are user"):
+        onnx_train.tokenize_chats(Letters(), tmp_path / "chats.jsonl", tmp_path / "x.npz", length=8)
+    with pytest.raises(onnx_train.DataError, match="a list of texts"):
+        (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": [{"type": "image"}]}]}))
+        onnx_train.tokenize_chats(Letters(), tmp_path / "chats.jsonl", tmp_path / "x.npz", length=8)
 
 
 @pytest.mark.parametrize(

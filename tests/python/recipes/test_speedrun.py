@@ -69,4 +69,4 @@ def test_what_cannot_be_averaged_is_refused(tmp_path):
     assert "there is no view 'flp'" in tool.run("eval", model, "--data", data, "--tta", "flp", status=2)
     assert not to.exists()
     weights = tmp_path / "weights.npz"
-    assert "--tta writes nodes" in tool.run("export", model, "--tta", "flip", "-o", weights, status=1)
+    assert "holds float32 weights alone: take a .onnx file" in tool.run("export", model, "--tta", "flip", "-o", weights, status=1)

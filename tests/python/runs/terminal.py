@@ -58,7 +58,7 @@ class Terminal:
         if select.select([self._master], [], [], 0.02)[0]:
             self._bytes += os.read(self._master, 1 << 16)
 
-    def until(self, condition, seconds=20):
+    def until(self, condition, seconds=tool.PATIENCE):
         """Reads what the command prints until `condition` holds of all of it."""
         end = time.monotonic() + seconds
         while not condition(self.output):
@@ -72,7 +72,7 @@ class Terminal:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.status = os.waitstatus_to_exitcode(status) if pid else None
 
-    def end(self, seconds=20):
+    def end(self, seconds=tool.PATIENCE):
         """Waits until the command has ended; its exit status."""
         stop = time.monotonic() + seconds
         while self.status is None:

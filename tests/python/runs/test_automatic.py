@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import onnx_train
@@ -56,16 +54,6 @@ def test_python_builds_the_same(forward):
         onnx_train.fit(onnx_train.build(path), data, steps=1, loss="mse")
 
 
-# Of a process that was small before: what a child's peak counts includes the process that started it.
-PEAK = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); \
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)"
-
-
-def peak_of(*arguments):
-    command = sys.executable, "-I", "-S", "-c", PEAK, tool.COMMAND, *map(str, arguments)
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
 def test_the_batch_found_takes_the_memory_that_is_planned(exported, tmp_path):
     """In a process of its own: the peak of the system's count is below the limit, and a twentieth more is above."""
     _, path = exported("mlp", sizes=(8, 32, 32, 32, 32, 32, 32, 3))
@@ -74,12 +62,13 @@ def test_the_batch_found_takes_the_memory_that_is_planned(exported, tmp_path):
     np.savez_compressed(data, x=x, labels=(x[:, 0] > 0).astype(np.int8))  # what is mapped would not count
     limit = 300e6
     arguments = "fit", path, "--data", data, "--steps", 1, "--overwrite", "--no-data-check"
-    peak = peak_of(*arguments, "--out", tmp_path / "run", "--batch-size", "auto", "--memory-limit", "300MB")
+    automatic = "--batch-size", "auto", "--memory-limit", "300MB"
+    peak, _ = tool.peak_of(*arguments, "--out", tmp_path / "run", *automatic)
     options = json.loads((tmp_path / "run/options.json").read_text())
     assert 0.95 * limit < peak <= limit
     assert 0.98 * limit < options["derived"]["batch-size"]["planned"] <= limit
     larger = int(1.07 * options["batch-size"])
-    assert peak_of(*arguments, "--out", tmp_path / "more", "--batch-size", larger) > limit
+    assert tool.peak_of(*arguments, "--out", tmp_path / "more", "--batch-size", larger)[0] > limit
 
 
 def test_a_fixed_batch_is_said(exported, tmp_path, forward):

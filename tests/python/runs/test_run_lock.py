@@ -24,7 +24,7 @@ def arguments(tmp_path):
 def test_a_second_run_is_refused_until_the_first_ends(arguments, tmp_path):
     first = tool.start(*arguments, "--epochs", 1000000, "--checkpoint-every", 1)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + tool.PATIENCE
         while not (tmp_path / "run" / "last.onnx").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         for how in ("--resume", "--overwrite"):

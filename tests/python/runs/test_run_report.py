@@ -222,7 +222,7 @@ def test_watch_follows_a_run_until_it_ends(run):
     assert watching.poll() is None
     training.kill()  # which leaves nothing that says so but the lock that is gone
     training.communicate()
-    output, _ = watching.communicate(timeout=20)
+    output, _ = watching.communicate(timeout=tool.PATIENCE)
     assert watching.returncode == 0 and "ended" in output and output.startswith("step ")
 
 

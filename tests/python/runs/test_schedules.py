@@ -83,3 +83,23 @@ def test_a_plateau_lowers_the_rate_as_pytorch_does_and_resumes(plateau, tmp_path
         parts = plateau(tmp_path / "parts", end, "--resume")
     assert [line["lr"] for line in parts[0]] == [line["lr"] for line in steps]
     assert (tmp_path / "whole/last.onnx").read_bytes() == (tmp_path / "parts/last.onnx").read_bytes()
+
+
+def test_a_warm_up_is_a_share_of_all_steps(tmp_path):
+    """As many steps, rounded up; by the number of steps that the epochs have."""
+    rng = np.random.default_rng(0)
+    data = tool.save(tmp_path / "data.npz", {"x": rng.normal(size=(30, 4)).astype(np.float32), "labels": rng.integers(0, 3, 30)})
+    tool.run("build", MLP, "-o", tmp_path / "train.onnx", "--loss", "cross_entropy")
+    run = ["fit", tmp_path / "train.onnx", "--data", data, "--batch-size", 4, "--schedule", "cosine", "--lr", 0.1]
+    for name, warmup in (("steps", 4), ("share", "15%")):
+        said = tool.run(*run, "--epochs", 3, "--warmup", warmup, "--out", tmp_path / name)
+        assert "after 4 steps of warm-up" in said  # of 24
+    rates = [[line["lr"] for line in tool.metrics(tmp_path / name)] for name in ("steps", "share")]
+    assert rates[0] == rates[1] and rates[0][3] == pytest.approx(0.1)
+    options = [("lr", "0.1"), ("schedule", "cosine"), ("warmup", "15%"), ("steps", "24")]
+    assert [_core.learning_rate(options, step) for step in range(24)] == pytest.approx(rates[0], rel=1e-6)
+    for wrong in "x", "120%", "-5":
+        assert "take a number of steps, or a share" in tool.run(*run, "--epochs", 1, f"--warmup={wrong}", "--out",
+                                                                tmp_path / "no", status=2)  # fmt: skip
+    assert "share of all steps needs to know their number" in tool.run(
+        *run[:-3], "constant", "--time-limit", "1s", "--warmup", "10%", "--out", tmp_path / "no", status=1)  # fmt: skip

@@ -36,7 +36,7 @@ def finish(module, inputs, labels, seed, optimize=True):
         for name in ("eps", "variance_epsilon"):
             if hasattr(submodule, name):
                 setattr(submodule, name, exact(getattr(submodule, name)))
-        if isinstance(submodule, nn.BatchNorm2d):
+        if isinstance(submodule, (nn.BatchNorm2d, nn.BatchNorm3d)):
             submodule.momentum = 1 - exact(1 - submodule.momentum)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -411,9 +411,55 @@ def gru(batch=3, width=8, layers=2, tokens=6, vocabulary=20, bidirectional=False
     return recurrent(nn.GRU, batch, width, layers, tokens, vocabulary, bidirectional, optimize, seed)
 
 
+def video(batch=2, width=4, frames=4, size=8, classes=5, seed=0):
+    """Convolutions in space and time; with biases, for the exporter writes one of a wrong shape where there is none."""
+    torch.manual_seed(seed)
+    layers, channels = [], 3
+    for outputs in (width, 2 * width, 4 * width):
+        layers += [nn.Conv3d(channels, outputs, 3, padding=1), nn.BatchNorm3d(outputs), nn.ReLU()]
+        layers += [nn.MaxPool3d((1, 2, 2) if channels == 3 else 2)]
+        channels = outputs
+    module = nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(channels, classes))
+    generator = torch.Generator().manual_seed(seed)
+    clips = torch.randn(batch, 3, frames, size, size, generator=generator)
+    return finish(module, {"clips": clips}, torch.randint(0, classes, (batch,), generator=generator), seed, optimize=False)
+
+
+class Waves(nn.Module):
+    """As Wav2Vec2: strided convolutions over samples of sound, then a transformer, and a class for each frame."""
+
+    def __init__(self, width, heads, blocks, classes):
+        super().__init__()
+        layers, channels = [], 1
+        for kernel, stride in ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2)):
+            layers += [nn.Conv1d(channels, width, kernel, stride, bias=False), nn.GroupNorm(1, width), nn.GELU()]
+            channels = width
+        self.features = nn.Sequential(*layers)
+        block = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.blocks = nn.ModuleList([block, *(nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True,
+                                                                         norm_first=True) for _ in range(blocks - 1))])  # fmt: skip
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, sound):
+        x = self.features(sound[:, None]).transpose(1, 2)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def waves(batch=2, width=16, heads=2, blocks=2, samples=3200, classes=8, seed=0):
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    sound = torch.randn(batch, samples, generator=generator)
+    module = Waves(width, heads, blocks, classes)
+    with torch.no_grad():
+        frames = module(sound).shape[1]
+    return finish(module, {"sound": sound}, torch.randint(0, classes, (batch, frames), generator=generator), seed)
+
+
 EXAMPLES = {
     "mlp": mlp, "cnn": cnn, "resnet18": lambda **k: resnet18(**{"batch": 6, "width": 4, "size": 16, **k}), "mobilenet": mobilenet,
-    "unet": unet, "unet_bilinear": unet_bilinear, "deeplab": deeplab, "yolo": yolo, "llama": llama,
+    "video": video, "waves": waves, "unet": unet, "unet_bilinear": unet_bilinear, "deeplab": deeplab, "yolo": yolo, "llama": llama,
     "bert": bert, "masked_lm": masked_lm, "gpt2": gpt2, "gpt2_tied": lambda **k: gpt2(tied=True, **k), "dlrm": dlrm,
     # Enough tokens for attention to run block by block, and for its mask to hide whole blocks.
     "gpt2_long": lambda **k: gpt2(**{"tokens": 300, "attention": "sdpa", **k}),

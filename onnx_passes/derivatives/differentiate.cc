@@ -1,8 +1,10 @@
-#include "onnx_passes/training/differentiate.h"
+#include "onnx_passes/derivatives/differentiate.h"
 
 #include <algorithm>
 #include <string_view>
 
+#include "onnx_passes/derivatives/sizes.h"
+#include "onnx_passes/derivatives/weights_as_inputs.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
@@ -21,17 +23,6 @@
 
 namespace onnx_train {
 namespace {
-
-constexpr const char* kPass = "onnx_train.pass";
-
-using Contents = std::shared_ptr<const onnx::TensorProto>;
-
-// An initializer of the model that is an input of the passes, and its value in the file.
-struct InputWithDefault {
-  std::string name;
-  const char* role;
-  Contents value;
-};
 
 // Adds the outputs, their gradients as inputs, and the gradients of `sources` to the entry point. Returns the sources
 // that an output depends on.
@@ -61,65 +52,12 @@ std::vector<Value*> add_forward_and_backward(Model* model, EntryPoint* step, con
   return reached;
 }
 
-// The running statistics of batch norm. In frozen mode they are constants to the training passes, but whoever trains
-// the model in its other mode changes them.
-std::vector<Value*> running_statistics(const Graph& graph) {
-  std::vector<Value*> statistics;
-  for (const Node* node = graph.first(); node; node = node->next()) {
-    if (!node->is("BatchNormalization")) continue;
-    for (const int i : {3, 4}) {
-      Value* value = node->input(i);
-      const bool is_known = std::find(statistics.begin(), statistics.end(), value) != statistics.end();
-      if (value && value->is_initializer() && !is_known) statistics.push_back(value);
-    }
-  }
-  return statistics;
-}
-
-// Makes an initializer of the flattened step an input, if the step reads it.
-void make_input(Graph* flat, const std::string& name, const char* role, std::vector<InputWithDefault>* parameters) {
-  Value* initializer = flat->find(name);
-  if (!initializer || !initializer->is_initializer()) return;
-  parameters->push_back({name, role, initializer->shared_initializer()});
-  Value* input = flat->add_input(flat->unique_name(name), initializer->type());
-  flat->replace(initializer, input);
-  flat->remove_initializer(initializer);
-  flat->rename(input, name);
-}
-
-// Weights and statistics become inputs; states that the step updates are inputs already. Returns all of them.
-std::vector<InputWithDefault> make_inputs(Graph* flat, const Model& model, const std::vector<Value*>& weights,
-                                          const std::vector<Value*>& statistics) {
-  std::vector<InputWithDefault> parameters;
-  for (const Value* weight : weights) make_input(flat, weight->name(), roles::kWeight, &parameters);
-  for (const Value* value : statistics) make_input(flat, value->name(), roles::kTrainingState, &parameters);
-  const EntryPoint& step = *model.find_entry_point("step");
-  for (const std::string& state : state_of(model, "step")) {
-    parameters.push_back({state, roles::kTrainingState, step.algorithm->find(state)->shared_initializer()});
-  }
-  return parameters;
-}
-
 bool is_output_of_backward(const Value* output) { return output->has_role(roles::kGradient); }
-
-// The values that follow from constants and from shapes of values. The backward pass computes them again: a plan knows
-// what follows from them only if it can compute them, such as the shape of a Resize.
-Marks<Value> known_to_plans(const Graph& flat) {
-  Marks<Value> known;
-  const auto is_known = [&](const Value* v) { return v->is_initializer() ? !flat.is_input(v) : known.contains(v); };
-  for (const Node* node = flat.first(); node; node = node->next()) {
-    bool follows = !is_random(*node);
-    for_each_input(*node, [&](const Value* v) { follows = follows && is_known(v); });
-    if (!follows && !reads_shape_only(*node)) continue;
-    for (const Value* output : node->outputs()) {
-      if (output) known.insert(output);
-    }
-  }
-  return known;
-}
 
 // The values that nodes of the forward pass compute and nodes of the backward pass read, in order.
 std::vector<std::string> find_saved(const Graph& flat) {
+  // The backward pass computes again what plans know: they know what follows from it only if they can compute it, such
+  // as the shape of a Resize.
   const Marks<Value> known = known_to_plans(flat);
   Liveness forward;
   Marks<Value> needed;
@@ -149,24 +87,6 @@ std::vector<std::string> find_saved(const Graph& flat) {
   return saved;
 }
 
-// Removes what the outputs do not need, and describes the inputs that are left.
-Model finish(Model model, const char* name, const std::vector<InputWithDefault>& parameters) {
-  Graph& graph = *model.graph;
-  graph.shell().set_name(name);
-  simplify(model);
-  for (Value* input : std::vector<Value*>(graph.inputs())) {
-    if (input->uses().empty() && !graph.is_output(input) && !input->is_initializer()) graph.remove_input(input);
-  }
-  for (const InputWithDefault& parameter : parameters) {
-    Value* input = graph.find(parameter.name);
-    if (!input || !graph.is_input(input)) continue;
-    graph.add_initializer(parameter.name, parameter.value);
-    input->set_role({parameter.role, ""});
-  }
-  model.set_metadata(kPass, name);
-  return model;
-}
-
 Model forward_pass(const Model& flat, const std::vector<std::string>& saved,
                    const std::vector<InputWithDefault>& parameters) {
   Model model = clone(flat);
@@ -182,7 +102,7 @@ Model forward_pass(const Model& flat, const std::vector<std::string>& saved,
     outputs.push_back(value);
   }
   graph.set_outputs(std::move(outputs));
-  return finish(std::move(model), "forward", parameters);
+  return finish_pass(std::move(model), "forward", parameters);
 }
 
 Model backward_pass(const Model& flat, const std::vector<std::string>& saved,
@@ -200,7 +120,7 @@ Model backward_pass(const Model& flat, const std::vector<std::string>& saved,
     graph.rename(input, name);
     input->set_role({roles::kSaved, ""});
   }
-  return finish(std::move(model), "backward", parameters);
+  return finish_pass(std::move(model), "backward", parameters);
 }
 
 // "output/y" becomes "y" where that name is free.
@@ -235,11 +155,6 @@ DifferentiatedModel differentiate(Model model, const BuildOptions& options) {
   name_outputs(flat.graph.get());
   const std::vector<std::string> saved = find_saved(*flat.graph);
   return {forward_pass(flat, saved, parameters), backward_pass(flat, saved, parameters)};
-}
-
-bool is_differentiated(const onnx::ModelProto& proto) {
-  return std::any_of(proto.metadata_props().begin(), proto.metadata_props().end(),
-                     [](const auto& property) { return property.key() == kPass; });
 }
 
 }  // namespace onnx_train

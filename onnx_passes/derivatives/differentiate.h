@@ -25,7 +25,4 @@ struct DifferentiatedModel {
 // a meaning. Throws Error that lists every node on a path from a weight or input to an output that has no gradient.
 DifferentiatedModel differentiate(Model model, const BuildOptions& options);
 
-// Whether the model is one of the two: it is complete, and needs no import.
-bool is_differentiated(const onnx::ModelProto& proto);
-
 }  // namespace onnx_train

@@ -1,0 +1,13 @@
+#include "kernels/collectives.h"
+
+namespace onnx_train {
+
+std::vector<uint32_t> Collectives::gather(const std::string& what, uint32_t number) {
+  std::vector<uint32_t> numbers(static_cast<size_t>(size()));
+  std::vector<std::span<std::byte>> in;
+  for (uint32_t& other : numbers) in.push_back(std::as_writable_bytes(std::span(&other, 1)));
+  exchange(what, std::vector(numbers.size(), std::as_bytes(std::span<const uint32_t>(&number, 1))), in);
+  return numbers;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,185 @@
+// AllReduce, AllGather, Reduce and Broadcast. Each rank adds up a share of the elements, from rank to rank, so that the
+// sum of floats is the same on all and for any number of ranks; a rank alone adds and copies.
+#include "kernels/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/support/parallel.h"
+#include "kernels/dispatch.h"
+#include "onnx_passes/functions/functions.h"
+
+namespace onnx_train::cpu {
+namespace {
+
+using Sent = std::vector<std::span<const std::byte>>;
+using Received = std::vector<std::span<std::byte>>;
+
+template <typename T>
+std::span<const std::byte> bytes_of(const T* data, int64_t count) {
+  return std::as_bytes(std::span(data, static_cast<size_t>(count)));
+}
+template <typename T>
+std::span<std::byte> writable_bytes_of(T* data, int64_t count) {
+  return std::as_writable_bytes(std::span(data, static_cast<size_t>(count)));
+}
+
+// The elements that a rank adds up: a piece at a time, so that the workspace does not grow with the tensor.
+struct Shares {
+  static constexpr int64_t kPiece = int64_t{1} << 20;
+
+  int64_t size, ranks;
+
+  int64_t share() const { return (std::min(size, kPiece) + ranks - 1) / ranks; }
+  int64_t begin(int64_t piece, int64_t rank) const { return std::min(size, piece + rank * share()); }
+};
+
+// The sums on all ranks, or on `root` alone.
+constexpr int64_t kEveryRank = -1;
+
+template <typename T>
+std::function<void(const Launch&)> reduce(const NodeSpec& spec, int64_t root) {
+  Collectives& ranks = *spec.collectives();
+  return [=, shares = Shares{spec.out_size(), ranks.size()}, &ranks, name = spec.node().label()](const Launch& launch) {
+    const auto count = static_cast<size_t>(ranks.size());
+    const int64_t active = *launch.in<int64_t>(2);
+    const T* x = launch.in<T>(0);
+    const T* z = launch.in<T>(1);
+    T* const y = launch.out<T>();
+    T* const others = launch.scratch<T>();                       // [rank, share]
+    T* const received = others + shares.share() * ranks.size();  // [share], of the x of `root`
+    const auto of_rank = [&](size_t r) { return root == kEveryRank || root == static_cast<int64_t>(r); };
+    const bool has_result = of_rank(static_cast<size_t>(ranks.rank()));
+    Sent out(count);
+    Received in(count);
+    for (int64_t piece = 0; piece < shares.size; piece += shares.share() * ranks.size()) {
+      const auto begin = [&](size_t r) { return shares.begin(piece, static_cast<int64_t>(r)); };
+      const auto length = [&](size_t r) { return begin(r + 1) - begin(r); };
+      const auto rank = static_cast<size_t>(ranks.rank());
+      const int64_t own = begin(rank), own_length = length(rank);
+      if (root != kEveryRank) {
+        for (size_t r = 0; r < count; ++r) {
+          out[r] = has_result ? bytes_of(x + begin(r), length(r)) : Sent::value_type();
+          in[r] = of_rank(r) ? writable_bytes_of(received, own_length) : Received::value_type();
+        }
+        ranks.exchange(name, out, in);
+      }
+      for (size_t r = 0; r < count; ++r) {
+        out[r] = bytes_of(z + begin(r), length(r));
+        in[r] = writable_bytes_of(others + static_cast<int64_t>(r) * shares.share(), own_length);
+      }
+      ranks.exchange(name, out, in);
+      T* const sum = has_result ? y + own : received;
+      const T* const before = root == kEveryRank ? x + own : received;
+      if (sum != before) std::copy(before, before + own_length, sum);
+      for (int64_t r = 0; r < active; ++r) {
+        const T* other = others + r * shares.share();
+        for (int64_t i = 0; i < own_length; ++i) sum[i] += other[i];
+      }
+      for (size_t r = 0; r < count; ++r) {
+        out[r] = of_rank(r) ? bytes_of(sum, own_length) : Sent::value_type();
+        in[r] = has_result ? writable_bytes_of(y + begin(r), length(r)) : Received::value_type();
+      }
+      ranks.exchange(name, out, in);
+    }
+  };
+}
+
+int64_t root_of(const NodeSpec& spec) {
+  const int64_t root = spec.node().attr("root", 0);
+  if (root < 0 || root >= spec.collectives()->size())
+    fail("its root is rank ", root, ", and there are ", spec.collectives()->size());
+  return root;
+}
+
+Prepared prepare_reduce(const NodeSpec& spec) {
+  const int64_t size = spec.out_size();
+  Prepared prepared;
+  prepared.in_place = {{0, 0}};
+  if (spec.collectives()) {
+    const int64_t root = spec.node().op() == "Reduce" ? root_of(spec) : kEveryRank;
+    const Shares shares{size, spec.collectives()->size()};
+    prepared.workspace = static_cast<size_t>(shares.share() * (shares.ranks + 1)) * size_of(spec.out_type());
+    prepared.run = dispatch_float(spec.out_type(), [&]<typename T>(T) { return reduce<T>(spec, root); });
+  } else {
+    prepared.run = dispatch_float(spec.out_type(), [size]<typename T>(T) -> std::function<void(const Launch&)> {
+      return [size](const Launch& launch) {
+        for (int64_t i = 0; i < size; ++i) launch.out<T>()[i] = launch.in<T>(0)[i] + launch.in<T>(1)[i];
+      };
+    });
+  }
+  return prepared;
+}
+
+// Above this, `root` sends each rank a share and the ranks send theirs to each other, so that no rank sends more than
+// twice the tensor; below, the number of messages counts.
+constexpr int64_t kWholeBroadcast = 1 << 15;
+
+Prepared prepare_broadcast(const NodeSpec& spec) {
+  const int64_t bytes = spec.out_size() * static_cast<int64_t>(size_of(spec.out_type()));
+  Collectives* const ranks = spec.collectives();
+  const int64_t root = ranks ? root_of(spec) : 0;
+  Prepared prepared;
+  prepared.in_place = {{0, 0}};
+  prepared.run = [=, name = spec.node().label()](const Launch& launch) {
+    auto* const y = launch.out<std::byte>();
+    const auto* const x = launch.in<std::byte>(0);
+    const bool is_root = !ranks || ranks->rank() == root;
+    if (is_root && y != x && bytes > 0) std::memcpy(y, x, static_cast<size_t>(bytes));
+    if (!ranks) return;
+    const auto count = static_cast<size_t>(ranks->size()), from = static_cast<size_t>(root);
+    const int64_t share = bytes > kWholeBroadcast ? (bytes + ranks->size() - 1) / ranks->size() : bytes;
+    const auto begin = [&](size_t r) { return std::min(bytes, share * static_cast<int64_t>(r)); };
+    const auto part = [&](size_t r) {  // of what `root` sends to rank r
+      return share == bytes ? std::pair(int64_t{0}, bytes) : std::pair(begin(r), begin(r + 1) - begin(r));
+    };
+    const auto [own, own_bytes] = part(static_cast<size_t>(ranks->rank()));
+    Sent out(count);
+    Received in(count);
+    for (size_t r = 0; r < count && is_root; ++r) {
+      if (r != from) out[r] = bytes_of(y + part(r).first, part(r).second);
+    }
+    if (!is_root) in[from] = writable_bytes_of(y + own, own_bytes);
+    ranks->exchange(name, out, in);
+    if (share == bytes) return;
+    for (size_t r = 0; r < count; ++r) {
+      const bool mine = r == static_cast<size_t>(ranks->rank());
+      out[r] = mine || r == from ? Sent::value_type() : bytes_of(y + own, own_bytes);
+      in[r] = mine || is_root ? Received::value_type() : writable_bytes_of(y + part(r).first, part(r).second);
+    }
+    ranks->exchange(name, out, in);
+  };
+  return prepared;
+}
+
+Prepared prepare_all_gather(const NodeSpec& spec) {
+  const auto count = static_cast<size_t>(spec.out_shape()[0]);
+  const size_t bytes = static_cast<size_t>(spec.in_size()) * size_of(spec.in_type());
+  Collectives* const ranks = spec.collectives();
+  if (ranks && static_cast<size_t>(ranks->size()) != count)
+    fail("it gathers from ", count, " ranks, and there are ", ranks->size());
+  return {.run = [=, name = spec.node().label()](const Launch& launch) {
+    auto* const y = launch.out<std::byte>();
+    if (!ranks) {
+      for (size_t r = 0; r < count; ++r) std::memcpy(y + r * bytes, launch.inputs[0], bytes);
+      return;
+    }
+    Received in(count);
+    for (size_t r = 0; r < count; ++r) in[r] = {y + r * bytes, bytes};
+    ranks->exchange(name, Sent(count, {launch.in<std::byte>(0), bytes}), in);
+  }};
+}
+
+}  // namespace
+
+std::vector<Kernel> collective_kernels() {
+  const auto one_type = [](const NodeSpec& spec) { return spec.one_type(2); };
+  const auto any = [](const NodeSpec&) { return true; };
+  return {{"AllReduce", one_type, prepare_reduce, kDomain},
+          {"Reduce", one_type, prepare_reduce, kDomain},
+          {"Broadcast", any, prepare_broadcast, kDomain},
+          {"AllGather", any, prepare_all_gather, kDomain}};
+}
+
+}  // namespace onnx_train::cpu

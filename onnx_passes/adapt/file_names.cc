@@ -1,0 +1,92 @@
+#include "onnx_passes/adapt/file_names.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/weights/weight_origin.h"
+
+namespace onnx_train {
+namespace {
+
+struct RenamingRule {
+  std::string before, after, to_before, to_after;  // what stands around the '*'
+};
+
+RenamingRule parse_renaming(const std::string& rule) {
+  const size_t equals = rule.find('=');
+  const std::string from = rule.substr(0, equals), to = equals == std::string::npos ? "" : rule.substr(equals + 1);
+  const size_t star = from.find('*'), other = to.find('*');
+  if (star == std::string::npos || other == std::string::npos || from.find('*', star + 1) != std::string::npos ||
+      to.find('*', other + 1) != std::string::npos)
+    fail_as(ErrorCode::kUsage, "--rename: '", rule, "' is not FROM=TO with one * in each, such as 'm.*=*'");
+  return {from.substr(0, star), from.substr(star + 1), to.substr(0, other), to.substr(other + 1)};
+}
+
+}  // namespace
+
+std::string NamePrefix::apply(const std::string& name) const {
+  if (!dropped.empty()) return name.starts_with(dropped) ? name.substr(dropped.size()) : name;
+  return added + name;
+}
+
+std::string NamePrefix::text() const {
+  return dropped.empty() ? concat("with '", added, "' before its names")
+                         : concat("without '", dropped, "' of its names");
+}
+
+NamePrefix common_prefix(const std::set<std::string>& known, const std::vector<std::string>& names) {
+  std::map<std::pair<std::string, std::string>, size_t> counts;
+  for (const std::string& name : names) {
+    if (known.count(name)) return {};
+    for (const std::string& own : known) {
+      if (own.size() > name.size() && own.ends_with("." + name))
+        ++counts[{own.substr(0, own.size() - name.size()), ""}];
+      if (name.size() > own.size() && name.ends_with("." + own))
+        ++counts[{"", name.substr(0, name.size() - own.size())}];
+    }
+  }
+  const auto most =
+      std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == counts.end() ? NamePrefix() : NamePrefix{most->first.first, most->first.second};
+}
+
+std::set<std::string> weight_names(const Graph& graph) {
+  std::set<std::string> names;
+  for (const Value* value : graph.initializers()) {
+    names.insert(value->name());
+    for (const std::string& name : names_of_readers(*value)) names.insert(name);
+  }
+  return names;
+}
+
+void join_tied(const Graph& graph, const std::string& source, std::map<std::string, Tensor>* arrays) {
+  for (const Value* weight : graph.initializers()) {
+    for (const std::string& name : names_of_readers(*weight)) {
+      const auto found = arrays->find(name);
+      if (found == arrays->end() || graph.find(name)) continue;
+      const Tensor value = found->second;
+      arrays->erase(found);
+      const Tensor& own = arrays->emplace(weight->name(), value).first->second;
+      if (own.dtype() == value.dtype() && own.shape() == value.shape() &&
+          std::memcmp(own.data(), value.data(), value.bytes()) == 0)
+        continue;
+      fail_as(ErrorCode::kData, source, ": '", name, "' and '", weight->name(),
+              "' differ, and are one weight in the model: --untie ", weight->name(), " makes two of it");
+    }
+  }
+}
+
+void check_renaming(const std::string& rule) { parse_renaming(rule); }
+
+std::string renamed(const std::string& name, const std::vector<std::string>& rules) {
+  for (const std::string& text : rules) {
+    const RenamingRule rule = parse_renaming(text);
+    const size_t around = rule.before.size() + rule.after.size();
+    if (name.size() <= around || !name.starts_with(rule.before) || !name.ends_with(rule.after)) continue;
+    return rule.to_before + name.substr(rule.before.size(), name.size() - around) + rule.to_after;
+  }
+  return name;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,228 @@
+#include "onnx_passes/distribution/data_parallel.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "onnx_passes/distribution/sync_batch_norm.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/fold_branch.h"
+#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/roles.h"
+#include "onnx_passes/ir/tables.h"
+
+namespace onnx_train {
+namespace {
+
+// Marks of `from` and of all that depends on it.
+Marks<Value> dependents(const Graph& graph, const Value* from) {
+  Marks<Value> marks;
+  marks.insert(from);
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    bool depends = false;
+    for_each_input(*node, [&](const Value* v) { depends = depends || marks.contains(v); });
+    if (!depends) continue;
+    for (const Value* output : node->outputs()) {
+      if (output) marks.insert(output);
+    }
+  }
+  return marks;
+}
+
+class Distribution {
+ public:
+  Distribution(Graph* graph, int ranks) : graph_(*graph), ranks_(ranks) {}
+
+  void run(bool sync_batch_norm) {
+    rank_ = graph_.add_input(kRankInput, {DType::kInt64, Dims{}});
+    active_ = graph_.add_input(kActiveRanksInput, {DType::kInt64, Dims{}});
+    const Marks<Value> alike = sync_batch_norm ? synchronize_batch_norm(&graph_, active_, ranks_) : Marks<Value>();
+    const NextValues next(graph_);
+    for (Value* input : std::vector<Value*>(graph_.inputs())) {
+      Value* result = const_cast<Value*>(next.of(*input));
+      if (!result) continue;
+      const Marks<Value> reached = dependents(graph_, input);
+      if (!reached.contains(result)) continue;
+      if (input->has_role(roles::kGradientSum) || input->has_role(roles::kAccumulated)) {
+        add_up(*input, reached, result);
+      } else if (!is_made_of(*input, alike, result)) {
+        apply_in_turn(input, reached, result);
+      }
+    }
+    gather_outputs();
+    remove_unread(&graph_);
+  }
+
+ private:
+  // A sum: next = (sum before) + term. What the state reaches is `reached`.
+  void add_up(const Value& state, const Marks<Value>& reached, Value* next) {
+    Node* sum = next->producer();
+    if (!sum || !sum->is("Add")) fail("[DataParallel] the new value of '", state.name(), "' is no sum");
+    const int before = reached.contains(sum->input(0)) ? 0 : 1;
+    Builder b(&graph_, sum->next());
+    b.set_name(next->name() + "/ranks");
+    graph_.replace(
+        next, call(b, "AllReduce", {b.var(sum->input(before)), b.var(sum->input(1 - before)), b.var(active_)}).value());
+  }
+
+  // The nodes by which `next` depends on the state that reaches `reached`, in order.
+  std::vector<const Node*> between(const Marks<Value>& reached, const Value* next) const {
+    Marks<Value> wanted;
+    wanted.insert(next);
+    std::vector<const Node*> nodes;
+    for (const Node* node = graph_.last(); node; node = node->previous()) {
+      const bool is_between = std::any_of(node->outputs().begin(), node->outputs().end(), [&](const Value* output) {
+        return output && wanted.contains(output) && reached.contains(output);
+      });
+      if (!is_between) continue;
+      nodes.push_back(node);
+      for_each_input(*node, [&](const Value* v) { wanted.insert(v); });
+    }
+    std::reverse(nodes.begin(), nodes.end());
+    return nodes;
+  }
+
+  // Whether the new value is computed from the state, constants and what all ranks have alike, which it reads.
+  bool is_made_of(const Value& state, const Marks<Value>& alike, const Value* next) const {
+    bool reads = false;
+    const std::function<bool(const Value&)> visit = [&](const Value& value) {
+      if (alike.contains(&value)) return reads = true;
+      if (&value == &state || value.is_initializer()) return true;
+      if (!value.producer()) return false;
+      bool all = true;
+      for_each_input(*value.producer(), [&](const Value* v) { all = all && visit(*v); });
+      return all;
+    };
+    return visit(*next) && reads;
+  }
+
+  // next = f(state, batch): what the batches of all ranks do to the state, one after the other.
+  void apply_in_turn(Value* state, const Marks<Value>& reached, Value* next) {
+    const std::vector<const Node*> steps = between(reached, next);
+    Marks<Value> inside;
+    for (const Node* node : steps) {
+      for (const Value* output : node->outputs()) {
+        if (output) inside.insert(output);
+      }
+    }
+    const auto outside = [&](const Value& value) {  // what else reads it
+      std::vector<Use> uses = value.uses();
+      std::erase_if(uses,
+                    [&](const Use& use) { return std::find(steps.begin(), steps.end(), use.node) != steps.end(); });
+      return uses;
+    };
+    // What the state is for else, such as the scales of 8-bit floats in the forward pass, waits for the batch before.
+    for (const Node* node : steps) {
+      for (const Value* output : node->outputs()) {
+        if (output && output != next && !outside(*output).empty()) refuse(*state, *outside(*output)[0].node);
+      }
+    }
+    const std::vector<Use> of_state = outside(*state), of_next = outside(*next);
+    Builder b(&graph_, first_of(of_state, of_next));
+    std::map<const Value*, Var> gathered;
+    for (const Node* node : steps) {
+      for_each_input(*node, [&](const Value* v) {
+        if (v == state || inside.contains(v) || v->is_initializer() || gathered.count(v)) return;
+        if (b.before() && !precedes(*v, *b.before())) refuse(*state, *b.before());
+        b.set_name(v->name() + "/ranks");
+        gathered[v] = call(b, "AllGather", {b.var(const_cast<Value*>(v))}, {{"ranks", ranks_}});
+      });
+    }
+    std::vector<Var> versions = {b.var(state)};
+    for (int r = 0; r < ranks_; ++r) {
+      b.set_name(concat(next->name(), "/rank", r));
+      const Var made = step_of(&b, steps, *state, *next, versions.back(), gathered, r);
+      versions.push_back(where(b.scalar(DType::kInt64, r) < b.var(active_), made, versions.back()));
+    }
+    for (const auto& [uses, first] : {std::pair(of_state, 0), std::pair(of_next, 1)}) {
+      if (uses.empty()) continue;
+      b.set_name(concat(first == 0 ? state->name() : next->name(), "/mine"));
+      const Var mine = of_this_rank(&b, {versions.begin() + first, versions.end() - 1 + first});
+      for (const Use& use : uses) use.node->set_input(use.index, mine.value());
+    }
+    graph_.replace(next, versions.back().value());
+  }
+
+  [[noreturn]] static void refuse(const Value& state, const Node& reader) {
+    fail("[DataParallel] ", reader.label(), " computes with the state '", state.name(),
+         "', which each batch changes by what it computes, so that ranks would wait for each other; train the model "
+         "with one process");
+  }
+
+  Node* first_of(const std::vector<Use>& some, const std::vector<Use>& others) const {
+    for (Node* node = graph_.first(); node; node = node->next()) {
+      const auto is_node = [&](const Use& use) { return use.node == node; };
+      if (std::any_of(some.begin(), some.end(), is_node) || std::any_of(others.begin(), others.end(), is_node))
+        return node;
+    }
+    return nullptr;
+  }
+
+  static bool precedes(const Value& value, const Node& node) {
+    if (!value.producer()) return true;
+    const Node* found = value.producer();
+    while (found && found != &node) found = found->next();
+    return found != nullptr;
+  }
+
+  Var step_of(Builder* b, const std::vector<const Node*>& steps, const Value& state, const Value& next, Var before,
+              const std::map<const Value*, Var>& gathered, int rank) {
+    std::map<const Value*, Var> copies = {{&state, before}};
+    for (const Node* node : steps) {
+      std::vector<Var> inputs;
+      for (Value* v : node->inputs()) {
+        if (!v) {
+          inputs.emplace_back();
+        } else if (const auto copy = copies.find(v); copy != copies.end()) {
+          inputs.push_back(copy->second);
+        } else if (const auto all = gathered.find(v); all != gathered.end()) {
+          inputs.push_back(gather(all->second, b->scalar(DType::kInt64, rank), 0));
+        } else {
+          inputs.push_back(b->var(v));
+        }
+      }
+      const std::vector<Var> made = b->like(*node, inputs, node->num_outputs());
+      for (int i = 0; i < node->num_outputs(); ++i) {
+        if (node->output(i)) copies[node->output(i)] = made[static_cast<size_t>(i)];
+      }
+    }
+    return copies.at(&next);
+  }
+
+  Var of_this_rank(Builder* b, const std::vector<Var>& versions) const {
+    std::vector<Var> rows;
+    for (const Var& version : versions) rows.push_back(unsqueeze(version, {0}));
+    return gather(concat(rows, int64_t{0}), b->var(rank_), 0);
+  }
+
+  void gather_outputs() {
+    Builder b(&graph_);
+    std::vector<Value*> outputs = graph_.outputs();
+    for (Value*& output : outputs) {
+      if (output->has_role(roles::kNext) || output->has_role(roles::kLossScale)) continue;
+      const std::string name = output->name();
+      b.set_name(name + "/ranks");
+      const Var all = call(b, "AllGather", {b.var(output)}, {{"ranks", ranks_}});
+      graph_.rename(output, graph_.unique_name(name + "/rank"));
+      graph_.rename(all.value(), name);
+      if (output->role()) all.value()->set_role(*output->role());
+      output = all.value();
+    }
+    graph_.set_outputs(std::move(outputs));
+  }
+
+  Graph& graph_;
+  int ranks_;
+  Value *rank_ = nullptr, *active_ = nullptr;
+};
+
+}  // namespace
+
+void distribute_over_ranks(Model* flat, int ranks, bool sync_batch_norm) {
+  Distribution(flat->graph.get(), ranks).run(sync_batch_norm);
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,29 @@
+// A flattened entry point (passes.h) as one of several ranks runs it, each on a batch of its own, one after the other
+// in the order of the ranks: the batches of a round. What the ranks compute together is what one rank alone computes
+// from these batches in this order, in bits: ranks change the time that a training takes and nothing else. A pass on a
+// model that one caller owns; throws Error.
+//
+// Two inputs are added, int64 scalars: this rank's number, and the number of ranks that have a batch
+// in this round. The others run, too, on any batch, and add nothing. All ranks have the same graph.
+//
+// - A sum of gradients, and of what counts in them: AllReduce, which adds the ranks' terms from left to right.
+// - A state that a batch changes otherwise (running statistics, ranges, the key of dropout): what the batches do to it
+// is
+//   gathered, and applied batch after batch on every rank. A rank reads what the ranks before it leave.
+// - With `sync_batch_norm`, batch normalization over the batches of a round as over one (sync_batch_norm.h): then one
+// rank
+//   alone does not compute the same. All ranks change running statistics once a round, alike.
+// - Outputs: gathered, with a first axis of ranks, of which the first `active` count.
+#pragma once
+
+#include "onnx_passes/ir/model.h"
+
+namespace onnx_train {
+
+inline constexpr const char* kRankInput = "onnx_train/rank";
+inline constexpr const char* kActiveRanksInput = "onnx_train/active_ranks";
+
+// Throws Error for a state that a batch reads and changes in one, so that batches would wait for each other.
+void distribute_over_ranks(Model* flat, int ranks, bool sync_batch_norm);
+
+}  // namespace onnx_train

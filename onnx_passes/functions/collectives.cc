@@ -1,0 +1,50 @@
+// What ranks compute together (onnx_passes/distribution). The bodies are what one rank alone computes.
+// `after` is what an earlier one has computed, which orders them (order_collectives.h).
+#include "onnx_passes/functions/functions.h"
+
+namespace onnx_train {
+namespace {
+
+// y = x + z(0) + z(1) + ..., from left to right, over the first `active` ranks: as one rank adds batch after batch.
+constexpr const char* kAllReduce = R"(
+AllReduce (x, z, active, after) => (y)
+{
+  y = Add (x, z)
+})";
+
+// y[r] is the x of rank r.
+constexpr const char* kAllGather = R"(
+AllGather <ranks> (x, after) => (y)
+{
+  first = Constant <value = int64[1] {0}> ()
+  one = Unsqueeze (x, first)
+  size = Constant <value_int: int = @ranks> ()
+  minus = Constant <value = int64[1] {-1}> ()
+  sizes = Reshape (size, minus)
+  others = Shape <start = 1> (one)
+  shape = Concat <axis = 0> (sizes, others)
+  y = Expand (one, shape)
+})";
+
+// The same sum as AllReduce, on rank `root` alone; its x is read there, and the results of the others are not.
+constexpr const char* kReduce = R"(
+Reduce <root> (x, z, active, after) => (y)
+{
+  y = Add (x, z)
+})";
+
+// The x of rank `root`. The others give any x of its type.
+constexpr const char* kBroadcast = R"(
+Broadcast <root> (x, after) => (y)
+{
+  y = Identity (x)
+})";
+
+}  // namespace
+
+std::vector<FunctionRow> collective_functions() {
+  return {function("AllReduce", kAllReduce), function("AllGather", kAllGather), function("Reduce", kReduce),
+          function("Broadcast", kBroadcast)};
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,24 @@
+// Texts with labels, for models that tell classes of texts apart: a table X.csv, or X.jsonl with an object a line, with
+// a column "text" and one of labels. A text is a sample: its bytes are its tokens, cut to the length that the model
+// takes, or filled with 0, where the mask of the model is 0, too. Labels are read as those of any table
+// (tables/table.h). Functions run on any thread, and throw Error that names file and line.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/data/source.h"
+#include "runtime/data/tables/table.h"
+
+namespace onnx_train {
+
+// Whether the model takes tokens, and a label for each text, or was trained so.
+bool takes_labelled_texts(const std::vector<InputSpec>& inputs, const ReadOptions& options);
+
+DataTable read_json_lines(const std::string& path);
+// Null where the table has no column of texts.
+std::unique_ptr<DataSource> open_labelled_texts(const DataTable& table, const std::vector<InputSpec>& inputs,
+                                                const ReadOptions& options);
+
+}  // namespace onnx_train

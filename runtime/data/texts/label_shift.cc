@@ -1,0 +1,71 @@
+#include "runtime/data/texts/label_shift.h"
+
+#include <cstring>
+
+#include "kernels/dispatch.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/load_element.h"
+#include "runtime/data/tokens.h"
+
+namespace onnx_train {
+namespace {
+
+// The integers of a row.
+std::vector<int64_t> integers_of(const Dataset::Array& array, int64_t index) {
+  Tensor buffer;
+  const char* from = array.row_data(index, &buffer);
+  std::vector<int64_t> row(static_cast<size_t>(num_elements(array.row)));
+  dispatch_integer(array.data.dtype(), [&](auto tag) {
+    for (size_t t = 0; t < row.size(); ++t)
+      row[t] = static_cast<int64_t>(load_element<decltype(tag)>(from, static_cast<int64_t>(t)));
+  });
+  return row;
+}
+
+}  // namespace
+
+std::string copied_labels(const Dataset& data, const Model& model, const std::string& entry) {
+  const std::vector<InputSpec> inputs = entry_inputs(model, entry);
+  const TokenInputs names = token_inputs(inputs);
+  if (!names.tokens || !names.labels) return "";
+  const Dataset::Array *tokens = data.find(names.tokens->name), *labels = data.find(names.labels->name);
+  if (!tokens || !labels || labels->rows || !tokens->per_sample || !labels->per_sample) return "";
+  if (tokens->row != labels->row || !is_integer(tokens->data.dtype()) || !is_integer(labels->data.dtype())) return "";
+  bool is_moved = false;  // whether the labels would be others if they followed the tokens
+  for (int64_t sample = 0; sample < data.num_samples(); ++sample) {
+    const std::vector<int64_t> from = integers_of(*tokens, data.row_of(sample)),
+                               to = integers_of(*labels, data.row_of(sample));
+    for (size_t t = 0; t < to.size(); ++t) {
+      if (to[t] < 0) continue;  // ignored
+      if (to[t] != from[t]) return "";
+      is_moved = is_moved || (t + 1 < from.size() && to[t] != from[t + 1]);
+    }
+  }
+  if (!is_moved) return "";
+  return concat(
+      "'", labels->name, "' equals '", tokens->name,
+      "' wherever it is not negative, so that the model would learn to repeat its input: label t is the token "
+      "after token t here, while the models of transformers shift labels inside; --shift-labels shifts them");
+}
+
+void shift_labels(DataArrays* arrays, const std::vector<InputSpec>& inputs, int64_t ignored) {
+  const TokenInputs names = token_inputs(inputs);
+  if (!names.labels) throw UsageError("--shift-labels: the model takes no labels int64[batch, tokens]");
+  const std::string& name = names.labels->name;
+  if (arrays->readers.count(name))
+    throw UsageError(concat("--shift-labels: '", name, "' of files of tokens follows the tokens already"));
+  const auto found = arrays->tensors.find(name);
+  if (found == arrays->tensors.end()) return;
+  const Tensor& given = found->second;
+  if (!is_integer(given.dtype()) || given.shape().size() != 2) return;  // a Dataset says what the model expects
+  const int64_t length = given.shape()[1];
+  Tensor shifted(DType::kInt64, given.shape());
+  auto* to = shifted.data<int64_t>();
+  dispatch_integer(given.dtype(), [&](auto tag) {
+    for (int64_t i = 0; i < given.size(); ++i)
+      to[i] = (i + 1) % length == 0 ? ignored : static_cast<int64_t>(load_element<decltype(tag)>(given.data(), i + 1));
+  });
+  found->second = shifted;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,357 @@
+// Collectives over a TCP connection between each two ranks.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "onnx_passes/ir/error.h"
+#include "runtime/distribution/ranks.h"
+#include "runtime/distribution/store.h"
+#include "runtime/distribution/text_hash.h"
+
+namespace onnx_train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// In front of what a rank sends in an exchange, or of its last words.
+struct Header {
+  uint32_t kind, place;
+  uint64_t bytes;
+};
+constexpr uint32_t kData = 0x0a11da7a, kLeaves = 0x0a11b1e0, kForwards = 0x0a11f04d;
+constexpr uint64_t kLongestReason = 1 << 16;
+
+// A list of two pieces of memory, the header and the contents, of which some bytes are done.
+struct Progress {
+  Header header{};
+  std::byte* contents = nullptr;
+  uint64_t bytes = 0, done = 0;
+
+  uint64_t size() const { return sizeof(Header) + bytes; }
+  bool ended() const { return done == size(); }
+  std::pair<std::byte*, size_t> next() {
+    if (done < sizeof(Header)) return {reinterpret_cast<std::byte*>(&header) + done, sizeof(Header) - done};
+    return {contents + (done - sizeof(Header)), static_cast<size_t>(size() - done)};
+  }
+};
+
+class ConnectedRanks : public Collectives {
+ public:
+  ConnectedRanks(int rank, std::vector<Socket> peers) : rank_(rank), peers_(std::move(peers)) {
+    for (const Socket& peer : peers_) {
+      hosts_.push_back(peer ? peer.peer() : "");
+      if (peer) fcntl(peer.fd(), F_SETFL, fcntl(peer.fd(), F_GETFL) | O_NONBLOCK);
+    }
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(peers_.size()); }
+
+  void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
+                const std::vector<std::span<std::byte>>& in) override {
+    if (!cause_.empty()) fail(cause_);
+    const auto own = static_cast<size_t>(rank_);
+    if (!out[own].empty()) std::memcpy(in[own].data(), out[own].data(), out[own].size());
+    std::vector<Progress> sends(peers_.size()), receives(peers_.size());
+    for (size_t r = 0; r < peers_.size(); ++r) {
+      sends[r] = {{kData, text_hash(what), out[r].size()}, const_cast<std::byte*>(out[r].data()), out[r].size()};
+      receives[r] = {{}, in[r].data(), in[r].size()};
+    }
+    run(what, &sends, &receives);
+    if (cause_.empty()) return;
+    // The others get what they wait for, so that the reason comes between two messages.
+    send_the_rest(&sends);
+    fail(cause_);
+  }
+
+  void leave(const std::string& reason) noexcept override {
+    try {
+      const std::string& text = cause_.empty() ? reason : cause_;
+      const Header header{cause_.empty() ? kLeaves : kForwards, 0, std::min<uint64_t>(text.size(), kLongestReason)};
+      for (size_t r = 0; r < peers_.size(); ++r) {
+        if (!peers_[r] || broken_[r]) continue;
+        try {
+          const Deadline deadline = Clock::now() + milliseconds(500);
+          peers_[r].send(&header, sizeof(header), deadline);
+          peers_[r].send(text.data(), header.bytes, deadline);
+        } catch (const Error&) {
+          // It is gone, too.
+        }
+      }
+    } catch (const std::exception&) {
+      // There is no memory for the reason.
+    }
+  }
+
+ private:
+  // Sends and receives until all is done or a rank is gone, which sets `cause_`.
+  void run(const std::string& what, std::vector<Progress>* sends, std::vector<Progress>* receives) {
+    std::vector<pollfd> entries;
+    std::vector<size_t> of;
+    while (cause_.empty()) {
+      entries.clear();
+      of.clear();
+      for (size_t r = 0; r < peers_.size(); ++r) {
+        if (!peers_[r]) continue;
+        const short events =
+            static_cast<short>(((*sends)[r].ended() ? 0 : POLLOUT) | ((*receives)[r].ended() ? 0 : POLLIN));
+        if (events == 0) continue;
+        entries.push_back({peers_[r].fd(), events, 0});
+        of.push_back(r);
+      }
+      if (entries.empty()) return;
+      if (poll(entries.data(), entries.size(), -1) < 0 && errno != EINTR) fail("poll: ", std::strerror(errno));
+      for (size_t i = 0; i < entries.size() && cause_.empty(); ++i) {
+        const size_t r = of[i];
+        if (entries[i].revents & (POLLIN | POLLHUP | POLLERR)) receive(what, r, &(*receives)[r]);
+        if (cause_.empty() && entries[i].revents & POLLOUT) send(r, &(*sends)[r]);
+      }
+    }
+  }
+
+  void send(size_t r, Progress* progress) {
+    while (!progress->ended()) {
+      const auto [data, bytes] = progress->next();
+      const ssize_t sent = ::send(peers_[r].fd(), data, bytes, MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0 && errno == EAGAIN) return;
+      if (sent < 0) return lose(r);
+      progress->done += static_cast<uint64_t>(sent);
+    }
+  }
+
+  void receive(const std::string& what, size_t r, Progress* progress) {
+    while (!progress->ended()) {
+      const auto [data, bytes] = progress->next();
+      const ssize_t got = recv(peers_[r].fd(), data, bytes, 0);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EAGAIN) return;
+      if (got <= 0) return lose(r);
+      progress->done += static_cast<uint64_t>(got);
+      if (progress->done != sizeof(Header)) continue;
+      const Header& header = progress->header;
+      if (header.kind == kLeaves || header.kind == kForwards) return hear(r, header);
+      if (header.kind != kData || header.place != text_hash(what) || header.bytes != progress->bytes) {
+        cause_ = concat("rank ", r, " is at another place than rank ", rank_, ", which is at ", what,
+                        ": give all ranks the same command and the same files");
+        return;
+      }
+    }
+  }
+
+  // The other side's connection has ended. It may have said why before this side's sending failed.
+  void lose(size_t r) {
+    broken_[r] = true;
+    Header header{};
+    try {
+      const Deadline deadline = Clock::now() + milliseconds(100);
+      peers_[r].receive(&header, sizeof(header), deadline);
+      if (header.kind == kLeaves || header.kind == kForwards) return hear(r, header);
+    } catch (const Error&) {
+      // Nothing was said.
+    }
+    cause_ = concat("rank ", r, " (", hosts_[r], ") is gone: its process was killed, or its machine cannot be reached");
+  }
+
+  void hear(size_t r, const Header& header) {
+    broken_[r] = true;
+    std::string reason(std::min(header.bytes, kLongestReason), '\0');
+    try {
+      peers_[r].receive(reason.data(), reason.size(), Clock::now() + milliseconds(1000));
+    } catch (const Error&) {
+      reason = "it does not say why";
+    }
+    cause_ = header.kind == kForwards ? reason : concat("rank ", r, " has ended: ", reason);
+  }
+
+  void send_the_rest(std::vector<Progress>* sends) noexcept {
+    try {
+      const Deadline deadline = Clock::now() + milliseconds(2000);
+      for (size_t r = 0; r < peers_.size(); ++r) {
+        if (!peers_[r] || broken_[r]) continue;
+        try {
+          while (!(*sends)[r].ended()) {
+            const auto [data, bytes] = (*sends)[r].next();
+            peers_[r].send(data, bytes, deadline);
+            (*sends)[r].done += bytes;
+          }
+        } catch (const Error&) {
+          broken_[r] = true;
+        }
+      }
+    } catch (const std::exception&) {
+      return;
+    }
+  }
+
+  int rank_;
+  std::vector<Socket> peers_;  // by rank; none for this one
+  std::vector<std::string> hosts_;
+  std::vector<bool> broken_ = std::vector<bool>(peers_.size());
+  std::string cause_;  // why there are no more exchanges
+};
+
+// ---- Connecting
+
+// What a rank says first on each connection.
+struct Hello {
+  uint32_t magic;
+  int32_t rank, size, port;
+  uint64_t token;  // that rank 0 has drawn; 0 to rank 0
+};
+constexpr uint32_t kHello = 0x0a110b01;
+
+// Where a rank listens.
+struct Address {
+  std::array<char, 64> host;
+  int32_t port;
+};
+
+class Connecting {
+ public:
+  Connecting(const RankPlace& place, Deadline deadline, std::function<void(const std::string&)> on_wait)
+      : place_(place),
+        deadline_(deadline),
+        on_wait_(std::move(on_wait)),
+        notice_(std::min(deadline, Clock::now() + kNotice)),
+        peers_(static_cast<size_t>(place.size)) {}
+
+  std::vector<Socket> run() {
+    place_.rank == 0 ? lead() : follow();
+    return std::move(peers_);
+  }
+
+ private:
+  static constexpr std::chrono::seconds kNotice{5};
+
+  // Says once what is waited for.
+  void say(const std::string& text) {
+    if (on_wait_) on_wait_(text);
+    notice_ = deadline_;
+  }
+
+  std::string key() const { return concat("onnx_train/", place_.run, "/rank0"); }
+
+  void lead() {
+    const Socket listener = Socket::listen(place_.has_store ? 0 : place_.port);
+    if (place_.has_store) {
+      StoreClient store(place_.address, place_.port, deadline_);
+      store.set(key(), std::to_string(listener.port()));
+    }
+    token_ = std::random_device()();
+    token_ = token_ << 32 | std::random_device()() | 1;
+    std::vector<Address> addresses(peers_.size());
+    accept(listener, 0, 1, [&](const Hello& hello, const Socket& peer) {
+      Address& address = addresses[static_cast<size_t>(hello.rank)];
+      address.port = hello.port;
+      peer.peer().copy(address.host.data(), address.host.size() - 1);
+    });
+    for (size_t r = 1; r < peers_.size(); ++r) {
+      peers_[r].send(&token_, sizeof(token_), deadline_);
+      peers_[r].send(addresses.data(), addresses.size() * sizeof(Address), deadline_);
+    }
+  }
+
+  void follow() {
+    int port = place_.port;
+    if (place_.has_store) {
+      StoreClient store(place_.address, place_.port, deadline_);
+      port = std::atoi(store.get(key()).c_str());
+    }
+    const Socket listener = Socket::listen(0);
+    peers_[0] = greet(place_.address, port, 0, listener.port());
+    std::vector<Address> addresses(peers_.size());
+    peers_[0].receive(&token_, sizeof(token_), deadline_);
+    peers_[0].receive(addresses.data(), addresses.size() * sizeof(Address), deadline_);
+    const auto own = static_cast<size_t>(place_.rank);
+    for (size_t r = 1; r < own; ++r) {
+      addresses[r].host.back() = '\0';
+      // Of the machine of rank 0, the others see its own address.
+      const std::string host = addresses[r].host.data();
+      const bool is_local = host == "127.0.0.1" || host == "::1";
+      peers_[r] = greet(is_local ? place_.address : host, addresses[r].port, token_, 0);
+    }
+    accept(listener, token_, own + 1, [](const Hello&, const Socket&) {});
+  }
+
+  Socket connect(const std::string& host, int port) {
+    if (notice_ < deadline_) {
+      try {
+        return Socket::connect(host, port, notice_);
+      } catch (const Error& error) {
+        say(concat("rank ", place_.rank, " still tries: ", error.what()));
+      }
+    }
+    return Socket::connect(host, port, deadline_);
+  }
+
+  Socket greet(const std::string& host, int port, uint64_t token, int own_port) {
+    Socket socket = connect(host, port);
+    const Hello hello{kHello, place_.rank, place_.size, own_port, token};
+    socket.send(&hello, sizeof(hello), deadline_);
+    return socket;
+  }
+
+  // Accepts the ranks from `first` on. What does not speak as a rank of this training is left alone.
+  template <typename F>
+  void accept(const Socket& listener, uint64_t token, size_t first, const F& on_rank) {
+    for (size_t missing = peers_.size() - first; missing > 0;) {
+      Socket socket = listener.accept(notice_);
+      if (!socket && notice_ < deadline_) {
+        say(describe_missing(first, listener.port()));
+        continue;
+      }
+      if (!socket) fail(describe_missing(first, listener.port()));
+      Hello hello{};
+      try {
+        socket.receive(&hello, sizeof(hello), std::min(deadline_, Clock::now() + milliseconds(2000)));
+      } catch (const Error&) {
+        continue;
+      }
+      const bool speaks = hello.magic == kHello && hello.token == token;
+      if (speaks && hello.size != place_.size)
+        fail("rank ", hello.rank, " counts ", hello.size, " ranks, and rank ", place_.rank, " counts ", place_.size);
+      const bool is_awaited = speaks && hello.rank >= static_cast<int>(first) && hello.rank < place_.size &&
+                              !peers_[static_cast<size_t>(hello.rank)];
+      if (!is_awaited) continue;
+      on_rank(hello, socket);
+      peers_[static_cast<size_t>(hello.rank)] = std::move(socket);
+      --missing;
+    }
+  }
+
+  std::string describe_missing(size_t first, int port) const {
+    std::string missing;
+    for (size_t r = first; r < peers_.size(); ++r) {
+      if (!peers_[r]) missing += concat(missing.empty() ? "" : ", ", r);
+    }
+    return concat("rank ", place_.rank, " waits on port ", port, " for rank ", missing,
+                  ", which does not connect: see whether it has been started, and can reach ", place_.address);
+  }
+
+  const RankPlace& place_;
+  Deadline deadline_;
+  std::function<void(const std::string&)> on_wait_;
+  Deadline notice_;
+  std::vector<Socket> peers_;
+  uint64_t token_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Collectives> connect_ranks(const RankPlace& place, Deadline deadline,
+                                           std::function<void(const std::string&)> on_wait) {
+  return std::make_unique<ConnectedRanks>(place.rank, Connecting(place, deadline, std::move(on_wait)).run());
+}
+
+}  // namespace onnx_train

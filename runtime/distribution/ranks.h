@@ -1,0 +1,35 @@
+// The processes that train together: which of them this one is, as its launcher says, and the connections between them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "kernels/collectives.h"
+#include "runtime/distribution/socket.h"
+
+namespace onnx_train {
+
+struct RankPlace {
+  int rank = 0, size = 1;
+  int local_rank = 0, local_size = 1;  // on this machine
+  std::string address = "127.0.0.1";   // of rank 0
+  int port = 0;                        // where rank 0 listens, or the launcher's store
+  bool has_store = false;              // torchrun's agent keeps one there
+  std::string run = "0";               // one more at each restart
+  std::string launcher = "";           // what said so: "torchrun", "mpirun", "srun", "--devices"
+};
+
+// What the environment says: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun, and
+// what starts processes as it does); OMPI_COMM_WORLD_* (Open MPI's mpirun); PMI_RANK, PMI_SIZE (MPICH's);
+// SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_NODELIST (srun). None where nothing or one process is
+// said. Throws UsageError for numbers that are none, or do not fit.
+std::optional<RankPlace> rank_place_of_environment();
+
+// Connects each rank to each other one over TCP, and returns when all are connected. Throws Error that says which rank
+// is missing at the deadline, and where; tells `on_wait` so after five seconds.
+std::unique_ptr<Collectives> connect_ranks(const RankPlace& place, Deadline deadline,
+                                           std::function<void(const std::string&)> on_wait = {});
+
+}  // namespace onnx_train

@@ -1,0 +1,45 @@
+// One rank of several that are not there, to find out what a training would take on them: it computes what a rank
+// computes, and the time of the network is that of a model. What the others would send is what this rank sends, so that
+// numbers stay finite; they mean nothing. The caller owns the object; one thread.
+#pragma once
+
+#include "kernels/collectives.h"
+
+namespace onnx_train {
+
+// An exchange takes the latency, and the time in which the bytes leave this rank or reach it, whichever are more. What
+// leaves the machine shares its link with what the other ranks of the machine send.
+struct Network {
+  double latency = 20e-6;          // seconds
+  double bandwidth = 10e9;         // of a rank within a machine, bytes a second in each direction
+  int ranks_of_machine = 1 << 30;  // no other machine is needed
+  double machine_bandwidth = 10e9;
+
+  double seconds(double bytes_within, double bytes_beyond) const;
+};
+
+class SimulatedRanks : public Collectives {
+ public:
+  SimulatedRanks(int size, const Network& network) : size_(size), network_(network) {}
+
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
+                const std::vector<std::span<std::byte>>& in) override;
+  void leave(const std::string&) noexcept override {}
+
+  // Since the last `restart`.
+  double network_seconds() const { return network_seconds_; }  // modelled
+  double spent_seconds() const { return spent_seconds_; }      // that exchanges took here, and would not take
+  double bytes() const { return bytes_; }                      // that leave this rank
+  int64_t exchanges() const { return exchanges_; }
+  void restart() { network_seconds_ = spent_seconds_ = bytes_ = 0, exchanges_ = 0; }
+
+ private:
+  int size_;
+  Network network_;
+  double network_seconds_ = 0, spent_seconds_ = 0, bytes_ = 0;
+  int64_t exchanges_ = 0;
+};
+
+}  // namespace onnx_train

@@ -1,0 +1,248 @@
+// Ranks compute, in bits, what one rank computes from the same batches.
+#include "onnx_passes/distribution/data_parallel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/passes.h"
+#include "runtime/training/trainer.h"
+#include "tests/support/error_of.h"
+#include "tests/support/golden.h"
+#include "tests/support/local_ranks.h"
+#include "tests/support/sessions.h"
+
+namespace onnx_train {
+namespace {
+
+using testing::HasSubstr;
+
+// "float[2, 3] name = {..}"
+std::string weight(const std::string& type, const std::string& name, int count, double shift = 0) {
+  std::string text = concat("float", type, " ", name, " = {");
+  for (int i = 0; i < count; ++i) text += concat(i > 0 ? ", " : "", std::sin(1.0 + 0.7 * i) * 0.5 + shift);
+  return text + "}";
+}
+
+// Convolution, batch normalization with running statistics, dropout, a linear layer.
+Model training_model(BuildOptions options, bool drops = true) {
+  Model model = from_text(concat(R"(<ir_version: 10, opset_import: ["" : 21]>
+    network (float[N, 1, 6, 6] x) => (float[N, 3] logits) <)",
+                                 weight("[4, 1, 3, 3]", "conv", 36), ", ", weight("[4]", "scale", 4, 1), ", ",
+                                 weight("[4]", "bias", 4), ", ", weight("[4]", "mean", 4), ", ",
+                                 weight("[4]", "var", 4, 1), ", ", weight("[64, 3]", "fc", 192), R"(> {
+      a = Conv (x, conv)
+      b = BatchNormalization (a, scale, bias, mean, var)
+      c = Relu (b)
+      d = )",
+                                 drops ? "Dropout" : "Relu", R"( (c)
+      e = Flatten (d)
+      logits = MatMul (e, fc)
+    })"));
+  infer_types(model.graph.get());
+  options.loss = "cross_entropy";
+  options.accumulate = true;
+  options.clip_norm = 1;
+  build_training_model(&model, options);
+  return model;
+}
+
+Dataset make_data(int64_t n, const Model& model) {
+  Tensor x(DType::kFloat, {n, 1, 6, 6}), labels(DType::kInt64, {n});
+  for (int64_t i = 0; i < x.size(); ++i) x.set(i, std::sin(0.37 * static_cast<double>(i)));
+  for (int64_t i = 0; i < n; ++i) labels.set(i, static_cast<double>(i % 3));
+  return Dataset({{"x", x}, {"labels", labels}}, entry_inputs(model, "accumulate"));
+}
+
+struct Record : TrainerEvents {
+  std::vector<double> numbers;
+  std::atomic<bool>* interrupt = nullptr;
+  int64_t interrupt_after = -1;
+  void on_step(const StepReport& r) override {
+    numbers.insert(numbers.end(), {r.loss, r.grad_norm, static_cast<double>(r.samples), r.accuracy.value_or(-1)});
+    if (r.step == interrupt_after) *interrupt = true;
+  }
+  void on_evaluation(const EvaluationReport& r) override {
+    numbers.push_back(r.train_loss);
+    for (const auto& [name, value] : r.evaluation) numbers.push_back(value);
+  }
+};
+
+struct Trained {
+  std::map<std::string, Tensor> states;
+  std::vector<double> numbers;
+  StopReason reason;
+  size_t state_bytes;
+};
+
+struct Plan {
+  BuildOptions build = {};
+  int64_t samples = 50, batch = 3, accumulate = 4;
+  int64_t interrupt_after = -1;  // by rank 1
+  Sharding sharding = Sharding::kNone;
+  bool sync_batch_norm = false, drops = true;
+};
+
+// The states that this rank has; rank 0 has all.
+std::map<std::string, Tensor> collected_states(Session* session) {
+  std::map<std::string, Tensor> states;
+  StateStore& store = session->state();
+  for (size_t i = 0; i < store.names().size(); ++i) {
+    Tensor value(store.dtype(i), store.shape(i));
+    session->collect_state(i, value.data());
+    if (session->rank() > 0 && store.keeps(i)) store.read(i, value.data());
+    if (session->rank() == 0 || store.keeps(i)) states[store.names()[i]] = value;
+  }
+  return states;
+}
+
+Trained train(const Plan& plan, Collectives* collectives) {
+  SessionOptions options;
+  options.collectives = collectives;
+  options.threads = 1;
+  options.sharding = plan.sharding;
+  options.sync_batch_norm = plan.sync_batch_norm;
+  Session session(training_model(plan.build, plan.drops), options);
+  const Dataset data = make_data(plan.samples, session.model()), held_out = make_data(20, session.model());
+  TrainerOptions training;
+  training.epochs = 2;
+  training.batch_size = plan.batch;
+  training.accumulate = plan.accumulate;
+  Trainer trainer(&session, &data, &held_out, training);
+  std::atomic<bool> interrupt = false;
+  Record record;
+  record.interrupt = &interrupt;
+  if (session.rank() == 1) record.interrupt_after = plan.interrupt_after;
+  const StopReason reason = trainer.run(&record, interrupt);
+  return {collected_states(&session), record.numbers, reason, session.state().bytes()};
+}
+
+void expect_same_on_ranks(const Plan& plan, int ranks) {
+  SCOPED_TRACE(concat(ranks, " ranks"));
+  const Trained expected = train(plan, nullptr);
+  std::vector<Trained> trained(static_cast<size_t>(ranks));
+  LocalRanks(ranks).run([&](Collectives* c) { trained[static_cast<size_t>(c->rank())] = train(plan, c); });
+  for (const Trained& own : trained) {
+    expect_equal(own.states, expected.states);
+    EXPECT_EQ(own.numbers, expected.numbers);
+  }
+}
+
+// 50 samples in batches of 3, 4 in a step: the last step of an epoch has one batch, of 2 samples.
+TEST(DataParallel, RanksChangeNoBit) {
+  for (const int ranks : {2, 3, 4, 5}) expect_same_on_ranks({}, ranks);
+}
+
+TEST(DataParallel, OptimizersAndAveragesChangeNoBit) {
+  for (const char* optimizer : {"sgd(lr=0.1, momentum=0.9)", "muon(lr=0.01)"}) {
+    SCOPED_TRACE(optimizer);
+    BuildOptions build;
+    build.optimizer = optimizer;
+    build.ema = 0.9;
+    expect_same_on_ranks({.build = build}, 2);
+  }
+}
+
+TEST(DataParallel, MixedPrecisionWithLossScalingChangesNoBit) {
+  BuildOptions build;
+  build.precision = Precision::kFloat16;
+  expect_same_on_ranks({.build = build}, 2);
+}
+
+void expect_near(const Trained& a, const Trained& b) {
+  for (const auto& [name, x] : a.states) {
+    const Tensor& y = b.states.at(name);
+    for (int64_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x.at(i), y.at(i), 2e-6 * (1 + std::abs(y.at(i)))) << name;
+  }
+  for (size_t i = 0; i < a.numbers.size(); ++i) EXPECT_NEAR(a.numbers[i], b.numbers[i], 2e-6 * (1 + b.numbers[i]));
+}
+
+// Of what only the update reads, each rank has the states of its own weights. What the ranks have together is what one
+// has: in bits in stage 1; in stage 2 the norm of all gradients is that of the weights' norms.
+TEST(DataParallel, SharedOutStatesAreThoseOfOneRank) {
+  for (const Sharding sharding : {Sharding::kOptimizer, Sharding::kGradients}) {
+    for (const char* optimizer : {"adamw(lr=0.01)", "sgd(lr=0.1, momentum=0.9)", "muon(lr=0.01)", "lamb(lr=0.01)"}) {
+      for (const int ranks : {2, 3, 4}) {
+        SCOPED_TRACE(concat(optimizer, ", ", ranks, " ranks, stage ", static_cast<int>(sharding)));
+        BuildOptions build;
+        build.optimizer = optimizer;
+        build.ema = 0.9;
+        const Trained expected = train({.build = build}, nullptr);
+        std::vector<Trained> trained(static_cast<size_t>(ranks));
+        LocalRanks(ranks).run([&](Collectives* c) {
+          trained[static_cast<size_t>(c->rank())] = train({.build = build, .sharding = sharding}, c);
+        });
+        expect_near(trained[0], expected);
+        if (sharding == Sharding::kOptimizer) expect_equal(trained[0].states, expected.states);
+        for (const Trained& own : trained) {
+          EXPECT_EQ(own.numbers, trained[0].numbers);
+          EXPECT_LT(own.state_bytes, expected.state_bytes);
+        }
+      }
+    }
+  }
+}
+
+// 48 samples: four batches of 3 in a step are one of 12. Without dropout, which draws for each batch.
+TEST(DataParallel, SynchronizedBatchNormSeesOneBatch) {
+  const Trained expected = train({.samples = 48, .batch = 12, .accumulate = 1, .drops = false}, nullptr);
+  std::vector<Trained> trained(4);
+  LocalRanks(4).run([&](Collectives* c) {
+    trained[static_cast<size_t>(c->rank())] = train({.samples = 48, .sync_batch_norm = true, .drops = false}, c);
+  });
+  for (const Trained& own : trained) {
+    expect_equal(own.states, trained[0].states);
+    expect_near(own, expected);
+  }
+}
+
+// One rank's user stops all of them after the same step.
+TEST(DataParallel, RanksStopTogether) {
+  const Plan plan{.interrupt_after = 2};
+  std::vector<Trained> trained(3);
+  LocalRanks(3).run([&](Collectives* c) { trained[static_cast<size_t>(c->rank())] = train(plan, c); });
+  for (const Trained& own : trained) {
+    EXPECT_EQ(own.reason, StopReason::kInterrupted);
+    expect_equal(own.states, trained[0].states);
+    EXPECT_EQ(own.numbers, trained[0].numbers);
+  }
+}
+
+TEST(DataParallel, ARankThatFailsEndsAll) {
+  const std::string error = error_of([] {
+    LocalRanks(2).run([](Collectives* c) {
+      SessionOptions options;
+      options.collectives = c;
+      Session session(training_model({}), options);
+      TensorMap batch = {{"x", Tensor(DType::kFloat, {2, 1, 6, 6})}, {"labels", Tensor(DType::kInt64, {2})}};
+      if (c->rank() == 1) batch["labels"].set(0, 7);
+      session.run("accumulate", batch);
+    });
+  });
+  EXPECT_THAT(error, HasSubstr("7"));
+}
+
+TEST(DataParallel, WholeStepsAreRefused) {
+  LocalRanks(2).run([](Collectives* c) {
+    SessionOptions options;
+    options.collectives = c;
+    Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21]> g (float[N, 2] x) => (float[N, 2] y) <" +
+                            weight("[2, 2]", "w", 4) + "> { y = MatMul (x, w) }");
+    infer_types(model.graph.get());
+    BuildOptions build;
+    build.loss = "mse";
+    build_training_model(&model, build);
+    Session session(std::move(model), options);
+    const Dataset data({{"x", Tensor(DType::kFloat, {4, 2})}, {"labels", Tensor(DType::kFloat, {4, 2})}},
+                       entry_inputs(session.model(), "step"));
+    TrainerOptions training;
+    training.epochs = 1;
+    training.batch_size = 2;
+    EXPECT_THAT(error_of([&] { Trainer(&session, &data, nullptr, training); }), HasSubstr("--accumulate"));
+  });
+}
+
+}  // namespace
+}  // namespace onnx_train

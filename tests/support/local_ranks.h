@@ -1,0 +1,103 @@
+// Ranks that are threads of one process.
+#pragma once
+
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/collectives.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train {
+
+class LocalRanks {
+ public:
+  explicit LocalRanks(int size) : sent_(static_cast<size_t>(size)) {
+    for (int r = 0; r < size; ++r) ranks_.push_back(std::make_unique<Rank>(this, r));
+  }
+
+  // Runs f on every rank at the same time; throws what the first rank that failed throws.
+  void run(const std::function<void(Collectives*)>& f) {
+    std::vector<std::exception_ptr> errors(ranks_.size());
+    std::vector<std::thread> threads;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      threads.emplace_back([&, r] {
+        try {
+          f(ranks_[r].get());
+        } catch (const std::exception& error) {
+          errors[r] = std::current_exception();
+          ranks_[r]->leave(error.what());
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (first_to_leave_ >= 0) std::rethrow_exception(errors[static_cast<size_t>(first_to_leave_)]);
+  }
+
+ private:
+  using Sent = std::vector<std::span<const std::byte>>;
+
+  class Rank : public Collectives {
+   public:
+    Rank(LocalRanks* all, int rank) : all_(*all), rank_(rank) {}
+    int rank() const override { return rank_; }
+    int size() const override { return static_cast<int>(all_.ranks_.size()); }
+    void exchange(const std::string& what, const Sent& out, const std::vector<std::span<std::byte>>& in) override {
+      all_.sent_[static_cast<size_t>(rank_)] = {&what, &out};
+      all_.meet();
+      std::string fault;  // thrown when the others have read what this rank sends
+      for (size_t r = 0; r < in.size(); ++r) {
+        const auto& [name, from] = all_.sent_[r];
+        const auto bytes = (*from)[static_cast<size_t>(rank_)];
+        if (*name != what || bytes.size() != in[r].size()) {
+          fault = concat("rank ", r, " is at ", *name, " with ", bytes.size(), " bytes, and rank ", rank_, " at ", what,
+                         " with ", in[r].size());
+        } else if (!bytes.empty())
+          std::memcpy(in[r].data(), bytes.data(), bytes.size());
+      }
+      all_.meet();
+      if (!fault.empty()) fail(fault);
+    }
+    void leave(const std::string& reason) noexcept override {
+      const std::lock_guard lock(all_.mutex_);
+      if (all_.first_to_leave_ < 0) {
+        all_.first_to_leave_ = rank_;
+        all_.reason_ = reason;
+      }
+      all_.changed_.notify_all();
+    }
+
+   private:
+    LocalRanks& all_;
+    int rank_;
+  };
+
+  // Waits until all ranks are here.
+  void meet() {
+    std::unique_lock lock(mutex_);
+    const int64_t round = round_;
+    if (++arrived_ == static_cast<int>(ranks_.size())) {
+      arrived_ = 0;
+      ++round_;
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return round_ != round || first_to_leave_ >= 0; });
+    if (round_ == round) fail("rank ", first_to_leave_, " has ended: ", reason_);
+  }
+
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<std::pair<const std::string*, const Sent*>> sent_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int arrived_ = 0, first_to_leave_ = -1;
+  int64_t round_ = 0;
+  std::string reason_;
+};
+
+}  // namespace onnx_train

@@ -1,0 +1,146 @@
+#include "tools/fit/run_ranks.h"
+
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "kernels/host.h"
+#include "onnx_passes/ir/error.h"
+#include "runtime/distribution/text_hash.h"
+#include "runtime/training/fingerprint.h"
+#include "tools/report/output.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr const char* kStartedHere = "ONNX_TRAIN_DEVICES";  // in the environment of the processes of --devices
+constexpr std::chrono::minutes kPatience{5};                // until all ranks are there
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream names(text);
+  for (std::string name; std::getline(names, name, ',');) parts.push_back(name);
+  return parts;
+}
+
+std::vector<std::string> own_command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
+  return arguments;
+}
+
+void check_devices(const std::vector<std::string>& devices) {
+  for (const std::string& device : devices) {
+    if (device != "cpu")
+      throw UsageError(concat("--devices: ranks train on the CPU alone so far, not on '", device, "'; give cpu,cpu"));
+  }
+}
+
+}  // namespace
+
+RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
+  const std::vector<std::string> devices = split(a->devices);
+  check_devices(devices);
+  const bool started_here = std::getenv(kStartedHere) != nullptr;
+  if (place_ && !devices.empty() && !started_here) {
+    throw UsageError(concat("--devices starts processes, and ", place_->launcher, " has started some: leave out one"));
+  }
+  if (!place_ && devices.size() < 2) {
+    if (a->sync_batch_norm)
+      throw UsageError("--sync-batch-norm is for several processes; leave it out, or give --devices");
+    return;
+  }
+  for (const auto& [given, option] :
+       {std::pair(a->find_batch, "--batch-size auto"), std::pair(a->schedule.find_rate, "--lr auto"),
+        std::pair(a->dry_run, "--dry-run")})
+    if (given) throw UsageError(concat(option, " is for one process; run it on one, and give its result"));
+  if (a->runtime.device != "cpu") throw UsageError("ranks train on the CPU alone so far; leave out --device");
+  if (!place_) start_processes(devices);
+  if (started_here) place_->launcher = "--devices";
+  if (!leads()) speak_as_rank(place_->rank);
+  // Who waits for a process that is gone would wait long; once connected it is told.
+  if (started_here) prctl(PR_SET_PDEATHSIG, SIGTERM);
+  try {
+    collectives_ = connect_ranks(*place_, std::chrono::steady_clock::now() + kPatience,
+                                 [](const std::string& text) { print_error(concat("onnx-train: note: ", text)); });
+  } catch (const Error&) {
+    for (const pid_t pid : started_) kill(pid, SIGTERM);
+    join(1);
+    throw;
+  }
+  if (started_here) prctl(PR_SET_PDEATHSIG, 0);
+}
+
+RunRanks::~RunRanks() { join(0); }
+
+// Each runs this command again, with a place of its own.
+void RunRanks::start_processes(const std::vector<std::string>& devices) {
+  const int size = static_cast<int>(devices.size());
+  place_ = RankPlace{.size = size, .local_size = size, .port = Socket::listen(0).port(), .launcher = "--devices"};
+  const std::vector<std::string> arguments = own_command_line();
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  for (int rank = 1; rank < size; ++rank) {
+    std::vector<std::string> variables = {concat(kStartedHere, "=1"),          concat("RANK=", rank),
+                                          concat("WORLD_SIZE=", size),         concat("LOCAL_RANK=", rank),
+                                          concat("LOCAL_WORLD_SIZE=", size),   concat("MASTER_ADDR=", place_->address),
+                                          concat("MASTER_PORT=", place_->port)};
+    std::vector<char*> environment;
+    for (std::string& variable : variables) environment.push_back(variable.data());
+    for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);
+    environment.push_back(nullptr);
+    pid_t pid = 0;
+    const int error = posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, argv.data(), environment.data());
+    if (error != 0) fail("cannot start a process for rank ", rank, ": ", std::strerror(error));
+    started_.push_back(pid);
+  }
+}
+
+int RunRanks::join(int status) {
+  for (const pid_t pid : std::exchange(started_, {})) {
+    int ended = 0;
+    while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) {
+    }
+    if (status == 0 && ended != 0) status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 1;
+  }
+  return status;
+}
+
+int RunRanks::threads() const { return std::max(1, default_threads() / (place_ ? place_->local_size : 1)); }
+
+void RunRanks::leave(const std::string& reason) noexcept {
+  if (collectives_) collectives_->leave(reason);
+}
+
+void RunRanks::check_start(const Session& session, const Trainer& trainer, const std::string& other) const {
+  if (!collectives_) return;
+  std::string weights;  // one after the other: each is a copy
+  for (const std::string& name : session.state_names()) {
+    if (!session.is_sharded(name)) weights += fingerprint({{name, session.contents(name)}});
+  }
+  std::string settings = other + "\n";
+  for (const auto& [key, value] : trainer.position().settings) settings += concat(key, "=", value, "\n");
+  const auto expect_same = [&](const std::string& own, const char* what) {
+    const std::vector<uint32_t> all = collectives_->gather("the start", text_hash(own));
+    const auto differs = std::find_if(all.begin(), all.end(), [&](uint32_t each) { return each != all[0]; });
+    if (differs != all.end())
+      fail("rank ", differs - all.begin(), " has other ", what,
+           " than rank 0: give all ranks the same command, and the same files");
+  };
+  expect_same(settings, "settings or data");
+  expect_same(weights, "weights");
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,46 @@
+// The processes that a run trains on (runtime/distribution): those of a launcher, or that --devices starts. One thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/distribution/ranks.h"
+#include "runtime/session.h"
+#include "runtime/training/trainer.h"
+#include "tools/fit/fit_arguments.h"
+
+namespace onnx_train {
+
+class RunRanks {
+ public:
+  // Starts the processes of --devices, and connects to the others; does nothing where there is one process. Of ranks
+  // above 0 nothing is printed but errors. Throws UsageError for options that ranks cannot share.
+  explicit RunRanks(FitArguments* arguments);
+  // Waits for the processes that it has started.
+  ~RunRanks();
+  RunRanks(const RunRanks&) = delete;
+
+  bool leads() const { return !place_ || place_->rank == 0; }  // rank 0 writes the run's folder
+  bool several() const { return place_.has_value(); }
+  int threads() const;  // this process's share of the machine's
+  Collectives* collectives() const { return collectives_.get(); }
+
+  // Throws Error where the ranks do not begin with the same state, data and settings, `other` ones among them.
+  void check_start(const Session& session, const Trainer& trainer, const std::string& other) const;
+  // The others end, too.
+  void leave(const std::string& reason) noexcept;
+  // When this rank has succeeded: the status of the run, for which it waits for the processes that it has started.
+  int join(int status);
+
+ private:
+  void start_processes(const std::vector<std::string>& devices);
+
+  std::optional<RankPlace> place_;
+  std::unique_ptr<Collectives> collectives_;
+  std::vector<pid_t> started_;
+};
+
+}  // namespace onnx_train
