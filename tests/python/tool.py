@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 COMMAND = Path(os.environ.get("ONNX_TRAIN", ROOT / "build" / "onnx-train"))
 # The command whose device cuda runs on the host (tests/cuda_on_host).
 CUDA_ON_HOST = COMMAND.parent / "cuda_on_host" / "onnx-train"
+sys.path.insert(0, str(COMMAND.parent / "python"))  # the package onnx_train, where the build made it
 
 
 def start(*arguments, threads=1, command=COMMAND):
