@@ -26,6 +26,7 @@ find_cuda(CUDA_CUBLASLT library libcublasLt.so.13 lib lib64)
 find_cuda(CUDNN_INCLUDE path cudnn.h ../cudnn/include include)
 find_cuda(CUDNN_LIBRARY library libcudnn.so.9 ../cudnn/lib lib lib64)
 find_cuda(CUDNN_FRONTEND_INCLUDE path cudnn_frontend.h ../../include include)
+find_cuda(NCCL_INCLUDE path nccl.h ../nccl/include include)
 cmake_path(GET CUDA_CUBLASLT PARENT_PATH CUDA_LIBRARIES_FOLDER)
 cmake_path(GET CUDNN_LIBRARY PARENT_PATH CUDNN_LIBRARIES_FOLDER)
 add_library(CUDA::headers INTERFACE IMPORTED)
@@ -33,7 +34,7 @@ target_include_directories(CUDA::headers SYSTEM INTERFACE "${CUDA_INCLUDE}")
 add_library(CUDA::cublasLt SHARED IMPORTED)
 set_target_properties(CUDA::cublasLt PROPERTIES IMPORTED_LOCATION "${CUDA_CUBLASLT}" IMPORTED_SONAME libcublasLt.so.13)
 add_library(CUDA::cudnn INTERFACE IMPORTED)
-target_include_directories(CUDA::cudnn SYSTEM INTERFACE "${CUDNN_INCLUDE}" "${CUDNN_FRONTEND_INCLUDE}")
+target_include_directories(CUDA::cudnn SYSTEM INTERFACE "${CUDNN_INCLUDE}" "${CUDNN_FRONTEND_INCLUDE}" "${NCCL_INCLUDE}")
 
 # cudnn-frontend without its JSON. A source that includes it compiles in 14 s with -O0 and in 21 s with -O1; its code runs
 # when plans are made. GCC refuses headers that were precompiled with another level of optimization.

@@ -2,6 +2,17 @@
 
 namespace onnx_train {
 
+void Collectives::start(const std::string&, const std::function<void()>& work) { work(); }
+
+void Collectives::check() {
+  check_ranks();
+  for (const auto& [name, attachment] : attachments) attachment->check();
+}
+
+void Collectives::abort() noexcept {
+  for (const auto& [name, attachment] : attachments) attachment->abort();
+}
+
 std::vector<uint32_t> Collectives::gather(const std::string& what, uint32_t number) {
   std::vector<uint32_t> numbers(static_cast<size_t>(size()));
   std::vector<std::span<std::byte>> in;

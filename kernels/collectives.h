@@ -1,15 +1,28 @@
 // What the processes of one training do together: each is a rank, numbered from 0. All ranks call the same functions in
-// the same order. The caller owns the object and uses it from one thread at a time. Functions block, and throw Error
-// that names the rank that is gone, after which every call throws.
+// the same order. The caller owns the object and uses it from one thread at a time. Functions block, but for `start`,
+// and throw Error that names the rank that is gone, after which every call throws.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace onnx_train {
+
+// What a device connects for the ranks: their GPUs.
+class Attachment {
+ public:
+  virtual ~Attachment() = default;
+  // Throws Error where it has failed.
+  virtual void check() = 0;
+  // Ends the work that waits for other ranks, and lets later work fail.
+  virtual void abort() noexcept = 0;
+};
 
 class Collectives {
  public:
@@ -20,10 +33,27 @@ class Collectives {
   // rank itself are copied. `what` names the exchange: Error if another rank is at one of another name or size.
   virtual void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
                         const std::vector<std::span<std::byte>>& in) = 0;
+  // Begins work that exchanges, under a name, and may return before it is done. It comes after what was started before
+  // and before what is exchanged later, so that the order stays that of the calls. The memory that it uses must stay.
+  virtual void start(const std::string& name, const std::function<void()>& work);
+  // Waits for the work of this name that was started last. Throws what it has thrown.
+  virtual void wait(const std::string&) {}
+  // Waits for all work that was started, also where it fails.
+  virtual void drain() noexcept {}
   // The ranks' numbers.
   std::vector<uint32_t> gather(const std::string& what, uint32_t number);
+  // Throws Error where a rank is known to be gone, or an attachment has failed; else returns at once.
+  void check();
+  // Ends the work of devices that waits for other ranks.
+  void abort() noexcept;
   // Tells the others why this rank ends. Never throws; a rank that ends without a word is gone for an unknown reason.
   virtual void leave(const std::string& reason) noexcept = 0;
+
+  std::map<std::string, std::shared_ptr<Attachment>> attachments;  // by name
+
+ protected:
+  // Throws Error where a rank is known to be gone.
+  virtual void check_ranks() {}
 };
 
 }  // namespace onnx_train

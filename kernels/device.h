@@ -15,6 +15,7 @@
 namespace onnx_train {
 
 struct LoweringTraits;
+class Collectives;
 
 // A recorded sequence of work that can be repeated with the same addresses. It must not outlive its stream.
 class Recording {
@@ -47,6 +48,8 @@ class Stream {
   virtual int64_t mark() = 0;
   // Waits for the work before the mark. Throws Error when some of it failed, like `synchronize`.
   virtual void wait(int64_t mark) = 0;
+  // Whether the work before the mark is done, as far as this can be known without waiting.
+  virtual bool has_reached(int64_t /*mark*/) { return true; }
   // Records what `enqueue` enqueues to this stream instead of running it; null if the device cannot record. All work
   // enqueued before is complete on return.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& enqueue) = 0;
@@ -100,6 +103,8 @@ class Device {
   // Bytes that can still be allocated; the largest size_t if the system does not tell.
   virtual size_t available_bytes() const = 0;
   virtual const KernelTable& kernels() const = 0;
+  // Connects what its kernels need to exchange with the devices of other ranks. All ranks call it at the same place.
+  virtual void connect(Collectives& /*ranks*/) {}
   // What the passes of a plan's graph ask of the device (kernels/lowering/pipeline.h).
   virtual const LoweringTraits& lowering() const = 0;
 

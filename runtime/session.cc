@@ -1,15 +1,18 @@
 #include "runtime/session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "kernels/collectives.h"
 #include "kernels/host.h"
 #include "onnx_passes/distribution/data_parallel.h"
 #include "onnx_passes/distribution/order_collectives.h"
+#include "onnx_passes/distribution/overlap_collectives.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
@@ -92,7 +95,8 @@ Session::Session(Model model, const SessionOptions& options)
   options_.plan.collectives = options_.collectives;
   // The body of AllReduce would be one rank's.
   if (ranks() > 1 && device_.kernels().rows(kDomain, "AllReduce").empty())
-    fail_as(ErrorCode::kUsage, "several ranks train on the CPU alone so far, not on ", device_.name());
+    fail_as(ErrorCode::kUsage, "several ranks train on the CPU and on CUDA, not on ", device_.name());
+  if (ranks() > 1) device_.connect(*options_.collectives);
   assign_roles(&model_);
   align_contents(&model_);
   fault_ = static_cast<Fault*>(device_.allocate(sizeof(Fault)));
@@ -154,13 +158,20 @@ Model Session::plain(const std::string& entry) const {
   }
   Model flat = flatten(averages ? with_views : model_, entry);
   if (is_shared(entry)) distribute_over_ranks(&flat, ranks(), options_.sync_batch_norm);
+  if (is_shared(entry) && overlaps()) sum_early(&flat);
   if (shards_states()) shard_states(&flat, owners_, rank());
-  if (is_shared(entry) || shards_states()) order_collectives(&flat);
+  if (is_shared(entry) || shards_states()) {
+    if (overlaps()) overlap_collectives(&flat);
+    order_collectives(&flat);
+  }
   return flat;
 }
 
 int Session::ranks() const { return options_.collectives ? options_.collectives->size() : 1; }
 int Session::rank() const { return options_.collectives ? options_.collectives->rank() : 0; }
+
+// What is under way cannot be looked at.
+bool Session::overlaps() const { return options_.overlap && !options_.plan.detect_anomaly; }
 
 bool Session::is_shared(const std::string& entry) const {
   return ranks() > 1 && (entry == "accumulate" || entry == "evaluate");
@@ -338,8 +349,10 @@ void Session::start(const std::string& entry, const TensorMap& given) {
     for (size_t i = 0; i < tensors.size(); ++i) executable.set_input(i, *tensors[i]);
     if (on_device) inputs_read_ = stream_->mark();
     executable.run(run.ports, &run.fault);
+    if (collectives()) collectives()->drain();  // a fault has left some under way
     run.mark = stream_->mark();
   } catch (...) {
+    if (collectives()) collectives()->drain();
     if (on_device) stream_->synchronize();  // the caller may free them
     throw;
   }
@@ -357,7 +370,7 @@ const TensorMap& Session::finish() {
   if (started_.empty()) fail_as(ErrorCode::kUsage, "no run of the session is started");
   const Run& run = *started_.front();
   try {
-    stream_->wait(run.mark);
+    wait_for_run(run.mark);
     if (run.fault.node != 0) run.plan->executable->refuse(run.fault);
     if (!device_.uses_host_memory() && refuses_non_finite_loss(run.plan->entry)) {
       const double loss = run.outputs.at(*output_name(run.plan->entry, roles::kLoss)).at(0);
@@ -381,6 +394,22 @@ const TensorMap& Session::finish() {
   started_.front()->is_started = false;
   started_.pop_front();
   return run.outputs;
+}
+
+// The work of a device that exchanges with a rank that is gone does not end by itself.
+void Session::wait_for_run(int64_t mark) {
+  if (Collectives* const ranks = collectives(); ranks && !device_.uses_host_memory()) {
+    try {
+      for (int times = 0; !stream_->has_reached(mark); ++times) {
+        ranks->check();
+        std::this_thread::sleep_for(std::chrono::microseconds(times < 100 ? 10 : 200));
+      }
+    } catch (...) {
+      ranks->abort();
+      throw;
+    }
+  }
+  stream_->wait(mark);
 }
 
 void Session::wait_for_inputs() { stream_->wait(inputs_read_); }

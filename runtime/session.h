@@ -32,6 +32,7 @@ struct SessionOptions {
   // Where this session is one rank of several: "accumulate" and "evaluate" run on the batches of a round, one a rank
   // (onnx_passes/distribution/data_parallel.h), and their outputs have a first axis of ranks. It outlives the session.
   Collectives* collectives = nullptr;
+  bool overlap = true;                  // ranks exchange gradients while they compute others
   bool sync_batch_norm = false;         // over the batches of a round, as one batch
   Sharding sharding = Sharding::kNone;  // of several ranks
   size_t max_plans = 16;                // the least recently used plan beyond that is dropped
@@ -119,7 +120,9 @@ class Session {
   CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
   void make_room(const Plan& plan);
   CachedPlan& find_plan(const std::string& entry, const TensorMap& inputs);
+  bool overlaps() const;
   void abandon_runs() noexcept;
+  void wait_for_run(int64_t mark);
   bool refuses_non_finite_loss(const std::string& entry) const;
   Model plain(const std::string& entry) const;  // as Plan takes it
   std::map<std::string, Shape> with_rank_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;

@@ -26,7 +26,7 @@ std::vector<Kernel> loss_kernels();                    // losses.cc
 std::vector<Kernel> optimizer_kernels();               // updates.cc
 std::vector<Kernel> sparse_update_kernels();           // sparse_updates.cc
 std::vector<Kernel> random_kernels();                  // random.cc
-std::vector<Kernel> collective_kernels();              // collectives.cc: AllReduce, AllGather
+std::vector<Kernel> collective_kernels();              // collectives.cc: AllReduce, Await
 std::vector<Kernel> sampling_kernels();                // sampling.cc: GridSample, RoiAlign, ...
 std::vector<Kernel> fused_kernels();                   // fused.cc: fusion regions
 

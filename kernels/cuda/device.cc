@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/cuda/attention/cudnn.h"
+#include "kernels/cuda/collective/nccl.h"
 #include "kernels/cuda/convolution/convolutions.h"
 #include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/fused/source.h"
@@ -53,6 +54,7 @@ class CudaDevice : public Device {
             cuda::cudnn_product_kernels(),
             cuda::attention_kernels(),
             cuda::cast_kernels(),
+            cuda::collective_kernels(),
             cuda::convolution_kernels(),
             cuda::determinant_kernels(),
             cuda::elementwise_kernels(),
@@ -123,6 +125,10 @@ class CudaDevice : public Device {
   }
   std::string bfloat16_units() const override { return properties_.major >= 8 ? "tensor cores" : ""; }
   const KernelTable& kernels() const override { return kernels_; }
+  void connect(Collectives& ranks) override {
+    const cuda::CurrentDevice here(number_);
+    cuda::NcclRanks::connect(ranks);
+  }
 
   const LoweringTraits& lowering() const override {
     static const LoweringTraits traits = {.can_fuse = cuda::can_fuse,

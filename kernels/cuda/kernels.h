@@ -9,6 +9,7 @@ namespace onnx_train::cuda {
 
 std::vector<Kernel> attention_kernels();
 std::vector<Kernel> cast_kernels();
+std::vector<Kernel> collective_kernels();
 std::vector<Kernel> convolution_kernels();
 std::vector<Kernel> determinant_kernels();
 std::vector<Kernel> elementwise_kernels();

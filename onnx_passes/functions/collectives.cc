@@ -40,11 +40,18 @@ Broadcast <root> (x, after) => (y)
   y = Identity (x)
 })";
 
+// y, which a collective computes while other nodes run, when it is there. The collective reads z until then.
+constexpr const char* kAwait = R"(
+Await (y, z, after) => (r)
+{
+  r = Identity (y)
+})";
+
 }  // namespace
 
 std::vector<FunctionRow> collective_functions() {
   return {function("AllReduce", kAllReduce), function("AllGather", kAllGather), function("Reduce", kReduce),
-          function("Broadcast", kBroadcast)};
+          function("Broadcast", kBroadcast), function("Await", kAwait)};
 }
 
 }  // namespace onnx_train

@@ -52,6 +52,7 @@ std::vector<Operator> training_operators() {
           3),
       Operator{"Reduce", "x[S...] z[S...] active:int64[] after?:any -> y[S...]", kDomain, kOneFloat}.meeting_after(3),
       Operator{"Broadcast", "x:any[S...] after?:any -> y:any[S...]", kDomain}.meeting_after(1),
+      Operator{"Await", "y:any[S...] z?:any after?:any -> r:any[S...]", kDomain}.meeting_after(2),
       Operator{"AllGather", "x:any[S...] after?:any -> y:any[@ranks, S...]", kDomain}.meeting_after(1),
       {"StopGradient", "x[S...] -> y[S...]", kDomain, kOneFloat},
       {"Sgd", kSgd, kDomain, kOneFloat},

@@ -9,10 +9,12 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <random>
 #include <vector>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/distribution/queued_collectives.h"
 #include "runtime/distribution/ranks.h"
 #include "runtime/distribution/store.h"
 #include "runtime/distribution/text_hash.h"
@@ -45,7 +47,7 @@ struct Progress {
   }
 };
 
-class ConnectedRanks : public Collectives {
+class ConnectedRanks : public QueuedCollectives {
  public:
   ConnectedRanks(int rank, std::vector<Socket> peers) : rank_(rank), peers_(std::move(peers)) {
     for (const Socket& peer : peers_) {
@@ -57,7 +59,7 @@ class ConnectedRanks : public Collectives {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
 
-  void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
+  void transfer(const std::string& what, const std::vector<std::span<const std::byte>>& out,
                 const std::vector<std::span<std::byte>>& in) override {
     if (!cause_.empty()) fail(cause_);
     const auto own = static_cast<size_t>(rank_);
@@ -74,6 +76,19 @@ class ConnectedRanks : public Collectives {
     fail(cause_);
   }
 
+  // The others may be ahead of this rank, or have said why they end.
+  void check_ranks() override {
+    for (size_t r = 0; r < peers_.size() && cause_.empty(); ++r) {
+      if (!peers_[r]) continue;
+      Header header{};
+      const ssize_t got = recv(peers_[r].fd(), &header, sizeof(header), MSG_PEEK | MSG_DONTWAIT);
+      if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+      const bool is_whole = got == static_cast<ssize_t>(sizeof(header));
+      if (got <= 0 || (is_whole && header.kind != kData)) lose(r, {});
+    }
+    if (!cause_.empty()) fail(cause_);
+  }
+
   void leave(const std::string& reason) noexcept override {
     try {
       const std::string& text = cause_.empty() ? reason : cause_;
@@ -84,9 +99,15 @@ class ConnectedRanks : public Collectives {
           const Deadline deadline = Clock::now() + milliseconds(500);
           peers_[r].send(&header, sizeof(header), deadline);
           peers_[r].send(text.data(), header.bytes, deadline);
+          shutdown(peers_[r].fd(), SHUT_WR);
         } catch (const Error&) {
-          // It is gone, too.
+          broken_[r] = true;  // it is gone, too
         }
+      }
+      // A connection that is closed with something left to read is reset, and what was said last may be lost.
+      const Deadline deadline = Clock::now() + milliseconds(500);
+      for (size_t r = 0; r < peers_.size(); ++r) {
+        if (peers_[r] && !broken_[r]) read_to_its_end(peers_[r], deadline);
       }
     } catch (const std::exception&) {
       // There is no memory for the reason.
@@ -114,18 +135,18 @@ class ConnectedRanks : public Collectives {
       for (size_t i = 0; i < entries.size() && cause_.empty(); ++i) {
         const size_t r = of[i];
         if (entries[i].revents & (POLLIN | POLLHUP | POLLERR)) receive(what, r, &(*receives)[r]);
-        if (cause_.empty() && entries[i].revents & POLLOUT) send(r, &(*sends)[r]);
+        if (cause_.empty() && entries[i].revents & POLLOUT) send(r, &(*sends)[r], (*receives)[r]);
       }
     }
   }
 
-  void send(size_t r, Progress* progress) {
+  void send(size_t r, Progress* progress, const Progress& receiving) {
     while (!progress->ended()) {
       const auto [data, bytes] = progress->next();
       const ssize_t sent = ::send(peers_[r].fd(), data, bytes, MSG_NOSIGNAL);
       if (sent < 0 && errno == EINTR) continue;
       if (sent < 0 && errno == EAGAIN) return;
-      if (sent < 0) return lose(r);
+      if (sent < 0) return lose(r, receiving);
       progress->done += static_cast<uint64_t>(sent);
     }
   }
@@ -136,7 +157,7 @@ class ConnectedRanks : public Collectives {
       const ssize_t got = recv(peers_[r].fd(), data, bytes, 0);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && errno == EAGAIN) return;
-      if (got <= 0) return lose(r);
+      if (got <= 0) return lose(r, *progress);
       progress->done += static_cast<uint64_t>(got);
       if (progress->done != sizeof(Header)) continue;
       const Header& header = progress->header;
@@ -149,18 +170,43 @@ class ConnectedRanks : public Collectives {
     }
   }
 
-  // The other side's connection has ended. It may have said why before this side's sending failed.
-  void lose(size_t r) {
+  // The other side's connection has ended. What it said before may still be there: the rest of what is being received,
+  // what it has sent of later exchanges, and its last words.
+  void lose(size_t r, const Progress& receiving) {
     broken_[r] = true;
-    Header header{};
+    const Deadline deadline = Clock::now() + milliseconds(1000);
     try {
-      const Deadline deadline = Clock::now() + milliseconds(100);
-      peers_[r].receive(&header, sizeof(header), deadline);
-      if (header.kind == kLeaves || header.kind == kForwards) return hear(r, header);
+      Header header = receiving.header;
+      for (uint64_t done = receiving.done;; header = {}, done = 0) {
+        if (done < sizeof(Header)) {
+          peers_[r].receive(reinterpret_cast<std::byte*>(&header) + done, sizeof(Header) - done, deadline);
+          done = sizeof(Header);
+        }
+        if (header.kind == kLeaves || header.kind == kForwards) return hear(r, header);
+        if (header.kind != kData) break;
+        skip(peers_[r], sizeof(Header) + header.bytes - done, deadline);
+      }
     } catch (const Error&) {
       // Nothing was said.
     }
     cause_ = concat("rank ", r, " (", hosts_[r], ") is gone: its process was killed, or its machine cannot be reached");
+  }
+
+  static void read_to_its_end(const Socket& from, Deadline deadline) {
+    try {
+      skip(from, std::numeric_limits<uint64_t>::max(), deadline);
+    } catch (const Error&) {
+      // Its end, or the deadline.
+    }
+  }
+
+  static void skip(const Socket& from, uint64_t bytes, Deadline deadline) {
+    std::array<std::byte, 1 << 14> ignored;
+    while (bytes > 0) {
+      const size_t piece = std::min<uint64_t>(bytes, ignored.size());
+      from.receive(ignored.data(), piece, deadline);
+      bytes -= piece;
+    }
   }
 
   void hear(size_t r, const Header& header) {

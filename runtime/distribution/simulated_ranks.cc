@@ -1,7 +1,6 @@
 #include "runtime/distribution/simulated_ranks.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 namespace onnx_train {
@@ -12,7 +11,6 @@ double Network::seconds(double bytes_within, double bytes_beyond) const {
 
 void SimulatedRanks::exchange(const std::string&, const std::vector<std::span<const std::byte>>& out,
                               const std::vector<std::span<std::byte>>& in) {
-  using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   double within[2] = {}, beyond[2] = {};  // sent, received
   for (size_t r = 0; r < in.size(); ++r) {
@@ -25,10 +23,36 @@ void SimulatedRanks::exchange(const std::string&, const std::vector<std::span<co
     bytes[0] += static_cast<double>(out[r].size());
     bytes[1] += static_cast<double>(in[r].size());
   }
-  network_seconds_ += network_.seconds(std::max(within[0], within[1]), std::max(beyond[0], beyond[1]));
+  const double seconds = network_.seconds(std::max(within[0], within[1]), std::max(beyond[0], beyond[1]));
+  network_seconds_ += seconds;
   bytes_ += within[0] + beyond[0];
   ++exchanges_;
   spent_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+  free_at_ = std::max(free_at_, now()) + seconds;
+  if (!starts_) wait_until(free_at_);
+}
+
+void SimulatedRanks::start(const std::string& name, const std::function<void()>& work) {
+  starts_ = true;
+  work();
+  starts_ = false;
+  ends_[name] = free_at_;
+}
+
+void SimulatedRanks::wait(const std::string& name) { wait_until(ends_.at(name)); }
+
+void SimulatedRanks::wait_until(double end) { stalled_seconds_ += std::max(0.0, end - now()); }
+
+double SimulatedRanks::compute_seconds() const {
+  return (std::chrono::duration<double>(Clock::now() - begin_).count() - spent_seconds_) / speed_;
+}
+
+void SimulatedRanks::restart(double speed) {
+  speed_ = speed;
+  begin_ = Clock::now();
+  spent_seconds_ = network_seconds_ = stalled_seconds_ = bytes_ = free_at_ = 0;
+  exchanges_ = 0;
+  ends_.clear();
 }
 
 }  // namespace onnx_train

@@ -3,6 +3,9 @@
 // numbers stay finite; they mean nothing. The caller owns the object; one thread.
 #pragma once
 
+#include <chrono>
+#include <map>
+
 #include "kernels/collectives.h"
 
 namespace onnx_train {
@@ -26,20 +29,35 @@ class SimulatedRanks : public Collectives {
   int size() const override { return size_; }
   void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
                 const std::vector<std::span<std::byte>>& in) override;
+  void start(const std::string& name, const std::function<void()>& work) override;
+  void wait(const std::string& name) override;
   void leave(const std::string&) noexcept override {}
 
-  // Since the last `restart`.
-  double network_seconds() const { return network_seconds_; }  // modelled
-  double spent_seconds() const { return spent_seconds_; }      // that exchanges took here, and would not take
+  // Since the last `restart`, of a rank that computes `speed` times as fast as this machine does.
+  double compute_seconds() const;
+  double network_seconds() const { return network_seconds_; }  // modelled, of all exchanges one after the other
+  double stalled_seconds() const { return stalled_seconds_; }  // of these: in which the rank waits and does not compute
   double bytes() const { return bytes_; }                      // that leave this rank
   int64_t exchanges() const { return exchanges_; }
-  void restart() { network_seconds_ = spent_seconds_ = bytes_ = 0, exchanges_ = 0; }
+  void restart(double speed = 1);
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  // The rank's time is that in which it computes and waits.
+  double now() const { return compute_seconds() + stalled_seconds_; }
+  void wait_until(double end);
+
   int size_;
   Network network_;
-  double network_seconds_ = 0, spent_seconds_ = 0, bytes_ = 0;
+  double speed_ = 1;
+  Clock::time_point begin_ = Clock::now();
+  double spent_seconds_ = 0;  // that exchanges took here, and would not take
+  double network_seconds_ = 0, stalled_seconds_ = 0, bytes_ = 0;
   int64_t exchanges_ = 0;
+  bool starts_ = false;                 // within `start`
+  double free_at_ = 0;                  // the time at which the network has done what was started
+  std::map<std::string, double> ends_;  // of what was started
 };
 
 }  // namespace onnx_train

@@ -28,7 +28,7 @@ class Search {
                                               : std::min(kFirst, search.training.num_samples()));
     // An arena of earlier runs is freed before a larger one is allocated.
     const auto arena = static_cast<double>(session_.arena_bytes());
-    const double available = static_cast<double>(session_.device().available_bytes()) + arena;
+    const double available = static_cast<double>(session_.device().available_bytes()) / search.processes + arena;
     const auto state = static_cast<double>(session_.state().bytes());
     const double own = on_host_ ? resident_memory() - arena : state;
     limit_ = own + kAvailablePart * available;

@@ -16,6 +16,7 @@ struct BatchSearch {
   size_t limit = 0;     // bytes: of the process on a device that uses host memory, else of the session on the device;
                         // 0: what is available now, but for a thirty-second part
   bool copies = false;  // whether the host holds a copy of the state while it is saved
+  int processes = 1;    // that share what is available, this one among them
 };
 
 struct FoundBatch {

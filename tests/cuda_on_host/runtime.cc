@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -27,12 +28,21 @@
 
 using Work = std::function<void()>;
 
-struct CUgraph_st {
-  std::vector<Work> nodes;
-  std::thread::id thread = std::this_thread::get_id();  // capturing thread
+// A node of a captured graph, which runs in the order of its lane. Lane 0 is the stream that is captured and launched
+// on; the others are streams that have waited for an event of it.
+struct Node {
+  size_t lane;
+  Work work = {};        // of kernels and copies
+  int64_t records = -1;  // the event that it records, by its number in the graph
+  int64_t waits = -1;    // the event that it waits for
+  size_t of_lane = 0;    // which records that one
 };
-struct CUgraphExec_st {
-  std::vector<Work> nodes;
+struct CUgraph_st {
+  std::vector<Node> nodes = {};
+  int64_t events = 0;
+  std::vector<CUstream_st*> lanes = {};
+  std::vector<bool> is_joined = {};                     // by lane: whether lane 0 has waited for all of its work
+  std::thread::id thread = std::this_thread::get_id();  // capturing thread
 };
 // A record of an event is done once its stream has run all earlier work.
 struct CUevent_st {
@@ -41,11 +51,20 @@ struct CUevent_st {
   CUstream_st* stream = nullptr;
   const bool is_timed;
   std::chrono::steady_clock::time_point time = {};  // for timed events
+  std::weak_ptr<CUgraph_st> graph = {};             // whose capture has recorded it last,
+  int64_t number = -1;                              // under this number,
+  size_t lane = 0;                                  // in this lane
 };
 struct CUstream_st {
   int device = 0;
   std::deque<Work> work = {};
-  std::unique_ptr<CUgraph_st> capture = {};
+  std::shared_ptr<CUgraph_st> capture = {};
+  size_t lane = 0;  // of the capture
+};
+struct CUgraphExec_st {
+  std::vector<Node> nodes;
+  int64_t events;
+  std::vector<std::unique_ptr<CUstream_st>> lanes;  // from lane 1 on
 };
 
 namespace {
@@ -220,11 +239,38 @@ cudaError_t enqueue(cudaStream_t stream, Work work) {
   CUstream_st& to = at(stream);
   if (to.device != current) return cudaErrorInvalidResourceHandle;
   if (to.capture) {
-    to.capture->nodes.push_back(std::move(work));
+    to.capture->is_joined[to.lane] = false;
+    to.capture->nodes.push_back({.lane = to.lane, .work = std::move(work)});
   } else {
     to.work.push_back(std::move(work));
   }
   return cudaSuccess;
+}
+
+// Work that runs the other stream until it has reached the event.
+Work wait_for(std::shared_ptr<bool> done, CUstream_st* other) {
+  return [done = std::move(done), other] {
+    while (!*done && !other->work.empty()) run_one(*other);
+  };
+}
+
+// Adds the nodes of a graph to the file $GPU_HOST_TRACE: the lane, and "work", or "records N" or "waits N" of an event.
+void write_trace(const std::vector<Node>& nodes) {
+  const char* const path = std::getenv("GPU_HOST_TRACE");
+  FILE* const file = path ? std::fopen(path, "a") : nullptr;
+  if (!file) return;
+  std::fprintf(file, "graph\n");
+  for (const Node& node : nodes) {
+    const auto lane = static_cast<int>(node.lane);
+    if (node.records >= 0) {
+      std::fprintf(file, "%d records %d\n", lane, static_cast<int>(node.records));
+    } else if (node.waits >= 0) {
+      std::fprintf(file, "%d waits %d\n", lane, static_cast<int>(node.waits));
+    } else {
+      std::fprintf(file, "%d work\n", lane);
+    }
+  }
+  std::fclose(file);
 }
 
 // Whether the calling thread captures a stream. During a capture, calls that the mode ThreadLocal forbids fail.
@@ -393,9 +439,26 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   return call([&] {
-    return enqueue(stream, [done = event->done, other = event->stream] {
-      while (!*done && !other->work.empty()) run_one(*other);
-    });
+    CUstream_st& to = at(stream);
+    const std::shared_ptr<CUgraph_st> graph = event->graph.lock();
+    if (!graph) {
+      if (to.capture) return cudaErrorStreamCaptureIsolation;
+      return enqueue(stream, wait_for(event->done, event->stream));
+    }
+    if (to.capture && to.capture != graph) return cudaErrorStreamCaptureMerge;
+    if (!to.capture) {  // it joins the capture
+      to.capture = graph;
+      to.lane = graph->lanes.size();
+      graph->lanes.push_back(&to);
+      graph->is_joined.push_back(false);
+    }
+    const auto is_last = [&](const Node& node) { return node.lane == event->lane; };
+    const auto last = std::find_if(graph->nodes.rbegin(), graph->nodes.rend(), is_last);
+    if (to.lane == 0 && last != graph->nodes.rend() && last->records == event->number)
+      graph->is_joined[event->lane] = true;
+    graph->is_joined[to.lane] = to.lane == 0;
+    graph->nodes.push_back({.lane = to.lane, .waits = event->number, .of_lane = event->lane});
+    return cudaSuccess;
   });
 }
 
@@ -417,6 +480,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     if (event->device != at(stream).device) return cudaErrorInvalidResourceHandle;
     event->done = std::make_shared<bool>(false);
     event->stream = &at(stream);
+    event->graph.reset();
+    if (CUstream_st& to = at(stream); to.capture) {
+      event->graph = to.capture;
+      event->number = to.capture->events++;
+      event->lane = to.lane;
+      to.capture->nodes.push_back({.lane = to.lane, .records = event->number});
+      return cudaSuccess;
+    }
     return enqueue(stream, [done = event->done] { *done = true; });
   });
 }
@@ -437,7 +508,11 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   // cudaErrorNotReady is no error that cudaGetLastError reports.
   const std::lock_guard lock(runtime().mutex);
-  return *event->done ? cudaSuccess : cudaErrorNotReady;
+  if (*event->done) return cudaSuccess;
+  // The device goes on while the host asks.
+  const DeviceMemory::Access access(&runtime().memory);
+  if (!event->stream->work.empty()) run_one(*event->stream);
+  return cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return call([&] {
@@ -452,16 +527,21 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   return call([&] {
     if (stream && stream->device != current) return cudaErrorInvalidResourceHandle;
     if (!stream || stream->capture) return cudaErrorStreamCaptureUnsupported;
-    stream->capture = std::make_unique<CUgraph_st>();
+    stream->capture = std::make_shared<CUgraph_st>(CUgraph_st{.lanes = {stream}, .is_joined = {true}});
+    stream->lane = 0;
     return cudaSuccess;
   });
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   // A failing call ends the capture, too.
   const std::lock_guard lock(runtime().mutex);
-  const std::unique_ptr<CUgraph_st> captured = stream ? std::move(stream->capture) : nullptr;
+  const std::shared_ptr<CUgraph_st> captured = stream ? stream->capture : nullptr;
+  for (CUstream_st* lane : captured ? captured->lanes : std::vector<CUstream_st*>()) lane->capture.reset();
   return call([&] {
     if (!captured) return cudaErrorIllegalState;
+    for (size_t lane = 1; lane < captured->lanes.size(); ++lane) {
+      if (!captured->is_joined[lane]) return cudaErrorStreamCaptureUnjoined;
+    }
     *graph = new CUgraph_st(*captured);
     ++runtime().graphs;
     return cudaSuccess;
@@ -469,7 +549,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
   return call([&] {
-    *executable = new CUgraphExec_st{graph->nodes};
+    *executable = new CUgraphExec_st{graph->nodes, graph->events, {}};
+    write_trace(graph->nodes);
+    for (size_t lane = 1; lane < graph->lanes.size(); ++lane) {
+      auto& stream = (*executable)->lanes.emplace_back(new CUstream_st{.device = graph->lanes[lane]->device});
+      runtime().streams.insert(stream.get());
+    }
     ++runtime().graphs;
     return cudaSuccess;
   });
@@ -479,8 +564,15 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return call([&] {
-    for (const Work& work : executable->nodes) {
-      if (const cudaError_t status = enqueue(stream, work); status != cudaSuccess) return status;
+    std::vector<std::shared_ptr<bool>> done;
+    for (int64_t i = 0; i < executable->events; ++i) done.push_back(std::make_shared<bool>(false));
+    const auto stream_of = [&](size_t lane) { return lane == 0 ? stream : executable->lanes[lane - 1].get(); };
+    for (const Node& node : executable->nodes) {
+      Work work = node.work;
+      if (node.records >= 0) work = [flag = done[static_cast<size_t>(node.records)]] { *flag = true; };
+      if (node.waits >= 0) work = wait_for(done[static_cast<size_t>(node.waits)], &at(stream_of(node.of_lane)));
+      if (const cudaError_t status = enqueue(stream_of(node.lane), std::move(work)); status != cudaSuccess)
+        return status;
     }
     return cudaSuccess;
   });
@@ -494,6 +586,10 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   const std::lock_guard lock(runtime().mutex);
   --runtime().graphs;
+  for (const auto& lane : executable->lanes) {
+    drain(*lane);
+    runtime().streams.erase(lane.get());
+  }
   delete executable;
   return cudaSuccess;
 }

@@ -1,14 +1,12 @@
 // The CUDA device: sessions with captured runs. On the host, and in gpu_tests on a GPU.
 #include <gtest/gtest.h>
 
-#include <set>
 
 #include "kernels/cuda/device.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
 #include "tests/support/device_network.h"
 #include "tests/support/error_of.h"
-#include "tests/support/local_ranks.h"
 #include "tests/support/sessions.h"
 
 namespace onnx_train {
@@ -36,22 +34,11 @@ TEST(Cuda, LossesAreThoseOfTheCpuAndEqualInBitsFromRunToRunAndWithoutCapture) {
 // 16-bit storage or images that lie channels last.
 TEST(Cuda, EveryOperatorOfTheCpuHasAKernel) {
   const KernelTable& table = cuda_device().kernels();
-  // Sessions refuse several ranks on devices without them.
-  const std::set<std::string> collectives = {"AllReduce", "AllGather", "Reduce", "Broadcast"};
   for (const Kernel* kernel : Device::cpu().kernels()) {
     const bool is_form = *kernel->domain && !table.rows("", kernel->op).empty();
     const std::string op = kernel->op;
-    if (collectives.count(op)) continue;
     EXPECT_FALSE(table.rows(kernel->domain, kernel->op).empty() && !is_form) << kernel->domain << "." << kernel->op;
   }
-}
-
-TEST(Cuda, SeveralRanksAreRefused) {
-  LocalRanks(2).run([](Collectives* collectives) {
-    SessionOptions options = on(&cuda_device());
-    options.collectives = collectives;
-    EXPECT_NE(error_of([&] { Session(network(), options); }).find("on the CPU alone so far"), std::string::npos);
-  });
 }
 
 TEST(Cuda, AStepWithALabelOutOfRangeLeavesTheStateAsItWas) {

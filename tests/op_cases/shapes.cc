@@ -161,7 +161,8 @@ std::vector<OpCase> collectives() {
            .attrs = {{"root", 0}},
            .domain = "onnx_train",
            .gradient = false},
-          {.op = "Broadcast", .inputs = {{{2, 3}}}, .attrs = {{"root", 0}}, .domain = "onnx_train", .gradient = false}};
+          {.op = "Broadcast", .inputs = {{{2, 3}}}, .attrs = {{"root", 0}}, .domain = "onnx_train", .gradient = false},
+          {.op = "Await", .inputs = {{{2, 3}}, {{2, 3}}}, .domain = "onnx_train", .gradient = false}};
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Ranks that are threads of one process.
+// Ranks that are threads of one process, with a network between them that takes its time if one is given.
 #pragma once
 
 #include <condition_variable>
@@ -7,18 +7,22 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "kernels/collectives.h"
 #include "onnx_passes/ir/error.h"
+#include "runtime/distribution/queued_collectives.h"
+#include "runtime/distribution/simulated_ranks.h"
 
 namespace onnx_train {
 
 class LocalRanks {
  public:
-  explicit LocalRanks(int size) : sent_(static_cast<size_t>(size)) {
+  explicit LocalRanks(int size, std::optional<Network> network = {})
+      : sent_(static_cast<size_t>(size)), network_(network) {
     for (int r = 0; r < size; ++r) ranks_.push_back(std::make_unique<Rank>(this, r));
   }
 
@@ -43,12 +47,12 @@ class LocalRanks {
  private:
   using Sent = std::vector<std::span<const std::byte>>;
 
-  class Rank : public Collectives {
+  class Rank : public QueuedCollectives {
    public:
     Rank(LocalRanks* all, int rank) : all_(*all), rank_(rank) {}
     int rank() const override { return rank_; }
     int size() const override { return static_cast<int>(all_.ranks_.size()); }
-    void exchange(const std::string& what, const Sent& out, const std::vector<std::span<std::byte>>& in) override {
+    void transfer(const std::string& what, const Sent& out, const std::vector<std::span<std::byte>>& in) override {
       all_.sent_[static_cast<size_t>(rank_)] = {&what, &out};
       all_.meet();
       std::string fault;  // thrown when the others have read what this rank sends
@@ -60,6 +64,12 @@ class LocalRanks {
                          " with ", in[r].size());
         } else if (!bytes.empty())
           std::memcpy(in[r].data(), bytes.data(), bytes.size());
+      }
+      if (all_.network_) {
+        double bytes = 0;
+        for (size_t r = 0; r < out.size(); ++r)
+          bytes += r == static_cast<size_t>(rank_) ? 0 : static_cast<double>(out[r].size());
+        std::this_thread::sleep_for(std::chrono::duration<double>(all_.network_->seconds(bytes, 0)));
       }
       all_.meet();
       if (!fault.empty()) fail(fault);
@@ -93,6 +103,7 @@ class LocalRanks {
 
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<std::pair<const std::string*, const Sent*>> sent_;
+  std::optional<Network> network_;
   std::mutex mutex_;
   std::condition_variable changed_;
   int arrived_ = 0, first_to_leave_ = -1;

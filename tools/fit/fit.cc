@@ -70,11 +70,13 @@ void print_built(const FitArguments& a, const Model& model, const BuiltForRun& b
 
 // A batch that fits, and a learning rate, where the user asks for them; what the model and the data say where the user
 // says nothing.
-std::optional<FoundBatch> resolve_batch(FitArguments* a, Session* session, const SelectedData& data) {
+std::optional<FoundBatch> resolve_batch(FitArguments* a, const RunRanks& ranks, Session* session,
+                                        const SelectedData& data) {
   std::optional<FoundBatch> found;
   if (a->find_batch) {
     found = find_largest_batch(session, {data.training, data.evaluation ? &*data.evaluation : nullptr,
-                                         parse_bytes(a->memory_limit), /*copies=*/true});
+                                         parse_bytes(a->memory_limit), /*copies=*/true, ranks.on_this_machine()});
+    found->batch = ranks.least("the largest batch", found->batch);
     a->batch_size = found->batch;
     say(*a, "batch-size", to_text(*found));
   }
@@ -225,7 +227,7 @@ int run(FitArguments* a, const RunRanks& ranks) {
   }
   Found found;
   found.bad_pictures = data.training.left_out + (evaluation && !a->eval_data.empty() ? evaluation->left_out : 0);
-  found.batch = resolve_batch(a, &session, data);
+  found.batch = resolve_batch(a, ranks, &session, data);
   if (!ranks.leads()) a->trainer.folder.clear();
   std::optional<Trainer> trainer;
   trainer.emplace(&session, &data.training, evaluation, a->trainer);
@@ -235,7 +237,14 @@ int run(FitArguments* a, const RunRanks& ranks) {
     checked = checked_data(a->trainer.folder);
   }
   ranks.check_start(session, *trainer, concat("zero=", a->zero, " sync=", a->sync_batch_norm));
-  if (!ranks.leads()) return follow(&*trainer);
+  const auto rehearse_run = [&] {
+    a->trainer.folder.clear();
+    Trainer rehearsal(&session, &data.training, evaluation, a->trainer);
+    if (start.position) rehearsal.resume(*start.position);
+    print(rehearse(&rehearsal, a->json));
+    return 0;
+  };
+  if (!ranks.leads()) return a->dry_run ? rehearse_run() : follow(&*trainer);
   check_data(*a, data, session, &checked);
   if (a->schedule.find_rate) {
     found.rate = find_rate_of_run(a, &session, data);
@@ -249,11 +258,7 @@ int run(FitArguments* a, const RunRanks& ranks) {
   if (start.position) print_resumed(*a, *start.position, changes);
   if (a->dry_run) {
     check_writable(a->trainer.folder);
-    a->trainer.folder.clear();
-    Trainer rehearsal(&session, &data.training, evaluation, a->trainer);
-    if (start.position) rehearsal.resume(*start.position);
-    print(rehearse(&rehearsal, a->json));
-    return 0;
+    return rehearse_run();
   }
   return train(*a, session, checked, memory, found, start.built.has_value(), std::move(lock), &*trainer);
 }
@@ -261,7 +266,9 @@ int run(FitArguments* a, const RunRanks& ranks) {
 int run(FitArguments* a) {
   RunRanks ranks(a);
   try {
-    return ranks.join(run(a, ranks));
+    const int status = run(a, ranks);
+    ranks.end();
+    return ranks.join(status);
   } catch (const std::exception& error) {
     ranks.leave(error.what());
     throw;

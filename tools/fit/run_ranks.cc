@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
+#include <set>
 #include <sstream>
 
 #include "kernels/host.h"
@@ -40,10 +42,18 @@ std::vector<std::string> own_command_line() {
   return arguments;
 }
 
+// All on the CPU, or each on a GPU of its own.
 void check_devices(const std::vector<std::string>& devices) {
+  std::set<std::string> gpus;
   for (const std::string& device : devices) {
-    if (device != "cpu")
-      throw UsageError(concat("--devices: ranks train on the CPU alone so far, not on '", device, "'; give cpu,cpu"));
+    const bool is_gpu = device.starts_with("cuda");
+    if (!is_gpu && device != "cpu")
+      throw UsageError(concat("--devices: ranks train on the CPU and on CUDA, not on '", device,
+                              "'; give cpu,cpu or cuda:0,cuda:1"));
+    if (is_gpu != devices[0].starts_with("cuda"))
+      throw UsageError("--devices: all ranks train on the CPU, or all on GPUs; give cpu,cpu or cuda:0,cuda:1");
+    if (is_gpu && !gpus.insert(device == "cuda" ? "cuda:0" : device).second)
+      throw UsageError(concat("--devices: '", device, "' is given twice; each rank takes a GPU of its own"));
   }
 }
 
@@ -61,13 +71,18 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
       throw UsageError("--sync-batch-norm is for several processes; leave it out, or give --devices");
     return;
   }
-  for (const auto& [given, option] :
-       {std::pair(a->find_batch, "--batch-size auto"), std::pair(a->schedule.find_rate, "--lr auto"),
-        std::pair(a->dry_run, "--dry-run")})
-    if (given) throw UsageError(concat(option, " is for one process; run it on one, and give its result"));
-  if (a->runtime.device != "cpu") throw UsageError("ranks train on the CPU alone so far; leave out --device");
+  // A rank whose loss becomes infinite in the range test leaves it, where the others wait for it.
+  if (a->schedule.find_rate) throw UsageError("--lr auto is for one process; run it on one, and give its result");
+  const std::string& device = a->runtime.device;
+  if (!devices.empty() && a->given->count("device") > 0)
+    throw UsageError("--devices names the device of each process; leave out --device");
+  if (device != "cpu" && !device.starts_with("cuda"))
+    throw UsageError(concat("ranks train on the CPU and on CUDA, not on ", device, "; leave out --device"));
   if (!place_) start_processes(devices);
   if (started_here) place_->launcher = "--devices";
+  // A launcher's processes take the GPUs of a machine in order.
+  if (!devices.empty()) a->runtime.device = devices.at(static_cast<size_t>(place_->rank));
+  if (devices.empty() && device == "cuda") a->runtime.device = concat("cuda:", place_->local_rank);
   if (!leads()) speak_as_rank(place_->rank);
   // Who waits for a process that is gone would wait long; once connected it is told.
   if (started_here) prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -108,6 +123,10 @@ void RunRanks::start_processes(const std::vector<std::string>& devices) {
   }
 }
 
+void RunRanks::end() const {
+  if (collectives_) collectives_->gather("the end of the run", 0);
+}
+
 int RunRanks::join(int status) {
   for (const pid_t pid : std::exchange(started_, {})) {
     int ended = 0;
@@ -120,8 +139,17 @@ int RunRanks::join(int status) {
 
 int RunRanks::threads() const { return std::max(1, default_threads() / (place_ ? place_->local_size : 1)); }
 
+int64_t RunRanks::least(const std::string& what, int64_t number) const {
+  if (!collectives_) return number;
+  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+  const std::vector<uint32_t> all = collectives_->gather(what, static_cast<uint32_t>(std::min(number, kMost)));
+  return *std::min_element(all.begin(), all.end());
+}
+
 void RunRanks::leave(const std::string& reason) noexcept {
-  if (collectives_) collectives_->leave(reason);
+  if (!collectives_) return;
+  collectives_->leave(reason);
+  collectives_->abort();
 }
 
 void RunRanks::check_start(const Session& session, const Trainer& trainer, const std::string& other) const {

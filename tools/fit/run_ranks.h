@@ -26,13 +26,19 @@ class RunRanks {
   bool leads() const { return !place_ || place_->rank == 0; }  // rank 0 writes the run's folder
   bool several() const { return place_.has_value(); }
   int threads() const;  // this process's share of the machine's
+  int on_this_machine() const { return place_ ? place_->local_size : 1; }
+  // The least of all ranks' numbers, each above 0.
+  int64_t least(const std::string& what, int64_t number) const;
   Collectives* collectives() const { return collectives_.get(); }
 
   // Throws Error where the ranks do not begin with the same state, data and settings, `other` ones among them.
   void check_start(const Session& session, const Trainer& trainer, const std::string& other) const;
   // The others end, too.
   void leave(const std::string& reason) noexcept;
-  // When this rank has succeeded: the status of the run, for which it waits for the processes that it has started.
+  // When this rank has succeeded: waits until all have, so that none takes the end of another for a failure. Throws
+  // Error where one has failed.
+  void end() const;
+  // The status of the run, for which this rank waits for the processes that it has started.
   int join(int status);
 
  private:

@@ -1,5 +1,6 @@
-// AllReduce, AllGather, Reduce and Broadcast. Each rank adds up a share of the elements, from rank to rank, so that the
-// sum of floats is the same on all and for any number of ranks; a rank alone adds and copies.
+// AllReduce, AllGather, Reduce, Broadcast and Await. Each rank adds up a share of the elements, from rank to rank, so
+// that the sum of floats is the same on all and for any number of ranks; a rank alone adds and copies. A collective
+// whose result goes to Await is started, and the plan goes on.
 #include "kernels/collectives.h"
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
+#include "onnx_passes/distribution/overlap_collectives.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {
@@ -35,21 +37,43 @@ struct Shares {
   int64_t begin(int64_t piece, int64_t rank) const { return std::min(size, piece + rank * share()); }
 };
 
+// What the ranks call the collective.
+std::string place_of(const Node& node) { return node.attr(kPlace, node.label().c_str()); }
+
+// A kernel whose `begin(launch)` reads what may be overwritten when the plan goes on, and returns the work that
+// exchanges, a function of `workspace` bytes of scratch memory. It is done at once, or started.
+template <typename F>
+std::function<void(const Launch&)> run_or_start(const NodeSpec& spec, size_t workspace, const F& begin) {
+  if (!spec.collectives() || !is_awaited(spec.node()))
+    return [begin](const Launch& launch) { begin(launch)(launch.workspace); };
+  return [begin, workspace, &ranks = *spec.collectives(), name = spec.node().output()->name()](const Launch& launch) {
+    ranks.start(name, [work = begin(launch), workspace] {
+      thread_local std::vector<std::byte> scratch;  // of the thread that does one such work after the other
+      if (scratch.size() < workspace) scratch.resize(workspace);
+      work(scratch.data());
+    });
+  };
+}
+
 // The sums on all ranks, or on `root` alone.
 constexpr int64_t kEveryRank = -1;
 
 template <typename T>
-std::function<void(const Launch&)> reduce(const NodeSpec& spec, int64_t root) {
-  Collectives& ranks = *spec.collectives();
-  return [=, shares = Shares{spec.out_size(), ranks.size()}, &ranks, name = spec.node().label()](const Launch& launch) {
+struct Reduction {
+  Collectives& ranks;
+  std::string name;
+  int64_t root;
+  Shares shares;
+  const T *x, *z;
+  T* y;
+  int64_t active;
+
+  bool of_rank(size_t r) const { return root == kEveryRank || root == static_cast<int64_t>(r); }
+
+  void operator()(void* scratch) const {
     const auto count = static_cast<size_t>(ranks.size());
-    const int64_t active = *launch.in<int64_t>(2);
-    const T* x = launch.in<T>(0);
-    const T* z = launch.in<T>(1);
-    T* const y = launch.out<T>();
-    T* const others = launch.scratch<T>();                       // [rank, share]
+    T* const others = static_cast<T*>(scratch);                  // [rank, share]
     T* const received = others + shares.share() * ranks.size();  // [share], of the x of `root`
-    const auto of_rank = [&](size_t r) { return root == kEveryRank || root == static_cast<int64_t>(r); };
     const bool has_result = of_rank(static_cast<size_t>(ranks.rank()));
     Sent out(count);
     Received in(count);
@@ -83,7 +107,23 @@ std::function<void(const Launch&)> reduce(const NodeSpec& spec, int64_t root) {
       }
       ranks.exchange(name, out, in);
     }
-  };
+  }
+};
+
+template <typename T>
+std::function<void(const Launch&)> reduce(const NodeSpec& spec, int64_t root, size_t workspace) {
+  Collectives& ranks = *spec.collectives();
+  return run_or_start(
+      spec, workspace,
+      [=, &ranks, shares = Shares{spec.out_size(), ranks.size()}, name = place_of(spec.node()),
+       is_awaited = is_awaited(spec.node())](const Launch& launch) {
+        Reduction<T> work{
+            ranks, name, root, shares, launch.in<T>(0), launch.in<T>(1), launch.out<T>(), *launch.in<int64_t>(2)};
+        const bool reads = work.of_rank(static_cast<size_t>(ranks.rank()));
+        if (is_awaited && reads && work.x != work.y)
+          work.x = std::copy(work.x, work.x + shares.size, work.y) - shares.size;
+        return work;
+      });
 }
 
 int64_t root_of(const NodeSpec& spec) {
@@ -101,7 +141,8 @@ Prepared prepare_reduce(const NodeSpec& spec) {
     const int64_t root = spec.node().op() == "Reduce" ? root_of(spec) : kEveryRank;
     const Shares shares{size, spec.collectives()->size()};
     prepared.workspace = static_cast<size_t>(shares.share() * (shares.ranks + 1)) * size_of(spec.out_type());
-    prepared.run = dispatch_float(spec.out_type(), [&]<typename T>(T) { return reduce<T>(spec, root); });
+    prepared.run =
+        dispatch_float(spec.out_type(), [&]<typename T>(T) { return reduce<T>(spec, root, prepared.workspace); });
   } else {
     prepared.run = dispatch_float(spec.out_type(), [size]<typename T>(T) -> std::function<void(const Launch&)> {
       return [size](const Launch& launch) {
@@ -122,33 +163,46 @@ Prepared prepare_broadcast(const NodeSpec& spec) {
   const int64_t root = ranks ? root_of(spec) : 0;
   Prepared prepared;
   prepared.in_place = {{0, 0}};
-  prepared.run = [=, name = spec.node().label()](const Launch& launch) {
+  prepared.run = run_or_start(spec, 0, [=, name = place_of(spec.node())](const Launch& launch) {
     auto* const y = launch.out<std::byte>();
     const auto* const x = launch.in<std::byte>(0);
     const bool is_root = !ranks || ranks->rank() == root;
     if (is_root && y != x && bytes > 0) std::memcpy(y, x, static_cast<size_t>(bytes));
-    if (!ranks) return;
-    const auto count = static_cast<size_t>(ranks->size()), from = static_cast<size_t>(root);
-    const int64_t share = bytes > kWholeBroadcast ? (bytes + ranks->size() - 1) / ranks->size() : bytes;
-    const auto begin = [&](size_t r) { return std::min(bytes, share * static_cast<int64_t>(r)); };
-    const auto part = [&](size_t r) {  // of what `root` sends to rank r
-      return share == bytes ? std::pair(int64_t{0}, bytes) : std::pair(begin(r), begin(r + 1) - begin(r));
+    return [=](void*) {
+      if (!ranks) return;
+      const auto count = static_cast<size_t>(ranks->size()), from = static_cast<size_t>(root);
+      const int64_t share = bytes > kWholeBroadcast ? (bytes + ranks->size() - 1) / ranks->size() : bytes;
+      const auto begin = [&](size_t r) { return std::min(bytes, share * static_cast<int64_t>(r)); };
+      const auto part = [&](size_t r) {  // of what `root` sends to rank r
+        return share == bytes ? std::pair(int64_t{0}, bytes) : std::pair(begin(r), begin(r + 1) - begin(r));
+      };
+      const auto [own, own_bytes] = part(static_cast<size_t>(ranks->rank()));
+      Sent out(count);
+      Received in(count);
+      for (size_t r = 0; r < count && is_root; ++r) {
+        if (r != from) out[r] = bytes_of(y + part(r).first, part(r).second);
+      }
+      if (!is_root) in[from] = writable_bytes_of(y + own, own_bytes);
+      ranks->exchange(name, out, in);
+      if (share == bytes) return;
+      for (size_t r = 0; r < count; ++r) {
+        const bool mine = r == static_cast<size_t>(ranks->rank());
+        out[r] = mine || r == from ? Sent::value_type() : bytes_of(y + own, own_bytes);
+        in[r] = mine || is_root ? Received::value_type() : writable_bytes_of(y + part(r).first, part(r).second);
+      }
+      ranks->exchange(name, out, in);
     };
-    const auto [own, own_bytes] = part(static_cast<size_t>(ranks->rank()));
-    Sent out(count);
-    Received in(count);
-    for (size_t r = 0; r < count && is_root; ++r) {
-      if (r != from) out[r] = bytes_of(y + part(r).first, part(r).second);
-    }
-    if (!is_root) in[from] = writable_bytes_of(y + own, own_bytes);
-    ranks->exchange(name, out, in);
-    if (share == bytes) return;
-    for (size_t r = 0; r < count; ++r) {
-      const bool mine = r == static_cast<size_t>(ranks->rank());
-      out[r] = mine || r == from ? Sent::value_type() : bytes_of(y + own, own_bytes);
-      in[r] = mine || is_root ? Received::value_type() : writable_bytes_of(y + part(r).first, part(r).second);
-    }
-    ranks->exchange(name, out, in);
+  });
+  return prepared;
+}
+
+Prepared prepare_await(const NodeSpec& spec) {
+  const auto bytes = static_cast<size_t>(spec.out_size()) * size_of(spec.out_type());
+  Prepared prepared;
+  prepared.in_place = {{0, 0}};
+  prepared.run = [bytes, ranks = spec.collectives(), name = spec.node().input(0)->name()](const Launch& launch) {
+    if (ranks) ranks->wait(name);
+    if (launch.outputs[0] != launch.inputs[0] && bytes > 0) std::memcpy(launch.outputs[0], launch.inputs[0], bytes);
   };
   return prepared;
 }
@@ -159,7 +213,7 @@ Prepared prepare_all_gather(const NodeSpec& spec) {
   Collectives* const ranks = spec.collectives();
   if (ranks && static_cast<size_t>(ranks->size()) != count)
     fail("it gathers from ", count, " ranks, and there are ", ranks->size());
-  return {.run = [=, name = spec.node().label()](const Launch& launch) {
+  return {.run = [=, name = place_of(spec.node())](const Launch& launch) {
     auto* const y = launch.out<std::byte>();
     if (!ranks) {
       for (size_t r = 0; r < count; ++r) std::memcpy(y + r * bytes, launch.inputs[0], bytes);
@@ -179,7 +233,8 @@ std::vector<Kernel> collective_kernels() {
   return {{"AllReduce", one_type, prepare_reduce, kDomain},
           {"Reduce", one_type, prepare_reduce, kDomain},
           {"Broadcast", any, prepare_broadcast, kDomain},
-          {"AllGather", any, prepare_all_gather, kDomain}};
+          {"AllGather", any, prepare_all_gather, kDomain},
+          {"Await", any, prepare_await, kDomain}};
 }
 
 }  // namespace onnx_train::cpu

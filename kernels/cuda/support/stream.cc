@@ -129,6 +129,16 @@ void CudaStream::wait(int64_t mark) {
   while (!points_.empty() && points_.front().number <= mark) retire_front();
 }
 
+bool CudaStream::has_reached(int64_t mark) {
+  const CurrentDevice here(device_);
+  const auto after = std::find_if(points_.begin(), points_.end(), [&](const Point& p) { return p.number > mark; });
+  if (after == points_.begin()) return true;
+  const cudaError_t status = cudaEventQuery(std::prev(after)->event.get());
+  if (status == cudaErrorNotReady) return false;
+  check(status, "cudaEventQuery");
+  return true;
+}
+
 std::unique_ptr<Recording> CudaStream::record(const std::function<void()>& enqueue) {
   const CurrentDevice here(device_);
   synchronize();

@@ -30,6 +30,7 @@ class CudaStream : public Stream {
   void synchronize() override { wait(mark()); }
   int64_t mark() override;
   void wait(int64_t mark) override;
+  bool has_reached(int64_t mark) override;
   std::unique_ptr<Recording> record(const std::function<void()>& enqueue) override;
   // Measures with events of one graph, because launches by the host take longer than many kernels.
   std::vector<double> time(size_t count, const std::function<void(size_t)>& enqueue) override;

@@ -2,10 +2,13 @@
 // their readers: masks at the very beginning, sums of gradients after all of their terms.
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/memory/lifetimes.h"
+#include "onnx_passes/distribution/order_collectives.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/operators/operators.h"
@@ -31,6 +34,7 @@ class Scheduler {
     const NextValues next_values(graph);
     for (const Value* state : graph.inputs()) keep_update_last(next_values, *state);
     keep_checks_before_updates(may_reject);
+    keep_between_collectives();
     for (size_t i = 0; i < size_; ++i) {
       std::sort(before_[i].begin(), before_[i].end());
       before_[i].erase(std::unique(before_[i].begin(), before_[i].end()), before_[i].end());
@@ -168,6 +172,20 @@ class Scheduler {
       for (size_t check : rejecting) {
         if (updates && check < i) before_[i].push_back(check);
       }
+    }
+  }
+
+  // Where collectives are under way while others compute, nodes stay between those that they are between.
+  void keep_between_collectives() {
+    const auto awaits = [](const Node* each) { return each->is("Await", kDomain); };
+    if (std::none_of(lives_.nodes.begin(), lives_.nodes.end(), awaits)) return;
+    std::optional<size_t> last;
+    size_t first = 0;  // node since the last one
+    for (size_t i = 0; i < size_; ++i) {
+      if (last) before_[i].push_back(*last);
+      if (!is_collective(*node(i))) continue;
+      for (; first < i; ++first) before_[i].push_back(first);
+      last = i;
     }
   }
 

@@ -224,14 +224,36 @@ def test_launchers(digits, alone, tmp_path, launcher):
 
 def test_options_that_ranks_cannot_share(digits, tmp_path):
     model, data = digits
-    for options, message in [(("--batch-size", "auto"), "--batch-size auto is for one process"),
-                             (("--device", "async_host"), "on the CPU alone so far"),
-                             (("--dry-run",), "--dry-run is for one process")]:  # fmt: skip
+    for options, message in [(("--lr", "auto"), "--lr auto is for one process"),
+                             (("--device", "async_host"), "leave out --device")]:
         printed = tool.run("fit", model, "--data", data, "--steps", 1, "--out", tmp_path / "run", *devices(2), *options, status=2)
         assert message in printed and printed.count("\n") == 1
     printed = tool.run("fit", model, "--data", data, "--steps", 1, "--out", tmp_path / "run", "--devices", "cpu,cuda", status=2)
-    assert "'cuda'" in printed
+    assert "all on GPUs" in printed
     assert not (tmp_path / "run").exists()
+
+
+def test_a_rehearsal_and_the_largest_batch_of_all_ranks(digits, tmp_path):
+    model, data = digits
+    printed = tool.run("fit", model, "--data", data, "--steps", 2, "--out", tmp_path / "run", *devices(2), "--dry-run")
+    assert "Nothing was written" in printed and not (tmp_path / "run").exists()
+
+    rng = np.random.default_rng(0)
+    weights = [helper.make_tensor(name, 1, shape, rng.standard_normal(shape).astype("f").tobytes(), raw=True)
+               for name, shape in (("a", (8, 8192)), ("b", (8192, 8)))]  # fmt: skip
+    nodes = [helper.make_node("MatMul", ["x", "a"], ["h"]), helper.make_node("Tanh", ["h"], ["t"]),
+             helper.make_node("MatMul", ["t", "b"], ["y"])]  # fmt: skip
+    value = lambda name: helper.make_tensor_value_info(name, 1, ["N", 8])  # noqa: E731
+    graph = helper.make_graph(nodes, "wide", [value("x")], [value("y")], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx")
+    tool.run("build", tmp_path / "m.onnx", "-o", tmp_path / "t.onnx", "--loss", "mse", "--accumulate")
+    tool.save(tmp_path / "d.npz", {name: rng.standard_normal((8000, 8)).astype("f") for name in ("x", "labels")})
+    found = []
+    for ranks in 1, 2:
+        printed = tool.run("fit", tmp_path / "t.onnx", "--data", tmp_path / "d.npz", "--batch-size", "auto", "--memory-limit", "150MB",
+                           "--accumulate", 2, "--steps", 2, "--out", tmp_path / f"run{ranks}", *devices(ranks))  # fmt: skip
+        found.append(int(re.search(r"batches of (\d+)", printed)[1]))
+    assert 200 < found[1] < 4000 and 0.8 * found[0] < found[1] <= found[0]  # a rank exchanges, too
 
 
 @pytest.mark.parametrize("options", [("--qat", "int8"), ("--precision", "bf16", "--swa", 2), ("--lora", "rank=4,dropout=0.2")])

@@ -1,0 +1,148 @@
+// AllReduce, Reduce, Broadcast, AllGather and Await on GPUs. NCCL sums in an order of its own, which is the same in
+// every run on the same machines. A collective whose result goes to Await runs on the ranks' stream, beside what
+// follows.
+#include <cstring>
+
+#include "kernels/cuda/collective/nccl.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/launch.h"
+#include "kernels/dispatch.h"
+#include "onnx_passes/distribution/overlap_collectives.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+// What this rank adds to the sum: its z where it has a batch, and on one rank the sum before.
+template <typename T>
+__global__ void begin_sum(int64_t n, const T* x, const T* __restrict__ z, const int64_t* active, int64_t rank,
+                          bool has_sum, T* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const T term = rank < *active ? z[i] : T(0);
+  y[i] = has_sum ? x[i] + term : term;
+}
+
+ncclDataType_t nccl_type(float) { return ncclFloat32; }
+ncclDataType_t nccl_type(double) { return ncclFloat64; }
+
+using Exchange = std::function<ncclResult_t(ncclComm_t, cudaStream_t, const Launch&)>;
+
+template <typename F>
+F* nccl(const char* name) {
+  return reinterpret_cast<F*>(nccl_function(name));
+}
+
+// A kernel that exchanges after `begin`; where its result is awaited, what follows does not wait for it.
+Prepared prepare_exchange(const NodeSpec& spec, std::function<void(const Launch&)> begin, Exchange exchange) {
+  const auto ranks = NcclRanks::of(*spec.collectives());
+  return {.run =
+              [=, begin = std::move(begin), exchange = std::move(exchange), name = spec.node().output()->name(),
+               awaited = is_awaited(spec.node())](const Launch& launch) {
+                if (begin) begin(launch);
+                ranks->start(stream_of(launch), name, [&](ncclComm_t communicator, cudaStream_t stream) {
+                  return exchange(communicator, stream, launch);
+                });
+                if (!awaited) ranks->join(stream_of(launch), name);
+              },
+          .in_place = {{0, 0}}};
+}
+
+int root_of(const NodeSpec& spec) {
+  const int64_t root = spec.node().attr("root", 0);
+  if (root < 0 || root >= spec.collectives()->size())
+    fail("its root is rank ", root, ", and there are ", spec.collectives()->size());
+  return static_cast<int>(root);
+}
+
+Prepared prepare_reduce(const NodeSpec& spec) {
+  const int64_t size = spec.out_size();
+  const bool has_root = spec.node().op() == "Reduce";
+  const int root = has_root && spec.collectives() ? root_of(spec) : 0;
+  const int rank = spec.collectives() ? spec.collectives()->rank() : 0;
+  return dispatch_float(spec.out_type(), [&]<typename T>(T zero) -> Prepared {
+    const auto begin = [=](const Launch& launch) {
+      enqueue_each(launch, "begin_sum", begin_sum<T>, size, launch.in<T>(0), launch.in<T>(1), launch.in<int64_t>(2),
+                   int64_t{rank}, rank == root, launch.out<T>());
+    };
+    if (!spec.collectives()) return {.run = begin, .in_place = {{0, 0}}};
+    const auto type = nccl_type(zero);
+    const auto count = static_cast<size_t>(size);
+    return prepare_exchange(spec, begin, [=](ncclComm_t communicator, cudaStream_t stream, const Launch& launch) {
+      T* const y = launch.out<T>();
+      static const auto all_reduce = nccl<decltype(ncclAllReduce)>("ncclAllReduce");
+      static const auto reduce = nccl<decltype(ncclReduce)>("ncclReduce");
+      return has_root ? reduce(y, y, count, type, ncclSum, root, communicator, stream)
+                      : all_reduce(y, y, count, type, ncclSum, communicator, stream);
+    });
+  });
+}
+
+void copy(const Launch& launch, size_t bytes) {
+  if (launch.outputs[0] == launch.inputs[0] || bytes == 0) return;
+  check(cudaMemcpyAsync(launch.outputs[0], launch.inputs[0], bytes, cudaMemcpyDeviceToDevice, stream_of(launch)),
+        "cudaMemcpyAsync");
+}
+
+Prepared prepare_broadcast(const NodeSpec& spec) {
+  const size_t bytes = static_cast<size_t>(spec.out_size()) * size_of(spec.out_type());
+  if (!spec.collectives()) return {.run = [=](const Launch& launch) { copy(launch, bytes); }, .in_place = {{0, 0}}};
+  const int root = root_of(spec);
+  const bool is_root = spec.collectives()->rank() == root;
+  const auto begin = [=](const Launch& launch) {
+    if (is_root) copy(launch, bytes);
+  };
+  return prepare_exchange(spec, begin, [=](ncclComm_t communicator, cudaStream_t stream, const Launch& launch) {
+    static const auto broadcast = nccl<decltype(ncclBroadcast)>("ncclBroadcast");
+    return broadcast(launch.outputs[0], launch.outputs[0], bytes, ncclUint8, root, communicator, stream);
+  });
+}
+
+Prepared prepare_all_gather(const NodeSpec& spec) {
+  const int64_t count = spec.out_shape()[0];
+  const size_t bytes = static_cast<size_t>(spec.in_size()) * size_of(spec.in_type());
+  if (!spec.collectives()) {
+    return {.run = [=](const Launch& launch) {
+      for (int64_t r = 0; r < count && bytes > 0; ++r) {
+        check(cudaMemcpyAsync(launch.out<std::byte>() + static_cast<size_t>(r) * bytes, launch.inputs[0], bytes,
+                              cudaMemcpyDeviceToDevice, stream_of(launch)),
+              "cudaMemcpyAsync");
+      }
+    }};
+  }
+  if (spec.collectives()->size() != count)
+    fail("it gathers from ", count, " ranks, and there are ", spec.collectives()->size());
+  Prepared prepared =
+      prepare_exchange(spec, {}, [=](ncclComm_t communicator, cudaStream_t stream, const Launch& launch) {
+        static const auto all_gather = nccl<decltype(ncclAllGather)>("ncclAllGather");
+        return all_gather(launch.inputs[0], launch.outputs[0], bytes, ncclUint8, communicator, stream);
+      });
+  prepared.in_place.clear();
+  return prepared;
+}
+
+Prepared prepare_await(const NodeSpec& spec) {
+  const size_t bytes = static_cast<size_t>(spec.out_size()) * size_of(spec.out_type());
+  const auto ranks = spec.collectives() ? NcclRanks::of(*spec.collectives()) : nullptr;
+  return {.run =
+              [=, name = spec.node().input(0)->name()](const Launch& launch) {
+                if (ranks) ranks->join(stream_of(launch), name);
+                copy(launch, bytes);
+              },
+          .in_place = {{0, 0}}};
+}
+
+}  // namespace
+
+std::vector<Kernel> collective_kernels() {
+  const auto one_float = [](const NodeSpec& spec) { return is_float_or_double(spec.out_type()) && spec.one_type(2); };
+  const auto any = [](const NodeSpec&) { return true; };
+  return {{"AllReduce", one_float, prepare_reduce, kDomain},
+          {"Reduce", one_float, prepare_reduce, kDomain},
+          {"Broadcast", any, prepare_broadcast, kDomain},
+          {"AllGather", any, prepare_all_gather, kDomain},
+          {"Await", any, prepare_await, kDomain}};
+}
+
+}  // namespace onnx_train::cuda

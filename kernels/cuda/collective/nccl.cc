@@ -1,0 +1,132 @@
+#include "kernels/cuda/collective/nccl.h"
+
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train::cuda {
+namespace {
+
+template <typename F>
+F* function(const char* name) {
+  void* const address = nccl_function(name);
+  if (!address) {
+    fail_as(ErrorCode::kDevice, "ranks on GPUs exchange through NCCL, and libnccl.so.2",
+            nccl_function("ncclGetVersion") ? concat(" lacks ", name) : " cannot be loaded",
+            "; install NCCL 2.19 or newer (pip install nvidia-nccl-cu13), and name its folder in LD_LIBRARY_PATH");
+  }
+  return reinterpret_cast<F*>(address);
+}
+#define NCCL(name) function<decltype(name)>(#name)
+
+void expect_success(ncclResult_t status, const char* call, ncclComm_t communicator = nullptr) {
+  if (status == ncclSuccess) return;
+  const char* const more = NCCL(ncclGetLastError)(communicator);
+  fail_as(ErrorCode::kDevice, "NCCL: ", call, ": ", NCCL(ncclGetErrorString)(status), more && *more ? ": " : "",
+          more ? more : "", "; NCCL_DEBUG=INFO says more");
+}
+
+// Rank 0's, on all ranks.
+ncclUniqueId shared_id(Collectives& ranks) {
+  ncclUniqueId id = {};
+  // A rank without the library says so before the others wait for it.
+  const auto get = NCCL(ncclGetUniqueId);
+  if (ranks.rank() == 0) expect_success(get(&id), "ncclGetUniqueId");
+  const auto count = static_cast<size_t>(ranks.size());
+  std::vector<std::span<const std::byte>> out(count);
+  std::vector<std::span<std::byte>> in(count);
+  const std::span<ncclUniqueId> all(&id, 1);
+  if (ranks.rank() == 0) {
+    for (size_t r = 1; r < count; ++r) out[r] = std::as_bytes(all);
+  } else {
+    in[0] = std::as_writable_bytes(all);
+  }
+  ranks.exchange("NCCL's id", out, in);
+  return id;
+}
+
+std::string name_of(int device) { return concat("NCCL on cuda:", device); }
+
+// NCCL waits for all ranks for as long as it takes: a thread does, so that this one hears of ranks that are gone, and
+// leaves it behind.
+ncclComm_t connected(Collectives* ranks, const ncclUniqueId& id, int device) {
+  struct Connected {
+    ncclResult_t status = ncclSuccess;
+    ncclComm_t communicator = nullptr;
+  };
+  std::promise<Connected> promise;
+  std::future<Connected> future = promise.get_future();
+  std::thread([=, function = NCCL(ncclCommInitRank), rank = ranks->rank(), size = ranks->size(),
+               promise = std::move(promise)]() mutable {
+    Connected made;
+    made.status =
+        cudaSetDevice(device) == cudaSuccess ? function(&made.communicator, size, id, rank) : ncclUnhandledCudaError;
+    promise.set_value(made);
+  }).detach();
+  while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) ranks->check();
+  const Connected made = future.get();
+  expect_success(made.status, "ncclCommInitRank");
+  return made.communicator;
+}
+
+}  // namespace
+
+void NcclRanks::connect(Collectives& ranks) {
+  const int device = current_device();
+  const std::string name = name_of(device);
+  if (!ranks.attachments.contains(name)) ranks.attachments.emplace(name, std::make_shared<NcclRanks>(ranks, device));
+}
+
+std::shared_ptr<NcclRanks> NcclRanks::of(const Collectives& ranks) {
+  return std::static_pointer_cast<NcclRanks>(ranks.attachments.at(name_of(current_device())));
+}
+
+NcclRanks::NcclRanks(Collectives& ranks, int device) : device_(device) {
+  communicator_ = connected(&ranks, shared_id(ranks), device);
+  try {
+    cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+NcclRanks::~NcclRanks() {
+  int before = device_;
+  if (cudaGetDevice(&before) == cudaSuccess && before != device_) cudaSetDevice(device_);
+  if (communicator_) NCCL(ncclCommDestroy)(communicator_);
+  cudaStreamDestroy(stream_);
+  ends_.clear();
+  restore_device(before);
+}
+
+void NcclRanks::start(cudaStream_t main, const std::string& name,
+                      const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& enqueue) {
+  if (!communicator_) fail_as(ErrorCode::kDevice, "NCCL: the ranks' communicator has been aborted");
+  cuda::check(cudaEventRecord(begin_.get(), main), "cudaEventRecord");
+  cuda::check(cudaStreamWaitEvent(stream_, begin_.get(), 0), "cudaStreamWaitEvent");
+  expect_success(enqueue(communicator_, stream_), name.c_str(), communicator_);
+  cuda::check(cudaEventRecord(ends_[name].get(), stream_), "cudaEventRecord");
+}
+
+void NcclRanks::join(cudaStream_t main, const std::string& name) {
+  cuda::check(cudaStreamWaitEvent(main, ends_.at(name).get(), 0), "cudaStreamWaitEvent");
+}
+
+void NcclRanks::check() {
+  if (!communicator_) return;
+  ncclResult_t status = ncclSuccess;
+  expect_success(NCCL(ncclCommGetAsyncError)(communicator_, &status), "ncclCommGetAsyncError", communicator_);
+  expect_success(status, "an exchange", communicator_);
+}
+
+void NcclRanks::abort() noexcept {
+  if (const ncclComm_t communicator = std::exchange(communicator_, nullptr)) {
+    if (const auto abort = reinterpret_cast<decltype(ncclCommAbort)*>(nccl_function("ncclCommAbort")))
+      abort(communicator);
+  }
+}
+
+}  // namespace onnx_train::cuda

@@ -1,0 +1,48 @@
+// NCCL, which sums and copies between the GPUs of ranks. The library is loaded when ranks first use it; a training on
+// one GPU does not need it.
+#pragma once
+
+#include <nccl.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kernels/collectives.h"
+#include "kernels/cuda/support/runtime.h"
+
+namespace onnx_train::cuda {
+
+// The library's function of this name; null where the library, or the function, is not there.
+void* nccl_function(const char* name);
+
+// The ranks' GPUs, each rank with the device that is current when it is made, and a stream for their exchanges. Ranks
+// own it; one thread at a time uses it. Functions throw Error that names NCCL's call.
+class NcclRanks : public Attachment {
+ public:
+  // Connects the ranks, whose attachment it is, unless they are. All ranks call this at the same place.
+  static void connect(Collectives& ranks);
+  static std::shared_ptr<NcclRanks> of(const Collectives& ranks);
+
+  NcclRanks(Collectives& ranks, int device);
+  ~NcclRanks() override;
+
+  // Enqueues what `enqueue` does with the communicator and the stream, after the work of `main`; `name` is for `join`.
+  void start(cudaStream_t main, const std::string& name,
+             const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& enqueue);
+  // The later work of `main` comes after what was started last under this name.
+  void join(cudaStream_t main, const std::string& name);
+
+  void check() override;
+  void abort() noexcept override;
+
+ private:
+  const int device_;
+  ncclComm_t communicator_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  Event begin_;
+  std::map<std::string, Event> ends_;
+};
+
+}  // namespace onnx_train::cuda

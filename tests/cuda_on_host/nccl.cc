@@ -1,0 +1,260 @@
+// NCCL on the host, against its header: ranks are processes of this machine, whose data go through rank 0 over a
+// socket. What is enqueued exchanges when the stream runs it. A rank whose peer is gone goes on with what it has and
+// says so in ncclCommGetAsyncError. $GPU_HOST_NCCL_FAILS=RANK:N lets call N of this rank fail, from 0 on, but for calls
+// that ask.
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/collective/nccl.h"
+#include "tests/cuda_on_host/gpu_on_host.h"
+
+namespace {
+
+// What a communicator connects. Work that is enqueued keeps it.
+struct World {
+  World(int own, int count) : rank(own), size(count) {}
+
+  const int rank, size;
+  std::vector<int> sockets;  // of rank 0: by rank; of the others: that to rank 0
+  std::atomic<bool> is_lost = false;
+
+  ~World() {
+    for (const int fd : sockets) {
+      if (fd >= 0) close(fd);
+    }
+  }
+  void send(int to, const void* data, size_t bytes) {
+    const auto* at = static_cast<const char*>(data);
+    while (bytes > 0 && !is_lost) {
+      const ssize_t sent = ::send(socket_to(to), at, bytes, MSG_NOSIGNAL);
+      if (sent <= 0)
+        is_lost = true;
+      else
+        at += sent, bytes -= static_cast<size_t>(sent);
+    }
+  }
+  void receive(int from, void* data, size_t bytes) {
+    auto* at = static_cast<char*>(data);
+    while (bytes > 0 && !is_lost) {
+      const ssize_t got = recv(socket_to(from), at, bytes, 0);
+      if (got <= 0)
+        is_lost = true;
+      else
+        at += got, bytes -= static_cast<size_t>(got);
+    }
+  }
+
+ private:
+  int socket_to(int other) const { return sockets[rank == 0 ? static_cast<size_t>(other) : 0]; }
+};
+
+}  // namespace
+
+struct ncclComm {
+  std::shared_ptr<World> world;
+};
+
+namespace {
+
+std::atomic<int64_t> calls = 0;
+
+bool fails() {
+  static const int64_t failing = [] {
+    const char *const value = std::getenv("GPU_HOST_NCCL_FAILS"), *const rank = std::getenv("RANK");
+    const std::string own = std::string(rank ? rank : "0") + ":";
+    return value && std::string(value).starts_with(own) ? std::atoll(value + own.size()) : -1;
+  }();
+  return calls++ == failing;
+}
+
+// A name that no file has.
+sockaddr_un address_of(const ncclUniqueId& id) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, id.internal, sizeof(address.sun_path) - 1);
+  return address;
+}
+
+std::map<std::string, int>& listeners() {
+  static auto& all = *new std::map<std::string, int>;
+  return all;
+}
+
+ncclResult_t get_unique_id(ncclUniqueId* id) {
+  if (fails()) return ncclSystemError;
+  *id = {};
+  const std::string name = "onnx-train-nccl-" + std::to_string(getpid()) + "-" + std::to_string(listeners().size());
+  name.copy(id->internal, sizeof(id->internal) - 1);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const sockaddr_un address = address_of(*id);
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 || listen(fd, 64) != 0) {
+    close(fd);
+    return ncclSystemError;
+  }
+  listeners()[name] = fd;
+  return ncclSuccess;
+}
+
+ncclResult_t init_rank(ncclComm_t* communicator, int size, ncclUniqueId id, int rank) {
+  if (fails()) return ncclSystemError;
+  const auto made = std::make_shared<World>(rank, size);
+  if (rank == 0) {
+    const int listener = listeners().at(id.internal);
+    made->sockets.assign(static_cast<size_t>(size), -1);
+    for (int i = 1; i < size; ++i) {
+      const int fd = accept(listener, nullptr, nullptr);
+      int32_t other = -1;
+      if (fd < 0 || recv(fd, &other, sizeof(other), MSG_WAITALL) != sizeof(other)) return ncclRemoteError;
+      made->sockets[static_cast<size_t>(other)] = fd;
+    }
+    close(listener);
+  } else {
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    made->sockets = {fd};
+    const sockaddr_un address = address_of(id);
+    const int32_t own = rank;
+    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) return ncclRemoteError;
+    if (send(fd, &own, sizeof(own), MSG_NOSIGNAL) != sizeof(own)) return ncclRemoteError;
+  }
+  *communicator = new ncclComm{made};
+  return ncclSuccess;
+}
+
+ncclResult_t destroy(ncclComm_t communicator) {
+  delete communicator;
+  return ncclSuccess;
+}
+
+ncclResult_t abort(ncclComm_t communicator) {
+  communicator->world->is_lost = true;
+  for (const int fd : communicator->world->sockets) shutdown(fd, SHUT_RDWR);
+  return destroy(communicator);
+}
+
+ncclResult_t get_async_error(ncclComm_t communicator, ncclResult_t* status) {
+  *status = communicator->world->is_lost ? ncclRemoteError : ncclSuccess;
+  return ncclSuccess;
+}
+
+const char* get_error_string(ncclResult_t status) {
+  return status == ncclRemoteError ? "remote process exited or there was a network error" : "unhandled system error";
+}
+const char* get_last_error(ncclComm_t) { return ""; }
+
+ncclResult_t get_version(int* version) { return *version = NCCL_VERSION_CODE, ncclSuccess; }
+
+template <typename F>
+ncclResult_t enqueue(cudaStream_t stream, F work) {
+  if (fails()) return ncclSystemError;
+  return gpu_host::enqueue_launch(stream, nullptr, work) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+// The sum of the ranks' elements, from left to right, in `sum` on rank 0.
+template <typename T>
+void add_up(World* c, const T* x, std::vector<T>* sum) {
+  sum->assign(x, x + sum->size());
+  if (c->rank > 0) return c->send(0, x, sum->size() * sizeof(T));
+  std::vector<T> other(sum->size());
+  for (int r = 1; r < c->size; ++r) {
+    c->receive(r, other.data(), other.size() * sizeof(T));
+    for (size_t i = 0; i < other.size(); ++i) (*sum)[i] += other[i];
+  }
+}
+
+// `data` of rank `from` to all, by way of rank 0.
+void spread(World* c, int from, void* data, size_t bytes) {
+  if (c->rank == from && from != 0) c->send(0, data, bytes);
+  if (c->rank == 0 && from != 0) c->receive(from, data, bytes);
+  if (c->rank > 0) return c->rank == from ? void() : c->receive(0, data, bytes);
+  for (int r = 1; r < c->size; ++r) {
+    if (r != from) c->send(r, data, bytes);
+  }
+}
+
+template <typename T>
+void reduce_to(World* c, const void* x, void* y, size_t count, int root) {
+  std::vector<T> sum(count);
+  add_up(c, static_cast<const T*>(x), &sum);
+  const size_t bytes = count * sizeof(T);
+  if (root < 0) {
+    spread(c, 0, sum.data(), bytes);
+  } else if (root > 0 && c->rank == 0) {
+    c->send(root, sum.data(), bytes);
+  } else if (root > 0 && c->rank == root) {
+    c->receive(0, sum.data(), bytes);
+  }
+  if (root < 0 || c->rank == root) std::memcpy(y, sum.data(), bytes);
+}
+
+ncclResult_t reduce_elements(const void* x, void* y, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                             ncclComm_t c, cudaStream_t stream) {
+  if (op != ncclSum || (type != ncclFloat32 && type != ncclFloat64)) return ncclInvalidArgument;
+  return enqueue(stream, [=, world = c->world] {
+    const auto reduce = type == ncclFloat32 ? reduce_to<float> : reduce_to<double>;
+    reduce(world.get(), x, y, count, root);
+  });
+}
+
+ncclResult_t reduce(const void* x, void* y, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t c,
+                    cudaStream_t stream) {
+  return reduce_elements(x, y, count, type, op, root, c, stream);
+}
+
+ncclResult_t all_reduce(const void* x, void* y, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t c,
+                        cudaStream_t stream) {
+  return reduce_elements(x, y, count, type, op, -1, c, stream);
+}
+
+ncclResult_t broadcast(const void* x, void* y, size_t count, ncclDataType_t type, int root, ncclComm_t c,
+                       cudaStream_t stream) {
+  if (type != ncclUint8) return ncclInvalidArgument;
+  return enqueue(stream, [=, world = c->world] {
+    if (world->rank == root && x != y) std::memcpy(y, x, count);
+    spread(world.get(), root, y, count);
+  });
+}
+
+ncclResult_t all_gather(const void* x, void* y, size_t count, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
+  if (type != ncclUint8) return ncclInvalidArgument;
+  return enqueue(stream, [=, world = c->world] {
+    for (int r = 0; r < world->size; ++r) {
+      char* const at = static_cast<char*>(y) + static_cast<size_t>(r) * count;
+      if (r == world->rank) std::memcpy(at, x, count);
+      spread(world.get(), r, at, count);
+    }
+  });
+}
+
+}  // namespace
+
+namespace onnx_train::cuda {
+
+void* nccl_function(const char* name) {
+  if (const char* value = std::getenv("GPU_HOST_NCCL"); value && std::string(value) == "off") return nullptr;
+  static const auto& all = *new std::map<std::string, void*>{
+      {"ncclGetUniqueId", reinterpret_cast<void*>(static_cast<decltype(&ncclGetUniqueId)>(get_unique_id))},
+      {"ncclCommInitRank", reinterpret_cast<void*>(static_cast<decltype(&ncclCommInitRank)>(init_rank))},
+      {"ncclCommDestroy", reinterpret_cast<void*>(static_cast<decltype(&ncclCommDestroy)>(destroy))},
+      {"ncclCommAbort", reinterpret_cast<void*>(static_cast<decltype(&ncclCommAbort)>(abort))},
+      {"ncclCommGetAsyncError",
+       reinterpret_cast<void*>(static_cast<decltype(&ncclCommGetAsyncError)>(get_async_error))},
+      {"ncclGetErrorString", reinterpret_cast<void*>(static_cast<decltype(&ncclGetErrorString)>(get_error_string))},
+      {"ncclGetLastError", reinterpret_cast<void*>(static_cast<decltype(&ncclGetLastError)>(get_last_error))},
+      {"ncclGetVersion", reinterpret_cast<void*>(static_cast<decltype(&ncclGetVersion)>(get_version))},
+      {"ncclAllReduce", reinterpret_cast<void*>(static_cast<decltype(&ncclAllReduce)>(all_reduce))},
+      {"ncclReduce", reinterpret_cast<void*>(static_cast<decltype(&ncclReduce)>(reduce))},
+      {"ncclBroadcast", reinterpret_cast<void*>(static_cast<decltype(&ncclBroadcast)>(broadcast))},
+      {"ncclAllGather", reinterpret_cast<void*>(static_cast<decltype(&ncclAllGather)>(all_gather))}};
+  const auto found = all.find(name);
+  return found == all.end() ? nullptr : found->second;
+}
+
+}  // namespace onnx_train::cuda

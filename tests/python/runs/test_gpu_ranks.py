@@ -1,0 +1,131 @@
+"""Ranks on GPUs: CUDA and NCCL on the host, a process a rank."""
+
+import itertools
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import reference
+import tool
+
+OPTIONS = "--batch-size", 3, "--accumulate", 2, "--lr", 0.01, "--seed", 5
+GPUS = "--devices", "cuda:0,cuda:1"
+SECONDS = 10  # in which ranks end when one has
+
+
+@pytest.fixture(scope="module")
+def digits(exported, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    example, path = exported("cnn", train=True)
+    tool.run("build", path, "-o", folder / "train.onnx", "--loss", "cross_entropy", "--accumulate", "--clip", 1)
+    return folder / "train.onnx", tool.save(folder / "data.npz", reference.repeated(example, 9))
+
+
+def line(digits, out, *options):
+    model, data = digits
+    return tuple(map(str, ("fit", model, "--data", data, *OPTIONS, "--out", out, *options)))
+
+
+def start(arguments, **environment):
+    return subprocess.Popen([tool.CUDA_ON_HOST, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=os.environ | {"OMP_NUM_THREADS": "1"} | environment)  # fmt: skip
+
+
+def run(arguments, **environment):
+    process = start(arguments, **environment)
+    output, errors = process.communicate(timeout=tool.PATIENCE)
+    return process.returncode, output, errors
+
+
+def weights(run):
+    return {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(run / "last.onnx").graph.initializer}
+
+
+@pytest.fixture(scope="module")
+def alone(digits, tmp_path_factory):
+    out = tmp_path_factory.mktemp("alone") / "run"
+    assert run(line(digits, out, "--steps", 4, "--device", "cuda"))[0] == 0
+    return out
+
+
+@pytest.mark.parametrize("options", [(), ("--zero", 1), ("--zero", 2)], ids=["data", "zero 1", "zero 2"])
+def test_two_gpus_train_as_one_that_accumulates(digits, alone, tmp_path, options):
+    status, printed, errors = run(line(digits, tmp_path / "run", "--steps", 4, *GPUS, *options))
+    assert status == 0, errors
+    assert "2 processes" in printed and "device         cuda" in printed
+    for name, value in weights(alone).items():
+        np.testing.assert_allclose(weights(tmp_path / "run")[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+    one, two = (tool.metrics(run) for run in (alone, tmp_path / "run"))
+    np.testing.assert_allclose([step["loss"] for step in one], [step["loss"] for step in two], rtol=1e-5)
+
+
+def graphs(trace):
+    """The nodes of each graph that a process has captured, as (lane, what, event)."""
+    for text in trace.read_text().split("graph\n")[1:]:
+        yield [(int(lane), what, int(event) if event else None)
+               for lane, what, event in ((each + " ").split(" ")[:3] for each in text.splitlines())]  # fmt: skip
+
+
+def test_sums_of_gradients_run_beside_the_backward_pass(digits, tmp_path):
+    """In the captured graph a sum begins where its gradient is ready, and kernels follow that do not wait for it."""
+    trace = tmp_path / "trace"
+    assert run(line(digits, tmp_path / "run", "--steps", 2, *GPUS), GPU_HOST_TRACE=str(trace))[0] == 0
+    beside = []
+    for nodes in graphs(trace):
+        if not any(lane == 1 for lane, _, _ in nodes):
+            continue
+        ends = {event: at for at, (lane, what, event) in enumerate(nodes) if lane == 0 and what == "waits"}
+        begun = None
+        for at, (lane, what, event) in enumerate(nodes):
+            if lane == 1 and what == "work":
+                begun = at
+            if lane == 1 and what == "records" and begun is not None:
+                beside.append(sum(node[:2] == (0, "work") for node in nodes[begun : ends[event]]))
+    assert len(beside) > 6
+    assert sum(kernels >= 3 for kernels in beside) >= 4, beside
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_call_of_nccl_that_fails_ends_all_ranks(digits, tmp_path, rank):
+    """One line of each rank, that says what has failed; and nothing hangs."""
+    for call in itertools.chain(range(3), itertools.count(3, step=9)):
+        out = tmp_path / str(call)
+        begin = time.monotonic()
+        status, _, errors = run(line(digits, out, "--steps", 1, *GPUS), GPU_HOST_NCCL_FAILS=f"{rank}:{call}")
+        if status == 0:
+            break
+        assert status == 1 and errors.count("\n") == 2, errors
+        assert errors.count("NCCL: ") >= 1 and "unhandled system error" in errors, errors
+        if (out / "last.onnx").exists():  # the state before the first step
+            onnx.checker.check_model(out / "last.onnx")
+        assert time.monotonic() - begin < 6 * SECONDS
+    assert call > 20
+
+
+def test_a_rank_that_is_killed_ends_the_other(digits, tmp_path):
+    out = tmp_path / "run"
+    process = start(line(digits, out, "--steps", 100000, "--checkpoint-every", 1, *GPUS))
+    end = time.monotonic() + tool.PATIENCE
+    while not (out / "last.onnx").exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 1
+    os.kill(int(children[0]), signal.SIGKILL)
+    killed = time.monotonic()
+    _, errors = process.communicate(timeout=tool.PATIENCE)
+    assert time.monotonic() - killed < SECONDS
+    assert process.returncode == 1 and errors.count("\n") == 1
+    assert "rank 1 " in errors and "is gone" in errors or "NCCL: " in errors, errors
+    onnx.checker.check_model(out / "last.onnx")
+
+
+def test_without_nccl_ranks_say_what_to_install(digits, tmp_path):
+    status, _, errors = run(line(digits, tmp_path / "run", "--steps", 1, *GPUS), GPU_HOST_NCCL="off")
+    assert status == 1 and "pip install nvidia-nccl-cu13" in errors
+    status, _, errors = run(line(digits, tmp_path / "run", "--steps", 1, "--devices", "cuda:0,cuda"))
+    assert status == 2 and "given twice" in errors
