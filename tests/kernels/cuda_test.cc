@@ -1,7 +1,6 @@
 // The CUDA device: sessions with captured runs. On the host, and in gpu_tests on a GPU.
 #include <gtest/gtest.h>
 
-
 #include "kernels/cuda/device.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
