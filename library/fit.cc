@@ -1,9 +1,11 @@
 // The training loop of the C interface: over arrays, batches and files of the program.
 #include <filesystem>
 
+#include "kernels/collectives.h"
 #include "library/program_data.h"
 #include "onnx_passes/table_metadata.h"
 #include "runtime/data/selection.h"
+#include "runtime/distribution/same_start.h"
 #include "runtime/training/batch_search.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/controls.h"
@@ -94,22 +96,24 @@ TrainingPosition restore(Session* session, const std::string& path) {
 
 // The position to go on from, if there is one. Locks the folder, and fills in the identity of the model that the run
 // starts from.
-std::optional<TrainingPosition> prepare_run(FitSettings* settings, Session* session, RunLock* lock) {
+std::optional<TrainingPosition> prepare_run(FitSettings* settings, onnx_train_session* s, RunLock* lock) {
+  Session* const session = &s->session;
+  const bool leads = session->rank() == 0;  // rank 0 writes the run's folder
   const std::string& folder = settings->trainer.folder;
   if (folder.empty()) {
     if (settings->resume) throw UsageError("resume needs the folder of a run: out");
     return std::nullopt;
   }
-  if (std::error_code error; std::filesystem::is_directory(folder, error)) *lock = RunLock(folder);
+  if (std::error_code error; leads && std::filesystem::is_directory(folder, error)) *lock = RunLock(folder);
   const std::string last = folder + "/last.onnx";
   const bool exists = std::filesystem::exists(last);
   if (exists && !settings->resume && !settings->overwrite) {
     throw UsageError(folder + " holds a run; go on with resume, start anew with overwrite, or take another folder");
   }
-  settings->trainer.model = fingerprint(session->snapshot());
+  settings->trainer.model = s->identity.empty() ? fingerprint(session->snapshot()) : s->identity;
   if (!exists || !settings->resume) {
-    std::filesystem::create_directories(folder);
-    if (!lock->is_held()) *lock = RunLock(folder);
+    if (leads) std::filesystem::create_directories(folder);
+    if (leads && !lock->is_held()) *lock = RunLock(folder);
     return std::nullopt;
   }
   const auto given = checkpoint_position(session->model());
@@ -155,6 +159,7 @@ void resolve_batch(FitSettings* settings, Session* session, const ProgramData& d
     const FoundBatch found =
         find_largest_batch(session, {*dataset, evaluation ? evaluation->dataset() : nullptr,
                                      parse_bytes(settings->memory_limit), !settings->trainer.folder.empty()});
+    if (session->ranks() > 1) throw UsageError("a batch-size of auto is for one process; give its result");
     settings->batch_size = found.batch;
     events->on_note(to_text(found));
   }
@@ -169,11 +174,12 @@ void resolve_rate(FitSettings* settings, Session* session, const ProgramData& da
   events->on_note("learning rate " + to_text(found));
 }
 
-onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* training, const onnx_train_data* evaluation,
-                           FitSettings settings, const onnx_train_observer* observer) {
+onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data* training,
+                                   const onnx_train_data* evaluation, FitSettings settings,
+                                   const onnx_train_observer* observer) {
   Session& session = s->session;
   RunLock lock;
-  const auto position = prepare_run(&settings, &session, &lock);  // a run that goes on has its scale
+  const auto position = prepare_run(&settings, s, &lock);  // a run that goes on has its scale
   const std::string entry = training_entry(session);
   std::string note;  // the program knows which scales it gives
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), entry);
@@ -195,6 +201,7 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
                       /*trains=*/false, &notes);
   }
   adopt_found(position, &settings);
+  if (session.rank() > 0) options.folder.clear();
   ProgramData::select(options, settings.batch_size, &data, &eval_data);
   if (!settings.no_data_check) {
     data.check(entry);
@@ -212,10 +219,29 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
   };
   std::unique_ptr<Trainer> trainer = trainer_of();
   if (settings.schedule.find_rate) {
+    if (session.ranks() > 1) throw UsageError("an lr of auto is for one process; give its result");
     resolve_rate(&settings, &session, data, &events);
     trainer = trainer_of();
   }
-  return public_reason(trainer->run(&events, events.interrupt()));
+  expect_same_start(session, *trainer, "");
+  const onnx_train_stop_reason reason = public_reason(trainer->run(&events, events.interrupt()));
+  // None takes the end of another for a failure.
+  if (session.ranks() > 1) session.collectives()->gather("the end of the run", 0);
+  return reason;
+}
+
+// A rank that fails ends the others, too.
+onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* training, const onnx_train_data* evaluation,
+                           const FitSettings& settings, const onnx_train_observer* observer) {
+  try {
+    return fit_as_rank(s, training, evaluation, settings, observer);
+  } catch (const std::exception& error) {
+    if (Collectives* const ranks = s->session.collectives()) {
+      ranks->leave(error.what());
+      ranks->abort();
+    }
+    throw;
+  }
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "runtime/data/source.h"
 #include "runtime/session.h"
 #include "runtime/training/evaluation.h"
+#include "runtime/training/fingerprint.h"
 
 // A model as its file has it; each call that needs the graph makes one.
 struct onnx_train_model {
@@ -55,7 +56,8 @@ struct onnx_train_dataset {
 
 struct onnx_train_session {
   explicit onnx_train_session(onnx_train::Model model, const onnx_train::SessionOptions& options)
-      : session(std::move(model), options) {
+      : identity(options.sharding == onnx_train::Sharding::kNone ? "" : onnx_train::fingerprint(model)),
+        session(std::move(model), options) {
     for (const std::string& name : session.state().names()) state_names.push_back(name.c_str());
     entry_names.push_back("predict");
     for (const onnx_train::EntryPoint& entry : session.model().entry_points) {
@@ -63,6 +65,7 @@ struct onnx_train_session {
     }
   }
 
+  std::string identity;  // of the model, where ranks share out its states, so that none of them has it afterwards
   onnx_train::Session session;
   std::vector<const char*> state_names, entry_names;
   std::map<std::string, onnx_train_ports> inputs, outputs_of;  // by entry point, as far as asked for

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/host.h"
 #include "library/guard.h"
 #include "library/handles.h"
 #include "onnx_passes/derivatives/weights_as_inputs.h"
@@ -14,6 +15,7 @@
 #include "onnx_passes/training/training_mode.h"
 #include "runtime/adapt.h"
 #include "runtime/data/dataset.h"
+#include "runtime/distribution/ranks.h"
 #include "runtime/example_inputs.h"
 #include "runtime/plan/plan_report.h"
 #include "runtime/training/checkpoint.h"
@@ -26,7 +28,8 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   std::string device = "cpu";
   std::optional<int64_t> threads, memory;
   bool tf32 = false, detect_anomaly = false, allow_non_finite = false;
-  std::string tta;
+  std::string tta, ranks;
+  int64_t zero = 0;
   read_options(given, count,
                {{"--device", &device, "", "NAME"},
                 {"--threads", {&threads, Range{1, false, 4096}}, "", "N"},
@@ -34,7 +37,10 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
                 {"--tf32", &tf32, ""},
                 {"--tta", &tta, "", "VIEWS"},
                 {"--detect-anomaly", &detect_anomaly, ""},
-                {"--allow-non-finite", &allow_non_finite, ""}});
+                {"--allow-non-finite", &allow_non_finite, ""},
+                {"--ranks", &ranks, "", "environment"},
+                {"--zero", {&zero, Range{0, false, 2}}, "", "STAGE"},
+                {"--sync-batch-norm", &options.sync_batch_norm, ""}});
   options.device = &Device::find(device);
   options.threads = static_cast<int>(threads.value_or(0));
   options.plan.tf32 = tf32;
@@ -42,6 +48,16 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   options.views = parse_views(tta);
   options.refuse_non_finite_loss = !allow_non_finite;
   options.plan.memory = static_cast<size_t>(memory.value_or(0));
+  options.sharding = static_cast<Sharding>(zero);
+  if (!ranks.empty() && ranks != "environment")
+    throw UsageError("ranks is '" + ranks + "'; it is 'environment', which a launcher sets, or left out");
+  if (!ranks.empty()) options.collectives = ranks_of_environment();
+  if (!options.collectives && options.sync_batch_norm)
+    throw UsageError("sync-batch-norm is for several ranks; leave it out, or start them with a launcher");
+  if (options.collectives && !threads) {
+    const std::optional<RankPlace> place = rank_place_of_environment();
+    options.threads = std::max(1, default_threads() / place->local_size);
+  }
   return options;
 }
 
@@ -331,6 +347,13 @@ onnx_train_status onnx_train_session_set(onnx_train_session* session, const char
 onnx_train_status onnx_train_session_set_from_device(onnx_train_session* session, const char* name, const void* data,
                                                      size_t bytes) {
   return set_state(session, name, data, bytes, &StateStore::write_from_device);
+}
+
+onnx_train_status onnx_train_session_ranks(onnx_train_session* session, int32_t* rank, int32_t* ranks) {
+  return in_session(session, [&](onnx_train_session& s) {
+    if (rank) *rank = s.session.rank();
+    if (ranks) *ranks = s.session.ranks();
+  });
 }
 
 onnx_train_status onnx_train_session_device(onnx_train_session* session, onnx_train_device* device) {

@@ -453,6 +453,7 @@ void define_session(nb::module_& module) {
   nb::class_<SessionHandle>(module, "Session")
       .def(nb::init<const ModelHandle&, const Options&>(), nb::arg("model"), nb::arg("options"))
       .def("entries", &SessionHandle::entries)
+      .def("ranks", &SessionHandle::ranks)
       .def("scale", &SessionHandle::scale, nb::arg("input"))
       .def("states", &SessionHandle::states)
       .def("state_ports", [](SessionHandle& s) { return to_python(s.state_ports()); })

@@ -113,6 +113,12 @@ class SessionHandle {
     check(onnx_train_session_scale(handle_.get(), input.c_str(), &scale));
     return scale;
   }
+  // This process's number among those that train together, and how many they are.
+  std::pair<int, int> ranks() const {
+    int32_t rank = 0, ranks = 1;
+    check(onnx_train_session_ranks(handle_.get(), &rank, &ranks));
+    return {rank, ranks};
+  }
   std::vector<std::string> entries() const {
     const char* const* names = nullptr;
     size_t count = 0;

@@ -337,6 +337,11 @@ void Session::start(const std::string& entry, const TensorMap& given) {
     shared[kActiveRanksInput] = Tensor::scalar<int64_t>(active_ranks_);
   }
   const TensorMap& inputs = shared.empty() ? given : shared;
+  if (ranks() > 1 && entry == "step") {
+    fail_as(ErrorCode::kUsage,
+            "ranks share out the batches of a step, and 'step' is one batch; build the model with accumulate, and run "
+            "'accumulate' and 'apply'");
+  }
   if (const EntryPoint* point = model_.find_entry_point(entry)) check_rates(*point, inputs);
   CachedPlan& cached = find_plan(entry, inputs);
   cached.last_used = ++clock_;

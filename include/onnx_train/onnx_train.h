@@ -225,8 +225,14 @@ typedef struct onnx_train_session onnx_train_session;
  * see docs/data.md), "detect-anomaly" ("true": a run whose loss or gradients are not finite fails with
  * ONNX_TRAIN_DATA, which names the first node that this comes from; slow, on the CPU) ["false"], "allow-non-finite"
  * ("true": a step whose loss is NaN or infinite updates the state with it; otherwise the run fails with
- * ONNX_TRAIN_DATA, on the CPU before any update; models with loss scaling skip such updates) ["false"]. The session
- * copies the model; it may be freed. A model without training entry points has the entry point "predict" and no state.
+ * ONNX_TRAIN_DATA, on the CPU before any update; models with loss scaling skip such updates) ["false"], "ranks"
+ * ("environment": this process is one of several that train together, as a launcher's variables say, see
+ * docs/distributed.md; the first such session of a process waits up to five minutes for the others) [this process
+ * alone], "zero" ("1", "2": ranks share out the optimizer's states) ["0"], "sync-batch-norm" ("true") ["false"]. With
+ * ranks, "accumulate" and "evaluate" are run by all of them together, their outputs have a first axis of ranks, and
+ * "threads" is by default this process's share of the machine. onnx_train_fit does all this: each process gives the
+ * same model, data and options, and rank 0 writes. The session copies the model; it may be freed. A model without
+ * training entry points has the entry point "predict" and no state.
  */
 onnx_train_status onnx_train_session_create(const onnx_train_model* training, const onnx_train_option* options,
                                             size_t count, onnx_train_session** session);
@@ -314,6 +320,9 @@ typedef struct onnx_train_device {
    * complete when it returns; onnx_train_fit runs callbacks while there is more. */
   void* stream;
 } onnx_train_device;
+/* This process's number among those that train together, from 0 on, and how many they are: 0 and 1 where the session
+ * has no ranks. Either may be null. */
+onnx_train_status onnx_train_session_ranks(onnx_train_session* session, int32_t* rank, int32_t* ranks);
 /* Valid as long as the session. */
 onnx_train_status onnx_train_session_device(onnx_train_session* session, onnx_train_device* device);
 

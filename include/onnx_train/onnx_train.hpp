@@ -460,6 +460,17 @@ class Session {
     check(onnx_train_session_device(handle_.get(), &device));
     return device;
   }
+  // Of the processes that train together: onnx_train_session_ranks.
+  int rank() const {
+    int32_t rank = 0;
+    check(onnx_train_session_ranks(handle_.get(), &rank, nullptr));
+    return rank;
+  }
+  int ranks() const {
+    int32_t ranks = 1;
+    check(onnx_train_session_ranks(handle_.get(), nullptr, &ranks));
+    return ranks;
+  }
   void swap(const std::string& name, Session& other) {  // NOLINT(bugprone-exception-escape): no std::swap
     check(onnx_train_session_swap(handle_.get(), other.handle_.get(), name.c_str()));
   }

@@ -190,7 +190,7 @@ def fit(
     time_limit: float | None = None,
     batch_size: int | str | None = None,
     memory_limit: int | str | None = None,
-    accumulate: int = 1,
+    accumulate: int | None = None,
     scale: Scale = None,
     preprocess: str | None = None,
     augment: str | None = None,
@@ -249,6 +249,9 @@ def fit(
     tf32: bool = False,
     tta: str | None = None,
     detect_anomaly: bool = False,
+    ranks: str | None = None,
+    zero: int | None = None,
+    sync_batch_norm: bool = False,
 ) -> History:
     """Trains a model.
 
@@ -268,7 +271,8 @@ def fit(
             make their own batches: with them it has no effect, which is warned of.
         memory_limit: bytes, or such as ``"2GiB"``, of this process, on a GPU of the session's memory there, that
             ``batch_size="auto"`` may plan with; by default what is available, less a reserve.
-        accumulate: batches of a step, for models that are built with ``accumulate=True``.
+        accumulate: batches of a step, for models that are built with ``accumulate=True``; 1 by default, with ranks one for
+            each.
         scale: what the network's float input is multiplied by, such as ``"1/255"`` for bytes; for several inputs, by
             name. Targets are not scaled. The model keeps it: its ``onnx_train.preprocess`` is used when it is trained
             on, and by the command, until another is given.
@@ -324,13 +328,16 @@ def fit(
         callbacks: `Callback` objects, or functions of the session and the `Step` that are called after each step.
         progress: whether to show it, with tqdm if that is installed; by default in terminals and notebooks.
         device, threads, tf32, tta, detect_anomaly: of the session that is made.
+        ranks, zero, sync_batch_norm: of the session that is made. With ``ranks="environment"`` each process of a launcher
+            gives the same model, data and options; they share out the batches of a step, rank 0 writes `folder`, and
+            `Step` and `Evaluation` are alike on all.
 
     Returns:
         What happened. Ctrl-C ends the training after the current step, with the reason ``"interrupted"``; a second one
         raises KeyboardInterrupt.
 
     Raises:
-        UsageError: also in a process that a launcher has made one of several ranks: ranks are the command's alone.
+        UsageError: also without `ranks` in a process that a launcher has made one of several ranks.
         DataError: for data that do not fit the model: arrays and files are looked through before the first step, for
             labels and indices out of range and numbers that are not finite. Also for a loss that is not finite; with
             loss scaling only if the gradients overflow without end.
@@ -389,7 +396,17 @@ def fit(
         freeze=freeze,
     )
     def open_session(of: Any) -> Session:
-        return Session(of, device, threads=threads, tf32=tf32, tta=tta, detect_anomaly=detect_anomaly)
+        return Session(
+            of,
+            device,
+            threads=threads,
+            tf32=tf32,
+            tta=tta,
+            detect_anomaly=detect_anomaly,
+            ranks=ranks,
+            zero=zero,
+            sync_batch_norm=sync_batch_norm,
+        )
 
     session = model if isinstance(model, Session) else open_session(model)
     if "step" not in session.entries and "accumulate" not in session.entries and not isinstance(model, Session):
@@ -397,16 +414,21 @@ def fit(
         if last is not None and not build and os.path.exists(last):
             session = open_session(last)  # built as it was
         else:
-            on_device = options_of(device=device) if precision == "auto" else []
-            session = open_session(_build_for(model, session, data, build + on_device, reading))
+            build += options_of(device=device) if precision == "auto" else []
+            build += options_of(accumulate=session.ranks > 1)
+            session = open_session(_build_for(model, session, data, build, reading))
     elif build:
         raise UsageError(f"the model is built already; leave out {build[0][0]}, or give the forward model")
-    ranks = os.environ.get("WORLD_SIZE", "1")
-    if ranks not in ("", "1"):
+    started = os.environ.get("WORLD_SIZE", "1")
+    if started not in ("", "1") and session.ranks == 1:
         raise UsageError(
-            f"this process is one of {ranks} ranks (WORLD_SIZE): fit trains in one process, and each would train alone; "
-            "start the command in their place (torchrun ... --no-python onnx-train fit), or unset WORLD_SIZE"
+            f"this process is one of {started} ranks (WORLD_SIZE), and each would train alone; give ranks='environment', so "
+            "that they train together, or unset WORLD_SIZE"
         )
+    if session.ranks > 1 and "accumulate" not in session.entries:
+        raise UsageError("ranks share out the batches of a step: build the model with accumulate=True")
+    if accumulate is None:
+        accumulate = session.ranks
     if epochs is None and steps is None and time_limit is None:
         raise UsageError("fit needs an end: give epochs, steps or time_limit")
     entry = "accumulate" if "accumulate" in session.entries else "step"

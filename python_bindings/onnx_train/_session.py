@@ -64,6 +64,9 @@ class Session:
         tta: str | None = None,
         detect_anomaly: bool = False,
         allow_non_finite: bool = False,
+        ranks: str | None = None,
+        zero: int | None = None,
+        sync_batch_norm: bool = False,
     ) -> None:
         """Args:
         model: a `Model`, or anything that `load` takes; it is copied.
@@ -78,6 +81,11 @@ class Session:
             (docs/training.md); slow, on the CPU.
         allow_non_finite: whether a step whose loss is NaN or infinite updates the weights with it. By default it is a
             `DataError`, and on the CPU no state has changed. Models with loss scaling skip such updates.
+        ranks: ``"environment"``: this process is one of several that train together, as the variables of a launcher say
+            (docs/distributed.md). The first such session of a process waits up to five minutes for the others; `threads`
+            are by default this process's share of the machine.
+        zero: with ranks, 1 or 2: they share out the states of the optimizer, and with 2 the sums of gradients.
+        sync_batch_norm: with ranks, whether the batches that they have at the same time are normalized as one.
         """
         self._core = _core.Session(
             _as_model(model)._core,
@@ -89,6 +97,9 @@ class Session:
                 tta=tta,
                 detect_anomaly=detect_anomaly,
                 allow_non_finite=allow_non_finite,
+                ranks=ranks,
+                zero=zero,
+                sync_batch_norm=sync_batch_norm,
             ),
         )
         self._device = device
@@ -103,6 +114,20 @@ class Session:
         (4, 16)
         """
         return self._state
+
+    @property
+    def rank(self) -> int:
+        """This process's number among those that train together, from 0 on.
+
+        >>> session.rank, session.ranks
+        (0, 1)
+        """
+        return self._core.ranks()[0]
+
+    @property
+    def ranks(self) -> int:
+        """How many processes train together."""
+        return self._core.ranks()[1]
 
     @property
     def entries(self) -> list[str]:

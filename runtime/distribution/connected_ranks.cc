@@ -400,4 +400,12 @@ std::unique_ptr<Collectives> connect_ranks(const RankPlace& place, Deadline dead
   return std::make_unique<ConnectedRanks>(place.rank, Connecting(place, deadline, std::move(on_wait)).run());
 }
 
+Collectives* ranks_of_environment() {
+  static Collectives* const ranks = [] {
+    const std::optional<RankPlace> place = rank_place_of_environment();
+    return place ? connect_ranks(*place, Clock::now() + kPatienceOfRanks).release() : nullptr;
+  }();
+  return ranks;
+}
+
 }  // namespace onnx_train

@@ -32,4 +32,11 @@ std::optional<RankPlace> rank_place_of_environment();
 std::unique_ptr<Collectives> connect_ranks(const RankPlace& place, Deadline deadline,
                                            std::function<void(const std::string&)> on_wait = {});
 
+// How long a rank waits for the others to connect.
+inline constexpr std::chrono::minutes kPatienceOfRanks{5};
+
+// The processes that the environment names, connected by the first call, which waits for them; null where it names one.
+// They live as long as the program.
+Collectives* ranks_of_environment();
+
 }  // namespace onnx_train

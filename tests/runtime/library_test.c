@@ -202,6 +202,9 @@ static void test_device_memory(const onnx_train_model* training, const char* nam
   EXPECT(onnx_train_session_create(training, device, 1, &session) == ONNX_TRAIN_OK);
   EXPECT(onnx_train_session_create(training, device, 1, &other) == ONNX_TRAIN_OK);
   EXPECT(onnx_train_session_device(session, NULL) == ONNX_TRAIN_USAGE);
+  int32_t rank = 7, ranks = 7;
+  EXPECT(onnx_train_session_ranks(session, &rank, &ranks) == ONNX_TRAIN_OK && rank == 0 && ranks == 1);
+  EXPECT(onnx_train_session_ranks(session, NULL, NULL) == ONNX_TRAIN_OK);
   EXPECT(onnx_train_session_device(session, &where) == ONNX_TRAIN_OK);
   EXPECT(where.type == (is_cpu ? 1 : 12) && where.id == 0 && where.stream == NULL);
   EXPECT(onnx_train_session_address(session, "fc1.weight", &ours, &on_host) == ONNX_TRAIN_OK && on_host == is_cpu);

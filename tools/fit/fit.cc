@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/table_metadata.h"
 #include "runtime/data/images/files.h"
+#include "runtime/distribution/same_start.h"
 #include "runtime/process_memory.h"
 #include "runtime/report_text.h"
 #include "runtime/training/controls.h"
@@ -236,7 +237,7 @@ int run(FitArguments* a, const RunRanks& ranks) {
     changes = trainer->resume(*start.position);
     checked = checked_data(a->trainer.folder);
   }
-  ranks.check_start(session, *trainer, concat("zero=", a->zero, " sync=", a->sync_batch_norm));
+  expect_same_start(session, *trainer, concat("zero=", a->zero, " sync=", a->sync_batch_norm));
   const auto rehearse_run = [&] {
     a->trainer.folder.clear();
     Trainer rehearsal(&session, &data.training, evaluation, a->trainer);

@@ -26,7 +26,6 @@ namespace onnx_train {
 namespace {
 
 constexpr const char* kStartedHere = "ONNX_TRAIN_DEVICES";  // in the environment of the processes of --devices
-constexpr std::chrono::minutes kPatience{5};                // until all ranks are there
 
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts;
@@ -87,7 +86,7 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
   // Who waits for a process that is gone would wait long; once connected it is told.
   if (started_here) prctl(PR_SET_PDEATHSIG, SIGTERM);
   try {
-    collectives_ = connect_ranks(*place_, std::chrono::steady_clock::now() + kPatience,
+    collectives_ = connect_ranks(*place_, std::chrono::steady_clock::now() + kPatienceOfRanks,
                                  [](const std::string& text) { print_error(concat("onnx-train: note: ", text)); });
   } catch (const Error&) {
     for (const pid_t pid : started_) kill(pid, SIGTERM);
@@ -150,25 +149,6 @@ void RunRanks::leave(const std::string& reason) noexcept {
   if (!collectives_) return;
   collectives_->leave(reason);
   collectives_->abort();
-}
-
-void RunRanks::check_start(const Session& session, const Trainer& trainer, const std::string& other) const {
-  if (!collectives_) return;
-  std::string weights;  // one after the other: each is a copy
-  for (const std::string& name : session.state_names()) {
-    if (!session.is_sharded(name)) weights += fingerprint({{name, session.contents(name)}});
-  }
-  std::string settings = other + "\n";
-  for (const auto& [key, value] : trainer.position().settings) settings += concat(key, "=", value, "\n");
-  const auto expect_same = [&](const std::string& own, const char* what) {
-    const std::vector<uint32_t> all = collectives_->gather("the start", text_hash(own));
-    const auto differs = std::find_if(all.begin(), all.end(), [&](uint32_t each) { return each != all[0]; });
-    if (differs != all.end())
-      fail("rank ", differs - all.begin(), " has other ", what,
-           " than rank 0: give all ranks the same command, and the same files");
-  };
-  expect_same(settings, "settings or data");
-  expect_same(weights, "weights");
 }
 
 }  // namespace onnx_train

@@ -31,8 +31,6 @@ class RunRanks {
   int64_t least(const std::string& what, int64_t number) const;
   Collectives* collectives() const { return collectives_.get(); }
 
-  // Throws Error where the ranks do not begin with the same state, data and settings, `other` ones among them.
-  void check_start(const Session& session, const Trainer& trainer, const std::string& other) const;
   // The others end, too.
   void leave(const std::string& reason) noexcept;
   // When this rank has succeeded: waits until all have, so that none takes the end of another for a failure. Throws

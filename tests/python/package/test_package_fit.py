@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -325,9 +326,46 @@ def test_labels_out_of_range_are_found_before_the_first_step():
     assert not steps
 
 
+@pytest.mark.parametrize("zero", [0, 1])
+def test_ranks_train_as_one_process_that_accumulates(tmp_path, zero):
+    """Two processes of a launcher: losses, weights and the file of rank 0 are those of one process, in bits."""
+    program = f"""
+        import sys
+        sys.path[:0] = {sys.path[:1] + [str(tool.COMMAND.parent / "python")]!r}
+        import numpy as np
+        import onnx_train
+        data = dict(np.load({str(tmp_path / "data.npz")!r}))
+        model = onnx_train.load({str(tmp_path / "train.onnx")!r})
+        ranks = dict(ranks="environment", zero={zero}) if sys.argv[1] != "alone" else {{}}
+        history = onnx_train.fit(model, data, epochs=3, batch_size=8, eval_data=data, threads=1, folder=sys.argv[1],
+                                 accumulate=None if ranks else 2, **ranks)
+        assert (history.session.ranks == 2) == bool(ranks)
+        print(history.session.rank, history.losses, [e.metrics for e in history.evaluations])
+    """
+    training(accumulate=True).save(tmp_path / "train.onnx")
+    tool.save(tmp_path / "data.npz", DATA)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+
+    def start(folder, **environment):
+        return subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), folder], cwd=tmp_path, text=True,
+                                env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+
+    processes = [start("together", RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port) for rank in (0, 1)]
+    printed = []
+    for process in [start("alone"), *processes]:
+        output, errors = process.communicate(timeout=tool.PATIENCE)
+        assert process.returncode == 0, errors
+        printed.append(output)
+    assert [text[0] for text in printed] == ["0", "0", "1"]
+    assert printed[0][1:] == printed[1][1:] == printed[2][1:] and "accuracy" in printed[0]
+    for name in "last.onnx", "best.onnx":
+        assert (tmp_path / "alone" / name).read_bytes() == (tmp_path / "together" / name).read_bytes()
+
+
 def test_a_rank_of_a_launcher_does_not_train_alone(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(onnx_train.UsageError, match="one of 2 ranks .* onnx-train fit"):
+    with pytest.raises(onnx_train.UsageError, match="one of 2 ranks .*ranks='environment'"):
         onnx_train.fit(training(), DATA, epochs=1)
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert onnx_train.fit(training(), DATA, epochs=1, batch_size=8).steps
