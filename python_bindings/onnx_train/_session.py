@@ -119,14 +119,18 @@ class Session:
     def rank(self) -> int:
         """This process's number among those that train together, from 0 on.
 
-        >>> session.rank, session.ranks
-        (0, 1)
+        >>> session.rank
+        0
         """
         return self._core.ranks()[0]
 
     @property
     def ranks(self) -> int:
-        """How many processes train together."""
+        """How many processes train together.
+
+        >>> session.ranks
+        1
+        """
         return self._core.ranks()[1]
 
     @property
