@@ -14,6 +14,7 @@
 #include "onnx_passes/precision/mixed_precision.h"
 #include "runtime/session.h"
 #include "tests/support/empty_model.h"
+#include "tests/support/reference_work.h"
 #include "tests/support/sessions.h"
 #include "tests/support/transformer.h"
 
@@ -147,30 +148,17 @@ double seconds_of_sessions(int count) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The seconds that `count` threads take that only count.
-double seconds_of_counting(int count) {
-  std::vector<std::thread> threads;
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < count; ++i) {
-    threads.emplace_back([] {
-      for (volatile int j = 0; j < 80'000'000;) j = j + 1;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// On a machine whose cores other processes use, threads that only count do not take the time of one either: both are
-// measured side by side, and again where they were disturbed.
+// Measured again where other programs have disturbed it.
 TEST(Scaling, TwoSessionsTakeTheTimeOfOne) {
   constexpr double kMost = 1.4;
   double least = 1e9;
   for (int attempt = 0; attempt < 20 && least > kMost; ++attempt) {
     const double one = seconds_of_sessions(1), two = seconds_of_sessions(2);
-    const double count_one = seconds_of_counting(1), count_two = seconds_of_counting(2);
-    std::printf("200 steps of one session %.2f ms, of two sessions side by side %.2f ms; counting %.2f and %.2f ms\n",
-                1e3 * one, 1e3 * two, 1e3 * count_one, 1e3 * count_two);
-    least = std::min(least, two / one / std::max(1.0, count_two / count_one));
+    const double slowed = slowness_of_two_threads();
+    std::printf(
+        "200 steps of one session %.2f ms, of two sessions side by side %.2f ms; counting is slowed %.2f times\n",
+        1e3 * one, 1e3 * two, slowed);
+    least = std::min(least, two / one / slowed);
   }
   EXPECT_LE(least, kMost);
 }

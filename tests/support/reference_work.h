@@ -1,10 +1,12 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace onnx_train {
@@ -31,6 +33,24 @@ inline double second_of_this_machine() {
     least = std::min(least, milliseconds_since(start));
   }
   return 1000 * least / kMillisecondsThere;
+}
+
+// How much longer two threads take side by side than one, which only count: more than 1 where other programs use the
+// cores.
+inline double slowness_of_two_threads() {
+  const auto seconds = [](int count) {
+    std::vector<std::thread> threads;
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < count; ++i) {
+      threads.emplace_back([] {
+        for (volatile int j = 0; j < 80'000'000;) j = j + 1;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const double one = seconds(1);
+  return std::max(1.0, seconds(2) / one);
 }
 
 }  // namespace onnx_train
