@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 
 #include "onnx_passes/ir/error.h"
 
@@ -21,7 +22,7 @@ std::string option_text(const LossOption& option) {
   const std::string name = option.name;
   switch (option.kind) {
     case OptionKind::kNumber: {
-      const bool flag = option.range.text == kTrueOrFalse.text;
+      const bool flag = std::string_view(option.range.text) == kTrueOrFalse.text;
       if (name == "axis") return "axis=A";
       return concat(name, "=", flag ? (option.otherwise != 0 ? "true" : "false") : number_text(option.otherwise));
     }

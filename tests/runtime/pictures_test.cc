@@ -216,7 +216,7 @@ TEST(Pictures, MasksMoveWithThem) {
 // The sizes of masks are unknown until they are read.
 TEST(Pictures, MasksGuessTheLossOfAModelOfPixels) {
   const std::string root = folder("guessed_masks");
-  write_png_file(root + "images/one.png", 5, 6, 3, pixels(3, 5, 6, 1));
+  write_png_file(root + "images/one.png", 5, 6, 3, pixels(3, 5, 6, 3));
   write_png_file(root + "masks/one.png", 5, 6, 1, pixels(1, 5, 6, 1));
   Model model = empty_model();
   Builder b(model.graph.get());
