@@ -10,7 +10,8 @@ namespace {
 // The least number of rounds with which no step is slower on a machine of its own (docs/performance.md).
 char limit[] = "GOMP_SPINCOUNT=10000";
 char** before = nullptr;  // the environment without the limit
-char** added = nullptr;   // the environment with it
+char** added = nullptr;   // the environment with it, which is kept, so that it is no leak
+bool is_restored = false;
 
 // Not setenv, which may free the array of the environment while another thread reads it. This one is never freed.
 __attribute__((constructor)) void limit_spinning() {
@@ -29,11 +30,11 @@ __attribute__((constructor)) void limit_spinning() {
 }  // namespace
 
 void onnx_train_restore_environment() {
-  if (!added) return;
+  if (!added || is_restored) return;
   if (environ == added) {
     environ = before;
   } else {  // another constructor has set a variable since
     unsetenv("GOMP_SPINCOUNT");
   }
-  added = nullptr;
+  is_restored = true;
 }
