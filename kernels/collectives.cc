@@ -1,6 +1,16 @@
 #include "kernels/collectives.h"
 
+#include "kernels/kernel.h"
+#include "onnx_passes/ir/error.h"
+
 namespace onnx_train {
+
+int root_of(const NodeSpec& spec) {
+  const int64_t root = spec.node().attr("root", 0);
+  if (root < 0 || root >= spec.collectives()->size())
+    fail("its root is rank ", root, ", and there are ", spec.collectives()->size());
+  return static_cast<int>(root);
+}
 
 void Collectives::start(const std::string&, const std::function<void()>& work) { work(); }
 

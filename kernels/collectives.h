@@ -24,6 +24,11 @@ class Attachment {
   virtual void abort() noexcept = 0;
 };
 
+class NodeSpec;
+
+// The rank that the attribute `root` of a collective names. Throws Error where there is no such rank.
+int root_of(const NodeSpec& spec);
+
 class Collectives {
  public:
   virtual ~Collectives() = default;
@@ -46,8 +51,16 @@ class Collectives {
   void check();
   // Ends the work of devices that waits for other ranks.
   void abort() noexcept;
+  // When this rank has done its part: waits until all have, so that none takes the end of another for a failure. Throws
+  // Error where one has failed.
+  void end() { gather("the end of the run", 0); }
   // Tells the others why this rank ends. Never throws; a rank that ends without a word is gone for an unknown reason.
   virtual void leave(const std::string& reason) noexcept = 0;
+  // When this rank has failed.
+  void give_up(const std::string& reason) noexcept {
+    leave(reason);
+    abort();
+  }
 
   std::map<std::string, std::shared_ptr<Attachment>> attachments;  // by name
 

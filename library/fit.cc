@@ -154,12 +154,12 @@ void resolve_batch(FitSettings* settings, Session* session, const ProgramData& d
                    ProgramEvents* events) {
   const Dataset* const dataset = data.dataset();
   if (settings->find_batch) {
+    if (session->ranks() > 1) throw UsageError("a batch-size of auto is for one process; give its result");
     if (!dataset)
       throw UsageError("a batch-size of auto is for arrays and files; batches of the program are what they are");
     const FoundBatch found =
         find_largest_batch(session, {*dataset, evaluation ? evaluation->dataset() : nullptr,
                                      parse_bytes(settings->memory_limit), !settings->trainer.folder.empty()});
-    if (session->ranks() > 1) throw UsageError("a batch-size of auto is for one process; give its result");
     settings->batch_size = found.batch;
     events->on_note(to_text(found));
   }
@@ -225,8 +225,7 @@ onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data*
   }
   expect_same_start(session, *trainer, "");
   const onnx_train_stop_reason reason = public_reason(trainer->run(&events, events.interrupt()));
-  // None takes the end of another for a failure.
-  if (session.ranks() > 1) session.collectives()->gather("the end of the run", 0);
+  if (session.ranks() > 1) session.collectives()->end();
   return reason;
 }
 
@@ -236,10 +235,7 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
   try {
     return fit_as_rank(s, training, evaluation, settings, observer);
   } catch (const std::exception& error) {
-    if (Collectives* const ranks = s->session.collectives()) {
-      ranks->leave(error.what());
-      ranks->abort();
-    }
+    if (Collectives* const ranks = s->session.collectives()) ranks->give_up(error.what());
     throw;
   }
 }

@@ -55,8 +55,7 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   if (!options.collectives && options.sync_batch_norm)
     throw UsageError("sync-batch-norm is for several ranks; leave it out, or start them with a launcher");
   if (options.collectives && !threads) {
-    const std::optional<RankPlace> place = rank_place_of_environment();
-    options.threads = std::max(1, default_threads() / place->local_size);
+    options.threads = threads_of(*rank_place_of_environment());
   }
   return options;
 }

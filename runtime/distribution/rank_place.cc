@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <functional>
 
+#include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/distribution/ranks.h"
 #include "runtime/distribution/text_hash.h"
@@ -86,5 +88,7 @@ std::optional<RankPlace> rank_place_of_environment() {
   }
   return std::nullopt;
 }
+
+int threads_of(const RankPlace& place) { return std::max(1, default_threads() / place.local_size); }
 
 }  // namespace onnx_train

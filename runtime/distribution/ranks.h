@@ -32,6 +32,9 @@ std::optional<RankPlace> rank_place_of_environment();
 std::unique_ptr<Collectives> connect_ranks(const RankPlace& place, Deadline deadline,
                                            std::function<void(const std::string&)> on_wait = {});
 
+// This process's share of the machine's threads: at least one.
+int threads_of(const RankPlace& place);
+
 // How long a rank waits for the others to connect.
 inline constexpr std::chrono::minutes kPatienceOfRanks{5};
 

@@ -123,7 +123,7 @@ void RunRanks::start_processes(const std::vector<std::string>& devices) {
 }
 
 void RunRanks::end() const {
-  if (collectives_) collectives_->gather("the end of the run", 0);
+  if (collectives_) collectives_->end();
 }
 
 int RunRanks::join(int status) {
@@ -136,7 +136,7 @@ int RunRanks::join(int status) {
   return status;
 }
 
-int RunRanks::threads() const { return std::max(1, default_threads() / (place_ ? place_->local_size : 1)); }
+int RunRanks::threads() const { return threads_of(place_.value_or(RankPlace{})); }
 
 int64_t RunRanks::least(const std::string& what, int64_t number) const {
   if (!collectives_) return number;
@@ -146,9 +146,7 @@ int64_t RunRanks::least(const std::string& what, int64_t number) const {
 }
 
 void RunRanks::leave(const std::string& reason) noexcept {
-  if (!collectives_) return;
-  collectives_->leave(reason);
-  collectives_->abort();
+  if (collectives_) collectives_->give_up(reason);
 }
 
 }  // namespace onnx_train

@@ -33,8 +33,7 @@ class RunRanks {
 
   // The others end, too.
   void leave(const std::string& reason) noexcept;
-  // When this rank has succeeded: waits until all have, so that none takes the end of another for a failure. Throws
-  // Error where one has failed.
+  // When this rank has succeeded: Collectives::end.
   void end() const;
   // The status of the run, for which this rank waits for the processes that it has started.
   int join(int status);

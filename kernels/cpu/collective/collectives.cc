@@ -44,8 +44,7 @@ std::string place_of(const Node& node) { return node.attr(kPlace, node.label().c
 // exchanges, a function of `workspace` bytes of scratch memory. It is done at once, or started.
 template <typename F>
 std::function<void(const Launch&)> run_or_start(const NodeSpec& spec, size_t workspace, const F& begin) {
-  if (!spec.collectives() || !is_awaited(spec.node()))
-    return [begin](const Launch& launch) { begin(launch)(launch.workspace); };
+  if (!is_awaited(spec.node())) return [begin](const Launch& launch) { begin(launch)(launch.workspace); };
   return [begin, workspace, &ranks = *spec.collectives(), name = spec.node().output()->name()](const Launch& launch) {
     ranks.start(name, [work = begin(launch), workspace] {
       thread_local std::vector<std::byte> scratch;  // of the thread that does one such work after the other
@@ -126,13 +125,6 @@ std::function<void(const Launch&)> reduce(const NodeSpec& spec, int64_t root, si
       });
 }
 
-int64_t root_of(const NodeSpec& spec) {
-  const int64_t root = spec.node().attr("root", 0);
-  if (root < 0 || root >= spec.collectives()->size())
-    fail("its root is rank ", root, ", and there are ", spec.collectives()->size());
-  return root;
-}
-
 Prepared prepare_reduce(const NodeSpec& spec) {
   const int64_t size = spec.out_size();
   Prepared prepared;
@@ -163,36 +155,34 @@ Prepared prepare_broadcast(const NodeSpec& spec) {
   const int64_t root = ranks ? root_of(spec) : 0;
   Prepared prepared;
   prepared.in_place = {{0, 0}};
-  prepared.run = run_or_start(spec, 0, [=, name = place_of(spec.node())](const Launch& launch) {
+  prepared.run = [=, name = place_of(spec.node())](const Launch& launch) {
     auto* const y = launch.out<std::byte>();
     const auto* const x = launch.in<std::byte>(0);
     const bool is_root = !ranks || ranks->rank() == root;
     if (is_root && y != x && bytes > 0) std::memcpy(y, x, static_cast<size_t>(bytes));
-    return [=](void*) {
-      if (!ranks) return;
-      const auto count = static_cast<size_t>(ranks->size()), from = static_cast<size_t>(root);
-      const int64_t share = bytes > kWholeBroadcast ? (bytes + ranks->size() - 1) / ranks->size() : bytes;
-      const auto begin = [&](size_t r) { return std::min(bytes, share * static_cast<int64_t>(r)); };
-      const auto part = [&](size_t r) {  // of what `root` sends to rank r
-        return share == bytes ? std::pair(int64_t{0}, bytes) : std::pair(begin(r), begin(r + 1) - begin(r));
-      };
-      const auto [own, own_bytes] = part(static_cast<size_t>(ranks->rank()));
-      Sent out(count);
-      Received in(count);
-      for (size_t r = 0; r < count && is_root; ++r) {
-        if (r != from) out[r] = bytes_of(y + part(r).first, part(r).second);
-      }
-      if (!is_root) in[from] = writable_bytes_of(y + own, own_bytes);
-      ranks->exchange(name, out, in);
-      if (share == bytes) return;
-      for (size_t r = 0; r < count; ++r) {
-        const bool mine = r == static_cast<size_t>(ranks->rank());
-        out[r] = mine || r == from ? Sent::value_type() : bytes_of(y + own, own_bytes);
-        in[r] = mine || is_root ? Received::value_type() : writable_bytes_of(y + part(r).first, part(r).second);
-      }
-      ranks->exchange(name, out, in);
+    if (!ranks) return;
+    const auto count = static_cast<size_t>(ranks->size()), from = static_cast<size_t>(root);
+    const int64_t share = bytes > kWholeBroadcast ? (bytes + ranks->size() - 1) / ranks->size() : bytes;
+    const auto begin = [&](size_t r) { return std::min(bytes, share * static_cast<int64_t>(r)); };
+    const auto part = [&](size_t r) {  // of what `root` sends to rank r
+      return share == bytes ? std::pair(int64_t{0}, bytes) : std::pair(begin(r), begin(r + 1) - begin(r));
     };
-  });
+    const auto [own, own_bytes] = part(static_cast<size_t>(ranks->rank()));
+    Sent out(count);
+    Received in(count);
+    for (size_t r = 0; r < count && is_root; ++r) {
+      if (r != from) out[r] = bytes_of(y + part(r).first, part(r).second);
+    }
+    if (!is_root) in[from] = writable_bytes_of(y + own, own_bytes);
+    ranks->exchange(name, out, in);
+    if (share == bytes) return;
+    for (size_t r = 0; r < count; ++r) {
+      const bool mine = r == static_cast<size_t>(ranks->rank());
+      out[r] = mine || r == from ? Sent::value_type() : bytes_of(y + own, own_bytes);
+      in[r] = mine || is_root ? Received::value_type() : writable_bytes_of(y + part(r).first, part(r).second);
+    }
+    ranks->exchange(name, out, in);
+  };
   return prepared;
 }
 

@@ -29,11 +29,6 @@ ncclDataType_t nccl_type(double) { return ncclFloat64; }
 
 using Exchange = std::function<ncclResult_t(ncclComm_t, cudaStream_t, const Launch&)>;
 
-template <typename F>
-F* nccl(const char* name) {
-  return reinterpret_cast<F*>(nccl_function(name));
-}
-
 // A kernel that exchanges after `begin`; where its result is awaited, what follows does not wait for it.
 Prepared prepare_exchange(const NodeSpec& spec, std::function<void(const Launch&)> begin, Exchange exchange) {
   const auto ranks = NcclRanks::of(*spec.collectives());
@@ -47,13 +42,6 @@ Prepared prepare_exchange(const NodeSpec& spec, std::function<void(const Launch&
                 if (!awaited) ranks->join(stream_of(launch), name);
               },
           .in_place = {{0, 0}}};
-}
-
-int root_of(const NodeSpec& spec) {
-  const int64_t root = spec.node().attr("root", 0);
-  if (root < 0 || root >= spec.collectives()->size())
-    fail("its root is rank ", root, ", and there are ", spec.collectives()->size());
-  return static_cast<int>(root);
 }
 
 Prepared prepare_reduce(const NodeSpec& spec) {
@@ -71,8 +59,8 @@ Prepared prepare_reduce(const NodeSpec& spec) {
     const auto count = static_cast<size_t>(size);
     return prepare_exchange(spec, begin, [=](ncclComm_t communicator, cudaStream_t stream, const Launch& launch) {
       T* const y = launch.out<T>();
-      static const auto all_reduce = nccl<decltype(ncclAllReduce)>("ncclAllReduce");
-      static const auto reduce = nccl<decltype(ncclReduce)>("ncclReduce");
+      static const auto all_reduce = NCCL(ncclAllReduce);
+      static const auto reduce = NCCL(ncclReduce);
       return has_root ? reduce(y, y, count, type, ncclSum, root, communicator, stream)
                       : all_reduce(y, y, count, type, ncclSum, communicator, stream);
     });
@@ -94,7 +82,7 @@ Prepared prepare_broadcast(const NodeSpec& spec) {
     if (is_root) copy(launch, bytes);
   };
   return prepare_exchange(spec, begin, [=](ncclComm_t communicator, cudaStream_t stream, const Launch& launch) {
-    static const auto broadcast = nccl<decltype(ncclBroadcast)>("ncclBroadcast");
+    static const auto broadcast = NCCL(ncclBroadcast);
     return broadcast(launch.outputs[0], launch.outputs[0], bytes, ncclUint8, root, communicator, stream);
   });
 }
@@ -115,7 +103,7 @@ Prepared prepare_all_gather(const NodeSpec& spec) {
     fail("it gathers from ", count, " ranks, and there are ", spec.collectives()->size());
   Prepared prepared =
       prepare_exchange(spec, {}, [=](ncclComm_t communicator, cudaStream_t stream, const Launch& launch) {
-        static const auto all_gather = nccl<decltype(ncclAllGather)>("ncclAllGather");
+        static const auto all_gather = NCCL(ncclAllGather);
         return all_gather(launch.inputs[0], launch.outputs[0], bytes, ncclUint8, communicator, stream);
       });
   prepared.in_place.clear();

@@ -7,19 +7,18 @@
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cuda {
-namespace {
 
-template <typename F>
-F* function(const char* name) {
+void* required_nccl_function(const char* name) {
   void* const address = nccl_function(name);
   if (!address) {
     fail_as(ErrorCode::kDevice, "ranks on GPUs exchange through NCCL, and libnccl.so.2",
             nccl_function("ncclGetVersion") ? concat(" lacks ", name) : " cannot be loaded",
             "; install NCCL 2.19 or newer (pip install nvidia-nccl-cu13), and name its folder in LD_LIBRARY_PATH");
   }
-  return reinterpret_cast<F*>(address);
+  return address;
 }
-#define NCCL(name) function<decltype(name)>(#name)
+
+namespace {
 
 void expect_success(ncclResult_t status, const char* call, ncclComm_t communicator = nullptr) {
   if (status == ncclSuccess) return;

@@ -16,6 +16,9 @@ namespace onnx_train::cuda {
 
 // The library's function of this name; null where the library, or the function, is not there.
 void* nccl_function(const char* name);
+// The same; throws Error that says what to install.
+void* required_nccl_function(const char* name);
+#define NCCL(name) reinterpret_cast<decltype(name)*>(onnx_train::cuda::required_nccl_function(#name))
 
 // The ranks' GPUs, each rank with the device that is current when it is made, and a stream for their exchanges. Ranks
 // own it; one thread at a time uses it. Functions throw Error that names NCCL's call.
