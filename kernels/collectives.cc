@@ -5,11 +5,11 @@
 
 namespace onnx_train {
 
-int root_of(const NodeSpec& spec) {
-  const int64_t root = spec.node().attr("root", 0);
-  if (root < 0 || root >= spec.collectives()->size())
-    fail("its root is rank ", root, ", and there are ", spec.collectives()->size());
-  return static_cast<int>(root);
+int rank_of(const NodeSpec& spec, const char* attribute) {
+  const int64_t rank = spec.node().attr(attribute, 0);
+  if (rank < 0 || rank >= spec.collectives()->size())
+    fail("'", attribute, "' is rank ", rank, ", and there are ", spec.collectives()->size());
+  return static_cast<int>(rank);
 }
 
 void Collectives::start(const std::string&, const std::function<void()>& work) { work(); }

@@ -26,8 +26,9 @@ class Attachment {
 
 class NodeSpec;
 
-// The rank that the attribute `root` of a collective names. Throws Error where there is no such rank.
-int root_of(const NodeSpec& spec);
+// The rank that an attribute of a collective names: "root", "from", "to". Throws Error where there is no such rank.
+int rank_of(const NodeSpec& spec, const char* attribute);
+inline int root_of(const NodeSpec& spec) { return rank_of(spec, "root"); }
 
 class Collectives {
  public:
@@ -38,6 +39,11 @@ class Collectives {
   // rank itself are copied. `what` names the exchange: Error if another rank is at one of another name or size.
   virtual void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
                         const std::vector<std::span<std::byte>>& in) = 0;
+  // Gives a copy of `data` to rank `to`, and returns before it has arrived. What ranks send each other is told apart by
+  // its name alone; one name is sent again only after it was received.
+  virtual void send(const std::string& name, int to, std::span<const std::byte> data) = 0;
+  // Waits for what rank `from` sends under this name. Error if it has another size.
+  virtual void receive(const std::string& name, int from, std::span<std::byte> data) = 0;
   // Begins work that exchanges, under a name, and may return before it is done. It comes after what was started before
   // and before what is exchanged later, so that the order stays that of the calls. The memory that it uses must stay.
   virtual void start(const std::string& name, const std::function<void()>& work);

@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "kernels/collectives.h"
+#include "kernels/cost.h"
 #include "kernels/host.h"
 #include "onnx_passes/distribution/data_parallel.h"
 #include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/distribution/overlap_collectives.h"
+#include "onnx_passes/distribution/pipeline_stages.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
@@ -81,6 +83,26 @@ void for_each_state(const Model& model, const std::function<void(Value*)>& f) {
   }
 }
 
+StateOwners owners_of_states(const Model& model, const SessionOptions& options, int ranks) {
+  if (options.stages <= 1) return share_out_states(model, options.sharding, ranks);
+  if (options.stages != ranks)
+    fail_as(ErrorCode::kUsage, "a pipeline of ", options.stages, " stages takes as many ranks, and there ",
+            ranks == 1 ? "is 1" : concat("are ", ranks));
+  if (options.sharding != Sharding::kNone)
+    fail_as(ErrorCode::kUsage, "a stage of a pipeline has the states of its own weights; leave out zero");
+  if (options.sync_batch_norm)
+    fail_as(ErrorCode::kUsage, "a pipeline has one batch at a time in a layer; leave out sync-batch-norm");
+  const bool has_accumulate = std::any_of(model.entry_points.begin(), model.entry_points.end(),
+                                          [](const EntryPoint& e) { return e.name() == "accumulate"; });
+  if (!has_accumulate) fail_as(ErrorCode::kUsage, "a pipeline takes micro-batches; build the model with accumulate");
+  // What inference knows, and no more than a copy of a tensor where nothing is multiplied.
+  return share_out_stages(model, options.stages, [](const Node& node) {
+    const NodeCost cost = cost_of(node);
+    constexpr double kBytesOfAnOperation = 0.1;  // of one multiply-add on data in memory, about
+    return cost.total_flops() * kBytesOfAnOperation + cost.bytes;
+  });
+}
+
 }  // namespace
 
 Session::Session(Model model, const SessionOptions& options)
@@ -88,7 +110,7 @@ Session::Session(Model model, const SessionOptions& options)
       device_(options.device ? *options.device : default_device()),
       stream_(device_.make_stream()),
       options_(options),
-      owners_(share_out_states(model_, options_.sharding, ranks())),
+      owners_(owners_of_states(model_, options_, ranks())),
       state_(&model_, device_, *stream_,
              [this](const std::string& name) { return owners_.count(name) == 0 || owners_.at(name) == rank(); }),
       active_ranks_(ranks()) {
@@ -96,6 +118,8 @@ Session::Session(Model model, const SessionOptions& options)
   // The body of AllReduce would be one rank's.
   if (ranks() > 1 && device_.kernels().rows(kDomain, "AllReduce").empty())
     fail_as(ErrorCode::kUsage, "several ranks train on the CPU and on CUDA, not on ", device_.name());
+  if (is_pipeline() && device_.kernels().rows(kDomain, "Receive").empty())
+    fail_as(ErrorCode::kUsage, "the stages of a pipeline train on the CPU, not on ", device_.name());
   if (ranks() > 1) device_.connect(*options_.collectives);
   assign_roles(&model_);
   align_contents(&model_);
@@ -149,7 +173,7 @@ void read_from_state(Model* model, const StateStore& states) {
 }  // namespace
 
 // The entry point as a plain model, of the mean over views where the session has some.
-Model Session::plain(const std::string& entry) const {
+Model Session::plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const {
   const bool averages = !options_.views.empty() && (entry == "predict" || entry == "evaluate") && has_entry(entry);
   Model with_views;
   if (averages) {
@@ -157,6 +181,11 @@ Model Session::plain(const std::string& entry) const {
     average_over_views(&with_views, options_.views, entry);
   }
   Model flat = flatten(averages ? with_views : model_, entry);
+  if (is_staged(entry)) {
+    make_stage(&flat, owners_, state_.names(), rank(), ranks(), shapes);
+    order_collectives(&flat);
+    return flat;
+  }
   if (is_shared(entry)) distribute_over_ranks(&flat, ranks(), options_.sync_batch_norm);
   if (is_shared(entry) && overlaps()) sum_early(&flat);
   if (shards_states()) shard_states(&flat, owners_, rank());
@@ -184,7 +213,7 @@ std::unique_ptr<Plan> Session::compile(const std::string& entry, Model flat,
   if (std::string& folder = plan_options.pipeline.dump_dir; !folder.empty()) folder += "/" + entry;
   std::optional<Model> first = std::move(flat);
   return plan_within(plan_options.memory, [&](size_t values) {
-    Model model = first ? *std::exchange(first, std::nullopt) : plain(entry);
+    Model model = first ? *std::exchange(first, std::nullopt) : plain(entry, shapes);
     read_from_state(&model, state_);
     plan_options.lowering.memory = values;
     return std::make_unique<Plan>(std::move(model), state_.names(), shapes, device_, plan_options);
@@ -286,7 +315,12 @@ void check_rates(const EntryPoint& point, const TensorMap& inputs) {
 
 std::map<std::string, Shape> Session::with_rank_inputs(const std::string& entry,
                                                        std::map<std::string, Shape> shapes) const {
-  if (is_shared(entry)) {
+  if (is_staged(entry)) {
+    const std::map<std::string, Shape> one = shapes;
+    for (int i = count_micro_batches(shapes); i < micro_batches(); ++i) {
+      for (const auto& [name, shape] : one) shapes[micro_batch_input(name, i)] = shape;
+    }
+  } else if (is_shared(entry)) {
     for (const char* input : {kRankInput, kActiveRanksInput}) shapes[input] = {};
   }
   return shapes;
@@ -304,12 +338,13 @@ Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>
     });
     if (same && ports.size() == shapes.size()) return cached->plan();
   }
-  return make_plan(entry, plain(entry), shapes).plan();
+  return make_plan(entry, plain(entry, shapes), shapes).plan();
 }
 
 PlannedMemory Session::planned_memory(const std::string& entry, const std::map<std::string, Shape>& shapes) {
   const Threads threads(options_.threads);
-  const std::unique_ptr<Plan> plan = compile(entry, plain(entry), with_rank_inputs(entry, shapes));
+  const std::map<std::string, Shape> all = with_rank_inputs(entry, shapes);
+  const std::unique_ptr<Plan> plan = compile(entry, plain(entry, all), all);
   PlannedMemory memory{plan->arena_bytes(), copied_constants(*plan, device_), slot_bytes(*plan, device_), 0};
   for (const Port& port : plan->outputs()) memory.outputs += port.bytes;
   return memory;
@@ -319,7 +354,7 @@ Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMa
   for (auto& candidate : plans_) {
     if (candidate->entry == entry && matches(candidate->plan(), inputs, &candidate->inputs)) return *candidate;
   }
-  Model model = plain(entry);
+  Model model = plain(entry, shapes_of(inputs));
   check_inputs(model.graph->inputs(), entry, inputs, state_.names());
   CachedPlan& made = make_plan(entry, std::move(model), shapes_of(inputs));
   if (!matches(made.plan(), inputs, &made.inputs)) {
@@ -331,7 +366,7 @@ Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMa
 void Session::start(const std::string& entry, const TensorMap& given) {
   const Threads threads(options_.threads);
   TensorMap shared;  // what the ranks are told, too
-  if (is_shared(entry)) {
+  if (is_shared(entry) && !is_staged(entry)) {
     shared = given;
     shared[kRankInput] = Tensor::scalar<int64_t>(rank());
     shared[kActiveRanksInput] = Tensor::scalar<int64_t>(active_ranks_);

@@ -35,6 +35,11 @@ struct SessionOptions {
   bool overlap = true;                  // ranks exchange gradients while they compute others
   bool sync_batch_norm = false;         // over the batches of a round, as one batch
   Sharding sharding = Sharding::kNone;  // of several ranks
+  // With more than 1, as many as ranks: each rank has a stage of the model (onnx_passes/distribution/pipeline_stages.h).
+  // Runs of "accumulate" and "evaluate" take micro-batches, one or several, as inputs of names by micro_batch_input; all
+  // ranks take the same, and their outputs have a first axis of micro-batches.
+  int stages = 1;
+  int micro_batches = 1;  // that a run of a pipeline has in the memory that is planned
   size_t max_plans = 16;                // the least recently used plan beyond that is dropped
 };
 
@@ -63,6 +68,8 @@ class Session {
   int ranks() const;
   int rank() const;
   Collectives* collectives() const { return options_.collectives; }
+  bool is_pipeline() const { return options_.stages > 1; }
+  int micro_batches() const { return options_.micro_batches; }
   void set_active_ranks(int64_t count) { active_ranks_ = count; }
   // Whether one rank alone keeps some states, or this one.
   bool shards_states() const { return !owners_.empty(); }
@@ -124,9 +131,10 @@ class Session {
   void abandon_runs() noexcept;
   void wait_for_run(int64_t mark);
   bool refuses_non_finite_loss(const std::string& entry) const;
-  Model plain(const std::string& entry) const;  // as Plan takes it
+  Model plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const;  // as Plan takes it
   std::map<std::string, Shape> with_rank_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;
   bool is_shared(const std::string& entry) const;  // by ranks
+  bool is_staged(const std::string& entry) const { return is_pipeline() && is_shared(entry); }
 
   Model model_;
   Device& device_;

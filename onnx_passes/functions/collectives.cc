@@ -47,11 +47,26 @@ Await (y, z, after) => (r)
   r = Identity (y)
 })";
 
+// Gives x to rank `to`, and does not wait until it has it.
+constexpr const char* kSend = R"(
+Send <to> (x, after) => (sent)
+{
+  sent = Constant <value = bool {1}> ()
+})";
+
+// What rank `from` sends to this one, of x's element type: stages of a pipeline alone meet so.
+constexpr const char* kReceive = R"(
+Receive <from> (x, shape, after) => (y)
+{
+  y = Expand (x, shape)
+})";
+
 }  // namespace
 
 std::vector<FunctionRow> collective_functions() {
   return {function("AllReduce", kAllReduce), function("AllGather", kAllGather), function("Reduce", kReduce),
-          function("Broadcast", kBroadcast), function("Await", kAwait)};
+          function("Broadcast", kBroadcast), function("Await", kAwait),
+          function("Send", kSend),           function("Receive", kReceive)};
 }
 
 }  // namespace onnx_train

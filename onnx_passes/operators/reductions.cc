@@ -4,7 +4,7 @@
 namespace onnx_train {
 
 std::vector<Operator> reduction_operators() {
-  constexpr const char* kArg = "x[S...] -> y:int64 where -#S <= @axis:0 < #S";
+  constexpr const char* kArg = "x[S...] -> y:int64 where -#S <= @axis:0 < #S, 0 <= @keepdims:1 < 2";
   std::vector<Operator> rows = {
       Operator{"ArgMax", kArg}.narrow({0}, {}),
       Operator{"ArgMin", kArg}.narrow({0}, {}),
@@ -16,7 +16,7 @@ std::vector<Operator> reduction_operators() {
   };
   for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
                          "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"}) {
-    rows.push_back(Operator{op, "x axes? -> y"}.of_kind(OperatorKind::kReduction));
+    rows.push_back(Operator{op, "x axes? -> y where 0 <= @keepdims:1 < 2"}.of_kind(OperatorKind::kReduction));
   }
   return rows;
 }

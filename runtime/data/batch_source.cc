@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "onnx_passes/distribution/pipeline_stages.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "runtime/data/data_check.h"
@@ -15,6 +16,11 @@ std::string BatchSource::describe(int64_t first, int64_t count) const {
 
 void BatchSource::share_out(const Rounds& rounds) {
   if (rounds.ranks > 1) fail_as(ErrorCode::kUsage, "several ranks train on data sets, not on batches of a program");
+}
+
+Rounds rounds_of(const Session& session, int64_t per_step) {
+  if (session.is_pipeline()) return {.ranks = session.micro_batches(), .per_step = per_step, .whole = true};
+  return {.rank = session.rank(), .ranks = session.ranks(), .per_step = per_step};
 }
 
 std::vector<int64_t> BatchSource::next_round(TensorMap* batch) {
@@ -78,10 +84,12 @@ void DatasetBatches::start(int64_t epoch, int64_t skip) {
   const auto next_rows = [this, at = skip, batch = int64_t{0}]() mutable {
     const std::vector<int64_t> sizes = rounds_.sizes(batch, samples_ - at, batch_size_);
     if (sizes.empty()) return std::vector<int64_t>();
-    const auto begin = order_.begin() + at + static_cast<int64_t>(rounds_.own(sizes)) * batch_size_;
-    std::vector<int64_t> rows(begin, begin + sizes[rounds_.own(sizes)]);
-    for (const int64_t size : sizes) at += size;
-    batch = (batch + std::ssize(sizes)) % rounds_.per_step;
+    const size_t own = rounds_.whole ? 0 : rounds_.own(sizes);
+    const auto begin = order_.begin() + at + static_cast<int64_t>(own) * batch_size_;
+    std::vector<int64_t> rows(begin, begin + sizes[own]);
+    const size_t taken = rounds_.whole ? 1 : sizes.size();
+    for (size_t i = 0; i < taken; ++i) at += sizes[i];
+    batch = (batch + static_cast<int64_t>(taken)) % rounds_.per_step;
     return rows;
   };
   batches_.start(next_rows, augments_ ? std::optional(AugmentKey{seed_, epoch}) : std::nullopt);
@@ -90,8 +98,14 @@ void DatasetBatches::start(int64_t epoch, int64_t skip) {
 int64_t DatasetBatches::next(TensorMap* batch) { return batches_.next(batch); }
 
 std::vector<int64_t> DatasetBatches::next_round(TensorMap* batch) {
-  if (next(batch) == 0) return {};
+  TensorMap one;
+  if (next(rounds_.whole ? &one : batch) == 0) return {};
   std::vector<int64_t> sizes = rounds_.sizes(batch_of_step_, samples_ - given_, batch_size_);
+  if (rounds_.whole) batch->clear();
+  for (int i = 0; rounds_.whole && i < static_cast<int>(sizes.size()); ++i) {
+    if (i > 0) next(&one);
+    for (const auto& [name, value] : one) batch->emplace(micro_batch_input(name, i), value.clone());
+  }
   batch_of_step_ = (batch_of_step_ + std::ssize(sizes)) % rounds_.per_step;
   for (const int64_t size : sizes) given_ += size;
   return sizes;

@@ -30,7 +30,8 @@ class BatchSource {
 
   // Makes the source that of one rank: `next` gives the batches of this rank alone. Throws Error where it cannot.
   virtual void share_out(const Rounds& rounds);
-  // `next` in a round of the ranks' batches: the number of samples in the batch of each; none at the end.
+  // `next` in a round of the ranks' batches: the number of samples in the batch of each; none at the end. Where a rank
+  // runs all of them, `batch` has the inputs of each (micro_batch_input).
   virtual std::vector<int64_t> next_round(TensorMap* batch);
 
   // Names `count` samples of the current epoch, from its sample `first` on, for the message of a failure.
@@ -44,6 +45,9 @@ class BatchSource {
   virtual std::string preprocess() const { return "none"; }
   virtual std::string augment() const { return "none"; }
 };
+
+// How the session's ranks share out steps of `per_step` batches.
+Rounds rounds_of(const Session& session, int64_t per_step);
 
 // The batches of a dataset.
 class DatasetBatches : public BatchSource {

@@ -8,9 +8,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <random>
+#include <string_view>
 #include <vector>
 
 #include "onnx_passes/ir/error.h"
@@ -30,7 +32,7 @@ struct Header {
   uint32_t kind, place;
   uint64_t bytes;
 };
-constexpr uint32_t kData = 0x0a11da7a, kLeaves = 0x0a11b1e0, kForwards = 0x0a11f04d;
+constexpr uint32_t kData = 0x0a11da7a, kMessage = 0x0a11da7b, kLeaves = 0x0a11b1e0, kForwards = 0x0a11f04d;
 constexpr uint64_t kLongestReason = 1 << 16;
 
 // A list of two pieces of memory, the header and the contents, of which some bytes are done.
@@ -56,11 +58,55 @@ class ConnectedRanks : public QueuedCollectives {
     }
   }
 
+  ~ConnectedRanks() override {
+    for (size_t r = 0; r < outboxes_.size(); ++r) {  // what is left nobody reads
+      if (outboxes_[r] && !outboxes_[r]->drain_within(milliseconds(0))) shutdown(peers_[r].fd(), SHUT_RDWR);
+    }
+  }
+
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
 
+  // A thread for each rank to which something is sent: one that is busy keeps none from the others.
+  void send(const std::string& name, int to, std::span<const std::byte> data) override {
+    if (!cause_.empty()) fail(cause_);
+    const Header header{kMessage, text_hash(name), name.size() + 1 + data.size()};
+    std::vector<std::byte> message(sizeof(Header) + header.bytes);
+    std::memcpy(message.data(), &header, sizeof(Header));
+    std::memcpy(message.data() + sizeof(Header), name.c_str(), name.size() + 1);
+    if (!data.empty()) std::memcpy(message.data() + sizeof(Header) + name.size() + 1, data.data(), data.size());
+    const auto r = static_cast<size_t>(to);
+    if (!outboxes_[r]) outboxes_[r] = std::make_unique<WorkQueue>();
+    outboxes_[r]->add(name, [&peer = peers_[r], message = std::move(message)] {
+      peer.send(message.data(), message.size(), Deadline::max());
+    });
+  }
+
+  void receive(const std::string& name, int from, std::span<std::byte> data) override {
+    const auto r = static_cast<size_t>(from);
+    for (;;) {
+      if (!cause_.empty()) fail(cause_);
+      const auto found = std::find_if(messages_[r].begin(), messages_[r].end(),
+                                      [&](const Message& m) { return m.name() == name; });
+      if (found != messages_[r].end()) {
+        if (found->data().size() != data.size())
+          cause_ = concat("rank ", from, " sends ", found->data().size(), " bytes of ", name, ", and rank ", rank_,
+                          " wants ", data.size(), ": give all ranks the same command and the same files");
+        if (!cause_.empty()) continue;
+        std::copy(found->data().begin(), found->data().end(), data.begin());
+        messages_[r].erase(found);
+        return;
+      }
+      read_message(r);
+    }
+  }
+
   void transfer(const std::string& what, const std::vector<std::span<const std::byte>>& out,
                 const std::vector<std::span<std::byte>>& in) override {
+    // What was sent comes before the exchange.
+    for (size_t r = 0; r < outboxes_.size() && cause_.empty(); ++r) {
+      if (outboxes_[r]) outboxes_[r]->drain();
+    }
     if (!cause_.empty()) fail(cause_);
     const auto own = static_cast<size_t>(rank_);
     if (!out[own].empty()) std::memcpy(in[own].data(), out[own].data(), out[own].size());
@@ -84,7 +130,7 @@ class ConnectedRanks : public QueuedCollectives {
       const ssize_t got = recv(peers_[r].fd(), &header, sizeof(header), MSG_PEEK | MSG_DONTWAIT);
       if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       const bool is_whole = got == static_cast<ssize_t>(sizeof(header));
-      if (got <= 0 || (is_whole && header.kind != kData)) lose(r, {});
+      if (got <= 0 || (is_whole && header.kind != kData && header.kind != kMessage)) lose(r, {});
     }
     if (!cause_.empty()) fail(cause_);
   }
@@ -95,6 +141,10 @@ class ConnectedRanks : public QueuedCollectives {
       const Header header{cause_.empty() ? kLeaves : kForwards, 0, std::min<uint64_t>(text.size(), kLongestReason)};
       for (size_t r = 0; r < peers_.size(); ++r) {
         if (!peers_[r] || broken_[r]) continue;
+        if (outboxes_[r] && !outboxes_[r]->drain_within(milliseconds(2000))) {
+          broken_[r] = true;  // it takes nothing
+          continue;
+        }
         try {
           const Deadline deadline = Clock::now() + milliseconds(500);
           peers_[r].send(&header, sizeof(header), deadline);
@@ -115,6 +165,47 @@ class ConnectedRanks : public QueuedCollectives {
   }
 
  private:
+  struct Message {
+    std::vector<std::byte> contents;  // the name, a zero byte and the data
+
+    std::string_view name() const { return reinterpret_cast<const char*>(contents.data()); }
+    std::span<const std::byte> data() const { return std::span(contents).subspan(name().size() + 1); }
+  };
+
+  // Keeps the next message of rank r, or sets `cause_`.
+  void read_message(size_t r) {
+    Progress progress;
+    Message message;
+    while (progress.done < sizeof(Header) || !progress.ended()) {
+      const auto [data, bytes] = progress.next();
+      const ssize_t got = recv(peers_[r].fd(), data, bytes, 0);
+      if (got < 0 && errno == EAGAIN) {
+        pollfd entry{peers_[r].fd(), POLLIN, 0};
+        if (poll(&entry, 1, -1) < 0 && errno != EINTR) fail("poll: ", std::strerror(errno));
+        continue;
+      }
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return lose(r, progress);
+      progress.done += static_cast<uint64_t>(got);
+      if (progress.done != sizeof(Header)) continue;
+      const Header& header = progress.header;
+      if (header.kind == kLeaves || header.kind == kForwards) return hear(r, header);
+      if (header.kind != kMessage || header.bytes == 0) {
+        cause_ = concat("rank ", r, " is at another place than rank ", rank_,
+                        ": give all ranks the same command and the same files");
+        return;
+      }
+      message.contents.resize(header.bytes);
+      progress.contents = message.contents.data();
+      progress.bytes = header.bytes;
+    }
+    if (std::find(message.contents.begin(), message.contents.end(), std::byte{0}) == message.contents.end()) {
+      cause_ = concat("rank ", r, " sends a message without a name");
+      return;
+    }
+    messages_[r].push_back(std::move(message));
+  }
+
   // Sends and receives until all is done or a rank is gone, which sets `cause_`.
   void run(const std::string& what, std::vector<Progress>* sends, std::vector<Progress>* receives) {
     std::vector<pollfd> entries;
@@ -183,7 +274,7 @@ class ConnectedRanks : public QueuedCollectives {
           done = sizeof(Header);
         }
         if (header.kind == kLeaves || header.kind == kForwards) return hear(r, header);
-        if (header.kind != kData) break;
+        if (header.kind != kData && header.kind != kMessage) break;
         skip(peers_[r], sizeof(Header) + header.bytes - done, deadline);
       }
     } catch (const Error&) {
@@ -244,6 +335,8 @@ class ConnectedRanks : public QueuedCollectives {
   std::vector<Socket> peers_;  // by rank; none for this one
   std::vector<std::string> hosts_;
   std::vector<bool> broken_ = std::vector<bool>(peers_.size());
+  std::vector<std::unique_ptr<WorkQueue>> outboxes_ = std::vector<std::unique_ptr<WorkQueue>>(peers_.size());
+  std::vector<std::deque<Message>> messages_ = std::vector<std::deque<Message>>(peers_.size());  // received, by rank
   std::string cause_;  // why there are no more exchanges
 };
 

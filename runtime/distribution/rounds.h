@@ -1,5 +1,6 @@
 // How ranks share out the batches of a step: a round is one batch for each rank, in their order. A step of `per_step`
-// batches takes as many rounds as it needs; in the last one some ranks may have no batch of their own. Plain values.
+// batches takes as many rounds as it needs; in the last one some ranks may have no batch of their own. With `whole`
+// each rank runs all batches of a round: the micro-batches of a pipeline. Plain values.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +10,9 @@
 namespace onnx_train {
 
 struct Rounds {
-  int64_t rank = 0, ranks = 1;
+  int64_t rank = 0, ranks = 1;  // with `whole`, the batches in a round
   int64_t per_step = 1;  // batches in a step, over all ranks
+  bool whole = false;
 
   // The samples in each batch of the round that begins with batch `batch` of a step, where `left` samples are left.
   std::vector<int64_t> sizes(int64_t batch, int64_t left, int64_t batch_size) const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "onnx_passes/ir/error.h"
+
 namespace onnx_train {
 
 double Network::seconds(double bytes_within, double bytes_beyond) const {
@@ -30,6 +32,14 @@ void SimulatedRanks::exchange(const std::string&, const std::vector<std::span<co
   spent_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
   free_at_ = std::max(free_at_, now()) + seconds;
   if (!starts_) wait_until(free_at_);
+}
+
+void SimulatedRanks::send(const std::string&, int, std::span<const std::byte>) {
+  fail("the stages of a pipeline are not simulated");
+}
+
+void SimulatedRanks::receive(const std::string&, int, std::span<std::byte>) {
+  fail("the stages of a pipeline are not simulated");
 }
 
 void SimulatedRanks::start(const std::string& name, const std::function<void()>& work) {

@@ -1,15 +1,19 @@
 // Ranks that are threads of one process, with a network between them that takes its time if one is given.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "kernels/collectives.h"
@@ -74,6 +78,20 @@ class LocalRanks {
       all_.meet();
       if (!fault.empty()) fail(fault);
     }
+    void send(const std::string& name, int to, std::span<const std::byte> data) override {
+      const std::lock_guard lock(all_.mutex_);
+      all_.messages_[{rank_, to, name}].emplace_back(data.begin(), data.end());
+      all_.changed_.notify_all();
+    }
+    void receive(const std::string& name, int from, std::span<std::byte> data) override {
+      std::unique_lock lock(all_.mutex_);
+      auto& messages = all_.messages_[{from, rank_, name}];
+      all_.changed_.wait(lock, [&] { return !messages.empty() || all_.first_to_leave_ >= 0; });
+      if (messages.empty()) fail("rank ", all_.first_to_leave_, " has ended: ", all_.reason_);
+      if (messages.front().size() != data.size()) fail(name, " has ", messages.front().size(), " bytes");
+      std::copy(messages.front().begin(), messages.front().end(), data.begin());
+      messages.pop_front();
+    }
     void leave(const std::string& reason) noexcept override {
       const std::lock_guard lock(all_.mutex_);
       if (all_.first_to_leave_ < 0) {
@@ -103,6 +121,7 @@ class LocalRanks {
 
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<std::pair<const std::string*, const Sent*>> sent_;
+  std::map<std::tuple<int, int, std::string>, std::deque<std::vector<std::byte>>> messages_;  // from, to, name
   std::optional<Network> network_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -111,6 +111,11 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            "several processes keep one copy of the optimizer's states (1), and of the sums of gradients (2), together "
            "[0]",
            "STAGE"},
+          {"--pipeline",
+           {&a->pipeline, kCount},
+           "several processes: each has a stage of the model, of as many layers as take about the same time, and the "
+           "batches of a step go through all of them [1]",
+           "STAGES"},
           {"--clip", {&t.clip_norm, kPositive}, "clip the gradient's global norm at this [as built]", "NORM"},
           {"--seed", &a->seed, "of the data order [0], and of dropout and drawn weights [as built]", "N"},
           {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},

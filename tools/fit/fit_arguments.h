@@ -27,6 +27,7 @@ struct FitArguments {
   bool has_recorded_build = false;  // `build` has what options.json of a run says, and its loss is not guessed
   std::string devices;              // of processes that share out the batches of a step
   bool sync_batch_norm = false;
+  int64_t pipeline = 1;                  // stages
   int64_t zero = 0;                      // stage of Sharding
   std::vector<CommandOption> described;  // to write the resolved options
   std::shared_ptr<std::set<std::string>> given = std::make_shared<std::set<std::string>>();

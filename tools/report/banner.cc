@@ -199,9 +199,11 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   if (options.clip_norm) head.add({"clip", concat("gradient norm at ", format_number(*options.clip_norm))});
   head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads")});
   if (session->ranks() > 1) {
-    head.add({"ranks", concat(session->ranks(), " processes share out the ", options.accumulate,
-                              options.accumulate == 1 ? " batch" : " batches", " of a step",
-                              session->shards_states() ? ", and the states of the optimizer" : "")});
+    const std::string batches = concat(options.accumulate, options.accumulate == 1 ? " batch" : " batches", " of a step");
+    head.add({"ranks", session->is_pipeline()
+                           ? concat(session->ranks(), " processes, stages through which the ", batches, " go")
+                           : concat(session->ranks(), " processes share out the ", batches,
+                                    session->shards_states() ? ", and the states of the optimizer" : "")});
   }
   if (!training.preprocess().empty()) head.add({"preprocess", training.preprocess().text()});
   if (!training.augment.empty()) head.add({"augment", training.augment});

@@ -1,4 +1,4 @@
-// AllReduce, AllGather, Reduce, Broadcast and Await. Each rank adds up a share of the elements, from rank to rank, so
+// AllReduce, AllGather, Reduce, Broadcast and Await; Send and Receive. Each rank adds up a share of the elements, from rank to rank, so
 // that the sum of floats is the same on all and for any number of ranks; a rank alone adds and copies. A collective
 // whose result goes to Await is started, and the plan goes on.
 #include "kernels/collectives.h"
@@ -215,6 +215,26 @@ Prepared prepare_all_gather(const NodeSpec& spec) {
   }};
 }
 
+Prepared prepare_send(const NodeSpec& spec) {
+  const auto bytes = static_cast<size_t>(spec.in_size()) * size_of(spec.in_type());
+  Collectives* const ranks = spec.collectives();
+  const int to = ranks ? rank_of(spec, "to") : 0;
+  return {.run = [=, name = place_of(spec.node())](const Launch& launch) {
+    if (ranks) ranks->send(name, to, {launch.in<std::byte>(0), bytes});
+    *launch.out<bool>() = true;
+  }};
+}
+
+Prepared prepare_receive(const NodeSpec& spec) {
+  const auto bytes = static_cast<size_t>(spec.out_size()) * size_of(spec.out_type());
+  Collectives* const ranks = spec.collectives();
+  if (!ranks) fail("it receives from another rank, and there is none");
+  const int from = rank_of(spec, "from");
+  return {.run = [=, name = place_of(spec.node())](const Launch& launch) {
+    ranks->receive(name, from, {launch.out<std::byte>(), bytes});
+  }};
+}
+
 }  // namespace
 
 std::vector<Kernel> collective_kernels() {
@@ -224,7 +244,9 @@ std::vector<Kernel> collective_kernels() {
           {"Reduce", one_type, prepare_reduce, kDomain},
           {"Broadcast", any, prepare_broadcast, kDomain},
           {"AllGather", any, prepare_all_gather, kDomain},
-          {"Await", any, prepare_await, kDomain}};
+          {"Await", any, prepare_await, kDomain},
+          {"Send", any, prepare_send, kDomain},
+          {"Receive", any, prepare_receive, kDomain}};
 }
 
 }  // namespace onnx_train::cpu

@@ -175,10 +175,13 @@ class Scheduler {
     }
   }
 
-  // Where collectives are under way while others compute, nodes stay between those that they are between.
+  // Where collectives are under way while others compute, or other ranks wait for what is sent, nodes stay between those
+  // that they are between.
   void keep_between_collectives() {
-    const auto awaits = [](const Node* each) { return each->is("Await", kDomain); };
-    if (std::none_of(lives_.nodes.begin(), lives_.nodes.end(), awaits)) return;
+    const auto is_timed = [](const Node* each) {
+      return each->is("Await", kDomain) || each->is("Send", kDomain) || each->is("Receive", kDomain);
+    };
+    if (std::none_of(lives_.nodes.begin(), lives_.nodes.end(), is_timed)) return;
     std::optional<size_t> last;
     size_t first = 0;  // node since the last one
     for (size_t i = 0; i < size_; ++i) {

@@ -2,18 +2,20 @@
 succeed or say in one line what is wrong: no crash, no sanitizer report, nothing that takes long, and every file that was
 there is there as it was when a command fails.
 
-    python tests/python/fuzzing/fuzz.py --command build-asan/onnx-train --count 500
-    python tests/python/fuzzing/fuzz.py --kind training --first 4711 --count 1          # one again
+    python tests/python/fuzzing/fuzz.py --server build-asan/tests/command_server --count 500
+    python tests/python/fuzzing/fuzz.py --first 4711 --count 1                          # one again
     python tests/python/fuzzing/fuzz.py --seconds 60                                    # as many as start within a minute
 
 Case number n is always the same. The kinds take turns, so that a run of any length tries all of them.
 """
 
 import argparse
+import itertools
 import math
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,6 +74,9 @@ class Command:
         result = self.run(arguments)
         assert result.returncode == 0, f"{arguments}: {result.stderr}"
 
+    def close(self):
+        pass
+
     def complaint(self, arguments, file_bytes=0):
         """"" when the command behaves, else what it did; and its exit status."""
         try:
@@ -89,6 +94,33 @@ class Command:
         if result.returncode in (1, 2) and not said:
             text = text or f"wants one line that says why, got {len(lines)}: {result.stderr[:1000]!r}"
         return text, result.returncode
+
+
+class ServedCommand(Command):
+    """The command by command_server.cc, which starts it several times as fast."""
+
+    def __init__(self, path, folder):
+        super().__init__(path, folder)
+        self.out, self.errors = Path(folder) / "stdout", Path(folder) / "stderr"
+        working = Path(folder) / "working"
+        working.mkdir()
+        self.server = subprocess.Popen([self.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=working,
+                                       env=self.environment)  # fmt: skip
+
+    def run(self, arguments, file_bytes=0):
+        arguments = ["onnx-train", *map(str, arguments)]
+        fields = [self.seconds, MEMORY, file_bytes, self.out, self.errors, len(arguments), *arguments]
+        self.server.stdin.write(b"".join(os.fsencode(str(field)) + b"\0" for field in fields))
+        self.server.stdin.flush()
+        status = os.waitstatus_to_exitcode(int(self.server.stdout.readline()))
+        if status == -signal.SIGALRM:
+            raise subprocess.TimeoutExpired(arguments, 20 * self.seconds)
+        text = [path.read_text(errors="replace") for path in (self.out, self.errors)]
+        return subprocess.CompletedProcess(arguments, status, *text)
+
+    def close(self):
+        self.server.stdin.close()
+        self.server.wait()
 
 
 def contents(paths):
@@ -110,24 +142,27 @@ def try_case(command, case, counts):
     return found
 
 
-def run(path, count, first=0, kinds=tuple(fuzz_cases.KINDS), report=lambda text: None, seconds=math.inf):
+def run(path, count, first=0, kinds=tuple(fuzz_cases.KINDS), report=lambda text: None, seconds=math.inf,
+        command_kind=Command):
     """Tries `count` cases, or those that start within so many seconds after the seeds are made; returns complaints as
     (number, kind, command line, text), and what was counted."""
     complaints, counts = [], Counter()
     with tempfile.TemporaryDirectory(prefix="fuzz") as seeds_folder, tempfile.TemporaryDirectory() as working_folder:
-        command = Command(path, working_folder)
+        command = command_kind(path, working_folder)
         seeds = fuzz_cases.Seeds(command.expect_success, tool.ROOT, Path(seeds_folder))
         seeds.make(kinds)
         end = time.monotonic() + seconds
         said = time.monotonic()
-        for number in range(first, first + count):
+        names = list(fuzz_cases.KINDS)
+        numbers = (number for number in itertools.count(first) if names[number % len(names)] in kinds)
+        for number in itertools.islice(numbers, count):
             now = time.monotonic()
             if now >= end:
                 break
             if now - said >= PROGRESS_SECONDS:
                 report(f"{counts['commands']} commands, {len(complaints)} not handled; next is case {number}")
                 said = now
-            kind = kinds[number % len(kinds)]
+            kind = names[number % len(names)]
             folder = Path(tempfile.mkdtemp(prefix="fuzz"))
             try:
                 case = fuzz_cases.KINDS[kind](number, seeds, folder)
@@ -137,12 +172,14 @@ def run(path, count, first=0, kinds=tuple(fuzz_cases.KINDS), report=lambda text:
                     report(f"{number} {kind}, {case.kind}: {line}: {text}")
             finally:
                 shutil.rmtree(folder)
+        command.close()
     return complaints, counts
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--command", type=Path, default=tool.COMMAND)
+    parser.add_argument("--server", type=Path, help="command_server, in the command's place")
     parser.add_argument("--count", type=int, help="how many cases [500, or any number with --seconds]")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start no case after so many seconds")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
@@ -150,8 +187,9 @@ def main():
     arguments = parser.parse_args()
     kinds = (arguments.kind,) if arguments.kind else tuple(fuzz_cases.KINDS)
     count = arguments.count or (500 if arguments.seconds == math.inf else 10**9)
-    complaints, counts = run(arguments.command, count, arguments.first, kinds,
-                             lambda text: print(text, flush=True), arguments.seconds)  # fmt: skip
+    complaints, counts = run(arguments.server or arguments.command, count, arguments.first, kinds,
+                             lambda text: print(text, flush=True), arguments.seconds,
+                             ServedCommand if arguments.server else Command)  # fmt: skip
     tried = ", ".join(f"{counts[kind]} {kind}" for kind in kinds)
     print(f"{tried}: {counts['commands']} commands, {counts['succeeded']} succeeded, {len(complaints)} not handled")
     sys.exit(bool(complaints))

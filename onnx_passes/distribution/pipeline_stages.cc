@@ -1,0 +1,484 @@
+#include "onnx_passes/distribution/pipeline_stages.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "onnx_passes/distribution/overlap_collectives.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/copy_graph.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/roles.h"
+#include "onnx_passes/ir/tables.h"
+#include "onnx_passes/passes.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr int kEveryStage = -1;  // the stage of what every rank computes
+
+// Once for all micro-batches, or for each, before or after the loss.
+enum class Phase { kOnce, kForward, kBackward };
+
+// Where and when the nodes of an entry point run.
+class Placement {
+ public:
+  // `states` are the names of all states of the model.
+  Placement(const Graph& graph, const StateOwners& owners, const std::set<std::string>& states)
+      : graph_(graph), next_(graph) {
+    for (const Value* input : graph_.inputs()) {
+      if (states.count(input->name())) states_.insert(input);
+    }
+    find_phases();
+    for (const Value* input : graph_.inputs()) {
+      const auto found = owners.find(input->name());
+      if (found != owners.end()) stage_[input] = found->second;
+    }
+    for (const Node* node = graph_.first(); node; node = node->next()) place(*node);
+  }
+
+  // A data input, or a state that a batch changes.
+  bool changes(const Value& input) const {
+    return graph_.is_input(&input) && !input.is_initializer() && (!is_state(input) || next_.of(input));
+  }
+  bool is_state(const Value& v) const { return states_.contains(&v); }
+  const Value* next(const Value& state) const { return next_.of(state); }
+
+  int stage(const Value& v) const {
+    const int* found = stage_.find(&v);
+    return found ? *found : kEveryStage;
+  }
+  int stage(const Node& node) const {
+    const int* found = node_stage_.find(&node);
+    return found ? *found : kEveryStage;
+  }
+  Phase phase(const Node& node) const { return phase_.at(&node); }
+  Phase phase(const Value& v) const {
+    if (v.producer()) return phase(*v.producer());
+    return changes(v) ? Phase::kForward : Phase::kOnce;
+  }
+
+ private:
+  // Forward is what outputs and states other than sums of gradients are computed from.
+  void find_phases() {
+    Marks<Value> changing, wanted;
+    for (const Value* input : graph_.inputs()) {
+      if (changes(*input)) changing.insert(input);
+    }
+    for (const Value* output : graph_.outputs()) {
+      const Value* state = output->has_role(roles::kNext) ? graph_.find(output->role()->of) : nullptr;
+      if (!state || !state->has_role(roles::kGradientSum)) wanted.insert(output);
+    }
+    for (const Node* node = graph_.last(); node; node = node->previous()) {
+      const bool is_wanted = std::any_of(node->outputs().begin(), node->outputs().end(),
+                                         [&](const Value* output) { return output && wanted.contains(output); });
+      phase_[node] = is_wanted ? Phase::kForward : Phase::kBackward;
+      if (is_wanted) for_each_input(*node, [&](const Value* v) { wanted.insert(v); });
+    }
+    for (const Node* node = graph_.first(); node; node = node->next()) {
+      bool changes = false;
+      for_each_input(*node, [&](const Value* v) { changes = changes || changing.contains(v); });
+      if (!changes) {
+        phase_[node] = Phase::kOnce;
+        continue;
+      }
+      for (const Value* output : node->outputs()) {
+        if (output) changing.insert(output);
+      }
+    }
+  }
+
+  void place(const Node& node) {
+    std::set<int> forward, backward;
+    std::vector<const Value*> values;  // of the forward pass
+    for_each_input(node, [&](const Value* v) {
+      if (stage(*v) == kEveryStage) return;
+      if (phase(*v) == Phase::kBackward) {
+        backward.insert(stage(*v));
+      } else {
+        forward.insert(stage(*v));
+        values.push_back(v);
+      }
+    });
+    if (forward.empty() && backward.empty()) return;
+    int at = forward.empty() ? *backward.begin() : *forward.rbegin();
+    if (phase(node) == Phase::kBackward) {
+      at = backward.empty() ? at : *backward.begin();
+      const auto has_all = [&](int s) {
+        return std::all_of(values.begin(), values.end(), [&](const Value* v) { return has_[v].contains(s); });
+      };
+      int with_all = at;
+      while (with_all >= 0 && !has_all(with_all)) --with_all;
+      if (with_all >= 0) at = with_all;
+      for (const Value* output : node.outputs()) {
+        const Value* state = output && output->has_role(roles::kNext) ? graph_.find(output->role()->of) : nullptr;
+        if (state && stage(*state) != kEveryStage) at = stage(*state);
+      }
+    } else {
+      for (const Value* v : values) has_[v].insert(at);
+    }
+    node_stage_[&node] = at;
+    for (const Value* output : node.outputs()) {
+      if (!output) continue;
+      stage_[output] = at;
+      has_[output].insert(at);
+    }
+    for (const Value* v : values) has_[v].insert(stage(*v));
+  }
+
+  const Graph& graph_;
+  const NextValues next_;
+  Marks<Value> states_;
+  NodeTable<Phase> phase_;
+  NodeTable<int> node_stage_;                     // none: kEveryStage
+  ValueTable<int> stage_;                         // likewise
+  std::map<const Value*, std::set<int>> has_;     // the stages that have a value of the forward pass
+};
+
+class Stage {
+ public:
+  Stage(Graph* graph, const Placement& place, int stage, int stages, const std::map<std::string, Shape>& inputs)
+      : graph_(*graph), place_(place), stage_(stage), stages_(stages), count_(count_micro_batches(inputs)) {
+    for (Node* node = graph_.first(); node; node = node->next()) nodes_.push_back(node);
+    find_readers();
+    values_.resize(static_cast<size_t>(count_));
+    for (int i = 0; i < count_; ++i) add_inputs(i, inputs);
+  }
+
+  // What is known of what stages send, of each micro-batch.
+  void find_types(const Model& flat, const std::map<std::string, Shape>& inputs) {
+    types_.resize(static_cast<size_t>(count_));
+    std::map<std::string, Shape> before;
+    for (int i = 0; i < count_; ++i) {
+      std::map<std::string, Shape> own;
+      for (const Value* input : data_) {
+        const auto found = inputs.find(micro_batch_input(input->name(), i));
+        if (found != inputs.end()) own[input->name()] = found->second;
+      }
+      const auto at = static_cast<size_t>(i);
+      if (i > 0 && own == before) {
+        types_[at] = types_[at - 1];
+        continue;
+      }
+      Model sized = clone(flat);
+      for (Value* input : sized.graph->inputs()) {
+        const auto found = own.find(input->name());
+        if (found != own.end()) input->set_type({input->dtype(), Dims(found->second.begin(), found->second.end())});
+      }
+      infer_types(sized.graph.get());
+      const auto find = [&](const Value* v) {
+        const Value* value = sized.graph->find(v->name());
+        types_[at][v] = {value->type(), constant_of(value)};
+      };
+      for (const auto& [value, readers] : readers_) find(value);
+      for (const Value* output : graph_.outputs()) find(output);
+      before = own;
+    }
+  }
+
+  void run() {
+    walk(Phase::kOnce, 0);
+    const bool has_backward = std::any_of(nodes_.begin(), nodes_.end(), [&](const Node* node) {
+      return place_.phase(*node) == Phase::kBackward;
+    });
+    const int ahead = has_backward ? std::min(stages_ - 1 - stage_, count_) : 0;
+    for (int i = 0; i < ahead; ++i) walk(Phase::kForward, i);
+    for (int i = ahead; i < count_; ++i) {
+      walk(Phase::kForward, i);
+      walk(Phase::kBackward, i - ahead);
+    }
+    for (int i = count_ - ahead; i < count_; ++i) walk(Phase::kBackward, i);
+    set_outputs();
+  }
+
+ private:
+  using Values = std::map<const Value*, Value*>;  // what stands for a value of the entry point
+
+  void find_readers() {
+    for (const Node* node : nodes_) {
+      if (place_.stage(*node) == kEveryStage) continue;
+      for_each_input(*node, [&](const Value* v) {
+        const int from = place_.stage(*v);
+        if (from == kEveryStage || from == place_.stage(*node)) return;
+        if (!v->producer() && place_.changes(*v))
+          fail("[Pipeline] ", node->label(), " reads the state '", v->name(),
+               "', which batches change on another stage; train the model without --pipeline");
+        readers_[v].insert(place_.stage(*node));
+      });
+    }
+  }
+
+  void add_inputs(int i, const std::map<std::string, Shape>& inputs) {
+    for (Value* input : std::vector<Value*>(graph_.inputs())) {
+      if (i == 0 && place_.changes(*input) && !place_.is_state(*input)) data_.push_back(input);
+    }
+    for (Value* input : data_) {
+      const std::string name = micro_batch_input(input->name(), i);
+      if (inputs.count(name) == 0) continue;  // one that the entry point does not need
+      values_[static_cast<size_t>(i)][input] = i == 0 ? input : graph_.add_input(name, of_micro_batch(input->type(), i));
+    }
+  }
+
+  // The nodes of a phase that this stage computes, with what it receives and sends in between.
+  void walk(Phase phase, int i) {
+    if (phase == Phase::kOnce) {
+      for (const Value* input : std::vector<Value*>(graph_.inputs())) move(*input, i);
+    }
+    for (const Node* node : nodes_) {
+      const bool is_here = place_.phase(*node) == phase && place_.stage(*node) != kEveryStage;
+      // What the stages before need of the forward pass, they need in the backward pass.
+      const bool goes_back = phase == Phase::kBackward && place_.phase(*node) == Phase::kForward;
+      if (is_here && place_.stage(*node) == stage_) copy(*node, i);
+      if (!is_here && !goes_back) continue;
+      for (const Value* output : node->outputs()) {
+        if (output) move(*output, i, phase == Phase::kForward ? kOnward : goes_back ? kBackward : kOnward | kBackward);
+      }
+    }
+  }
+
+  static constexpr int kOnward = 1, kBackward = 2;
+
+  // Sends a value that this stage has, or receives one that it needs, of those that go in these directions.
+  void move(const Value& v, int i, int directions = kOnward | kBackward) {
+    const auto readers = readers_.find(&v);
+    if (readers == readers_.end()) return;
+    const int from = place_.stage(v);
+    const std::string name = place_.phase(v) == Phase::kOnce ? v.name() : micro_batch_input(v.name(), i);
+    const auto& [type, contents] = types_[static_cast<size_t>(i)].at(&v);
+    for (const int to : readers->second) {
+      if (!(directions & (to > from ? kOnward : kBackward))) continue;
+      Builder b(&graph_);
+      if (!contents.empty()) {  // such as a shape
+        if (to == stage_) known(v, i) = b.constant(contents).value();
+      } else if (from == stage_) {
+        b.set_name(concat(name, "/sent", to));
+        call(b, "Send", {b.var(of(v, i))}, {{"to", to}, {kPlace, name}});
+      } else if (to == stage_) {
+        if (!type.is_static())
+          fail("[Pipeline] the shape of '", v.name(), "', ", to_string(type),
+               ", which stages send, is not known before it is computed; train the model without --pipeline");
+        b.set_name(name);
+        const Var received = call(b, "Receive", {b.scalar(type.dtype, 0), b.ints(type.shape())},
+                                  {{"from", from}, {kPlace, name}});
+        known(v, i) = received.value();
+      }
+    }
+  }
+
+  Value*& known(const Value& v, int i) {
+    return place_.phase(v) == Phase::kOnce ? once_[&v] : values_[static_cast<size_t>(i)][&v];
+  }
+
+  // What stands for the value in micro-batch i: what every rank computes is computed where it is first read.
+  Value* of(const Value& v, int i) {
+    if (v.is_initializer() && !graph_.is_input(&v)) return const_cast<Value*>(&v);
+    if (!v.producer() && place_.is_state(v)) {
+      const Value* next = place_.next(v);
+      return !next || i == 0 ? stand_in(v, i) : of(*next, i - 1);
+    }
+    Value* const found = known(v, i);
+    if (found) return found;
+    if (v.producer() && place_.stage(v) == kEveryStage) {
+      copy(*v.producer(), i);
+      return known(v, i);
+    }
+    if (!v.producer()) return const_cast<Value*>(&v);
+    fail("[Pipeline] stage ", stage_, " does not have '", v.name(), "'");
+  }
+
+  // A state at the beginning of the run, received where another stage has it.
+  Value* stand_in(const Value& state, int i) {
+    Value* const received = known(state, i);
+    return received ? received : const_cast<Value*>(&state);
+  }
+
+  void copy(const Node& node, int i) {
+    const int at = place_.phase(node) == Phase::kOnce ? 0 : i;
+    GraphCopy made(&graph_, nullptr, at == 0 ? "stage/" : concat("batch", at, "/"));
+    for_each_input(node, [&](const Value* v) {
+      if (&v->graph() == &graph_) made.map(v, of(*v, at));
+    });
+    Node* const result = made.node(node);
+    for (int k = 0; k < node.num_outputs(); ++k) {
+      if (node.output(k)) {
+        known(*node.output(k), at) = result->output(k);
+        result->output(k)->set_type(of_micro_batch(node.output(k)->type(), at));
+        result->output(k)->set_elements({});
+      }
+    }
+  }
+
+  // Micro-batches may have different sizes.
+  static TensorType of_micro_batch(TensorType type, int i) {
+    if (i == 0 || !type.dims) return type;
+    for (Dim& dim : *type.dims) {
+      if (!dim.known() && !dim.symbol().empty()) dim = Dim(micro_batch_input(dim.symbol(), i));
+    }
+    return type;
+  }
+
+  void set_outputs() {
+    struct Output {
+      std::string name;
+      std::optional<ValueRole> role;
+      Value* value;
+    };
+    std::vector<Output> made;
+    Builder b(&graph_);
+    for (Value* output : graph_.outputs()) {
+      const auto role = output->role() ? std::optional(*output->role()) : std::nullopt;
+      const bool is_next = output->has_role(roles::kNext);
+      const Value* state = is_next ? graph_.find(output->role()->of) : nullptr;
+      if (state && place_.stage(*state) != kEveryStage && place_.stage(*state) != stage_) continue;
+      if (is_next || output->has_role(roles::kLossScale)) {
+        Value* last = of(*output, count_ - 1);
+        if (!last->producer()) last = b.op("Identity", {b.var(last)}).value();
+        made.push_back({output->name(), role, last});
+        continue;
+      }
+      const int from = place_.stage(*output);
+      std::vector<Var> rows;
+      for (int i = 0; i < count_ && (from == kEveryStage || from == stage_); ++i)
+        rows.push_back(unsqueeze(b.var(of(*output, i)), {0}));
+      b.set_name(output->name() + "/batches");
+      Var all = rows.empty() ? like(&b, *output) : concat(rows, int64_t{0});
+      if (from != kEveryStage) all = call(b, "Broadcast", {all}, {{"root", from}, {kPlace, output->name()}});
+      made.push_back({output->name(), role, all.value()});
+    }
+    graph_.set_outputs({});
+    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) graph_.remove(*node);
+    std::vector<Value*> outputs;
+    for (const Output& output : made) {
+      graph_.claim_name(output.value, output.name);
+      if (output.role) output.value->set_role(*output.role);
+      outputs.push_back(output.value);
+    }
+    graph_.set_outputs(std::move(outputs));
+    for (Value* input : std::vector<Value*>(graph_.inputs())) {
+      if (place_.stage(*input) != kEveryStage && place_.stage(*input) != stage_) graph_.remove_input(input);
+    }
+  }
+
+  // Zeros in the shape of the outputs that another stage has.
+  Var like(Builder* b, const Value& output) const {
+    const TensorType& type = types_[0].at(&output).first;
+    if (!type.is_static())
+      fail("[Pipeline] the shape of the output '", output.name(), "', ", to_string(type), ", is not known");
+    std::vector<int64_t> sizes = type.shape();
+    sizes.insert(sizes.begin(), count_);
+    return expand(b->scalar(type.dtype, 0), b->ints(sizes));
+  }
+
+  Graph& graph_;
+  const Placement& place_;
+  int stage_, stages_, count_;
+  std::vector<Node*> nodes_;                                // of the entry point
+  std::vector<Value*> data_;                                // inputs that each micro-batch has
+  std::map<const Value*, std::set<int>> readers_;           // other stages, of values that are sent
+  // The types of values, and their contents where these follow from the shapes; by micro-batch.
+  std::vector<std::map<const Value*, std::pair<TensorType, Tensor>>> types_;
+  Values once_;
+  std::vector<Values> values_;  // by micro-batch
+};
+
+std::set<std::string> names_of_states(const Model& model) {
+  std::set<std::string> names;
+  for (const EntryPoint& point : model.entry_points) {
+    for (const Binding& binding : point.update_bindings) names.insert(binding.state->name());
+  }
+  return names;
+}
+
+// The weights from which each value follows that depends on no batch.
+using WeightsOf = std::map<const Value*, std::set<const Value*>>;
+
+}  // namespace
+
+std::string micro_batch_input(const std::string& input, int i) {
+  return i == 0 ? input : concat(input, "/micro_batch", i);
+}
+
+int count_micro_batches(const std::map<std::string, Shape>& inputs) {
+  int count = 1;
+  for (const auto& [name, shape] : inputs) {
+    while (inputs.count(micro_batch_input(name, count)) > 0) ++count;
+  }
+  return count;
+}
+
+StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& cost) {
+  Model flat = flatten(model, "accumulate");
+  Graph& graph = *flat.graph;
+  infer_types(&graph);
+  StateOwners owners;
+  std::set<std::string> weights;
+  for (const Value* input : graph.inputs()) {
+    if (input->has_role(roles::kGradientSum)) weights.insert(input->role()->of);
+  }
+  const std::set<std::string> states = names_of_states(model);
+  const Placement phases(graph, {}, states);
+  double total = 0;
+  const auto is_forward = [&](const Node& node) { return phases.phase(node) == Phase::kForward; };
+  for (const Node* node = graph.first(); node; node = node->next()) total += is_forward(*node) ? cost(*node) : 0;
+
+  WeightsOf weights_of;
+  for (const Value* input : graph.inputs()) {
+    if (weights.count(input->name())) weights_of[input] = {input};
+  }
+  double before = 0;
+  int last = 0;
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    std::set<const Value*> read;
+    for_each_input(*node, [&](const Value* v) {
+      const auto found = weights_of.find(v);
+      if (found != weights_of.end()) read.insert(found->second.begin(), found->second.end());
+    });
+    if (phases.phase(*node) == Phase::kOnce) {
+      for (const Value* output : node->outputs()) {
+        if (output && !read.empty()) weights_of[output] = read;
+      }
+      continue;
+    }
+    if (!is_forward(*node)) continue;
+    const double own = cost(*node);
+    const double share = total > 0 ? (before + own / 2) / total : 0;
+    before += own;
+    const bool is_new = std::any_of(read.begin(), read.end(), [&](const Value* w) { return !owners.count(w->name()); });
+    if (!is_new) continue;
+    last = std::clamp(static_cast<int>(share * stages), last, std::min(stages - 1, last + 1));
+    for (const Value* weight : read) owners.emplace(weight->name(), last);
+  }
+  if (last < stages - 1) {
+    fail_as(ErrorCode::kUsage, "a pipeline of ", stages, " stages: the model's layers with weights make ", last + 1,
+            last == 0 ? " stage" : " stages", " of about the same cost; give --pipeline ", last + 1);
+  }
+  for (const EntryPoint& point : model.entry_points) {
+    for (const Binding& binding : point.update_bindings) {
+      const Value* state = binding.state;
+      const auto owner = state->role() ? owners.find(state->role()->of) : owners.end();
+      if (owner != owners.end()) owners.emplace(state->name(), owner->second);
+    }
+  }
+  // Statistics of batches, and what counts in them.
+  const Placement placement(graph, owners, states);
+  for (const Value* output : graph.outputs()) {
+    if (!output->has_role(roles::kNext) || owners.count(output->role()->of)) continue;
+    if (placement.stage(*output) != kEveryStage) owners[output->role()->of] = placement.stage(*output);
+  }
+  return owners;
+}
+
+void make_stage(Model* flat, const StateOwners& owners, const std::vector<std::string>& states, int stage, int stages,
+                const std::map<std::string, Shape>& inputs) {
+  infer_types(flat->graph.get());  // a model that was a file knows the types of its inputs alone
+  const Placement placement(*flat->graph, owners, {states.begin(), states.end()});
+  Stage made(flat->graph.get(), placement, stage, stages, inputs);
+  made.find_types(*flat, inputs);
+  made.run();
+}
+
+}  // namespace onnx_train

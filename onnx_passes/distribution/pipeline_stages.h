@@ -1,0 +1,43 @@
+// A model cut into stages, each on a rank of its own, through which the micro-batches of a step go one after the other:
+// a rank computes with one while others compute with those before and after it (GPipe, Huang et al. 2019,
+// arXiv:1811.06965). A stage owns the weights of consecutive layers, with their states and sums of gradients. Functions
+// on models that one caller owns; throw Error.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "onnx_passes/distribution/sharded_states.h"
+#include "onnx_passes/ir/model.h"
+
+namespace onnx_train {
+
+// What a node takes, in any unit.
+using CostOfNode = std::function<double(const Node&)>;
+
+// The stage of each weight, of its states, and of other states that batches change by what a stage computes. Stages
+// have weights in the order in which "accumulate" reads them, and about the same cost. Throws Error where there are
+// fewer layers with weights than stages.
+StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& cost);
+
+// The name of an input of micro-batch `i`, from 0: that of the entry point's input for the first.
+std::string micro_batch_input(const std::string& input, int i);
+// How many micro-batches have inputs among these names.
+int count_micro_batches(const std::map<std::string, Shape>& inputs);
+
+// Makes a flattened entry point that of one stage, for the micro-batches whose inputs have these shapes. It computes
+// what one rank alone computes from the micro-batches in their order, in bits.
+//
+// - What depends on the batch and on no weight is computed wherever it is read: all stages are given all inputs.
+// - Forward passes and backward passes alternate (1F1B: Narayanan et al. 2019, PipeDream-Flush of arXiv:2006.09503), so
+//   that a stage keeps the activations of at most as many micro-batches as stages follow it, and of one more.
+// - A value that another stage computes is sent by Send, which does not wait, and received by Receive. A backward node
+//   is computed on the last stage that has the forward values that it reads, and not after that of the gradients.
+// - `states` are the names of all states of the model.
+// - Outputs have a first axis of micro-batches, and are the same on all ranks.
+void make_stage(Model* flat, const StateOwners& owners, const std::vector<std::string>& states, int stage, int stages,
+                const std::map<std::string, Shape>& inputs);
+
+}  // namespace onnx_train
