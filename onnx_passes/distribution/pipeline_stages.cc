@@ -394,7 +394,7 @@ std::set<std::string> names_of_states(const Model& model) {
 }
 
 // The weights from which each value follows that depends on no batch.
-using WeightsOf = std::map<const Value*, std::set<const Value*>>;
+using WeightsOf = std::map<const Value*, std::set<std::string>>;
 
 }  // namespace
 
@@ -427,12 +427,13 @@ StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& c
 
   WeightsOf weights_of;
   for (const Value* input : graph.inputs()) {
-    if (weights.count(input->name())) weights_of[input] = {input};
+    const std::string& weight = input->has_role(roles::kRaw) ? input->role()->of : input->name();
+    if (weights.count(weight)) weights_of[input] = {weight};
   }
   double before = 0;
   int last = 0;
   for (const Node* node = graph.first(); node; node = node->next()) {
-    std::set<const Value*> read;
+    std::set<std::string> read;
     for_each_input(*node, [&](const Value* v) {
       const auto found = weights_of.find(v);
       if (found != weights_of.end()) read.insert(found->second.begin(), found->second.end());
@@ -447,10 +448,10 @@ StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& c
     const double own = cost(*node);
     const double share = total > 0 ? (before + own / 2) / total : 0;
     before += own;
-    const bool is_new = std::any_of(read.begin(), read.end(), [&](const Value* w) { return !owners.count(w->name()); });
+    const bool is_new = std::any_of(read.begin(), read.end(), [&](const std::string& weight) { return !owners.count(weight); });
     if (!is_new) continue;
     last = std::clamp(static_cast<int>(share * stages), last, std::min(stages - 1, last + 1));
-    for (const Value* weight : read) owners.emplace(weight->name(), last);
+    for (const std::string& weight : read) owners.emplace(weight, last);
   }
   if (last < stages - 1) {
     fail_as(ErrorCode::kUsage, "a pipeline of ", stages, " stages: the model's layers with weights make ", last + 1,

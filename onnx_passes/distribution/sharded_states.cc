@@ -65,15 +65,19 @@ class Shards {
     if (owner != kAll) owner_[v] = owner;
   }
 
-  std::set<int> owners_of_inputs(const Node& node) const {
+  // With `tensors`, of those that may have more than one element.
+  std::set<int> owners_of_inputs(const Node& node, bool tensors = false) const {
     std::set<int> owners;
-    for_each_input(node, [&](const Value* v) { owners.insert(owner(v)); });
+    for_each_input(node, [&](const Value* v) {
+      if (!tensors || !v->type().is_static() || num_elements(v->type().shape()) > 1) owners.insert(owner(v));
+    });
     owners.erase(kAll);
     return owners;
   }
 
-  // A node that reads what one rank has is computed there; one that reads what several have, on all. A function of
-  // several ranks' values, such as the norm of all gradients, is computed part by part.
+  // A node that reads what one rank has is computed there, also where it reads single numbers of others; one that reads
+  // what several have, on all. A function of several ranks' values, such as the norm of all gradients, is computed part
+  // by part.
   void place(Node* node, Node** next) {
     const std::set<int> owners = owners_of_inputs(*node);
     if (owners.empty()) return;
@@ -88,9 +92,12 @@ class Shards {
       }
     }
     if (owners.size() > 1) {
+      const std::set<int> of_tensors = owners_of_inputs(*node, /*tensors=*/true);
+      const int keeps = of_tensors.size() == 1 ? *of_tensors.begin() : kAll;
       for (int i = 0; i < node->num_inputs(); ++i) {
-        if (node->input(i)) node->set_input(i, shared(node->input(i)));
+        if (node->input(i) && owner(node->input(i)) != keeps) node->set_input(i, shared(node->input(i)));
       }
+      if (keeps != kAll) return place(node, next);
       if (!owners_of_inputs(*node).empty())
         fail("[ShardedStates] a subgraph of ", node->label(), " reads what several ranks have; leave out --zero");
       return;

@@ -78,6 +78,9 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
   if (a->pipeline > 1 && a->pipeline != ranks)
     throw UsageError(concat("--pipeline ", a->pipeline, " takes ", a->pipeline, " processes, one for each stage, and ",
                             "there ", ranks == 1 ? "is " : "are ", ranks));
+  if (a->pipeline > 1 && (a->zero > 0 || a->sync_batch_norm))
+    throw UsageError(concat("--pipeline: a stage has the states of its own layers, and one batch at a time; leave out ",
+                            a->zero > 0 ? "--zero" : "--sync-batch-norm"));
   const std::string& device = a->runtime.device;
   if (!devices.empty() && a->given->count("device") > 0)
     throw UsageError("--devices names the device of each process; leave out --device");
