@@ -24,6 +24,10 @@ class Attachment {
   virtual void abort() noexcept = 0;
 };
 
+// Of collectives between ranks that share out batches, where others are the stages of a pipeline.
+inline constexpr const char* kMeshAxis = "mesh_axis";
+inline constexpr const char* kDataAxis = "data";
+
 class NodeSpec;
 
 // The rank that an attribute of a collective names: "root", "from", "to". Throws Error where there is no such rank.
@@ -39,6 +43,13 @@ class Collectives {
   // rank itself are copied. `what` names the exchange: Error if another rank is at one of another name or size.
   virtual void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
                         const std::vector<std::span<std::byte>>& in) = 0;
+  // As `exchange`, between some ranks: `members` are their numbers in ascending order, this one's among them, and out
+  // and in have an entry for each.
+  virtual void exchange_among(const std::vector<int>& members, const std::string& what,
+                              const std::vector<std::span<const std::byte>>& out,
+                              const std::vector<std::span<std::byte>>& in) = 0;
+  // The ranks that a collective means whose attribute `mesh_axis` is this, where ranks are a mesh.
+  virtual Collectives* along(const std::string& /*axis*/) { return this; }
   // Gives a copy of `data` to rank `to`, and returns before it has arrived. What ranks send each other is told apart by
   // its name alone; one name is sent again only after it was received.
   virtual void send(const std::string& name, int to, std::span<const std::byte> data) = 0;

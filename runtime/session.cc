@@ -85,9 +85,9 @@ void for_each_state(const Model& model, const std::function<void(Value*)>& f) {
 
 StateOwners owners_of_states(const Model& model, const SessionOptions& options, int ranks) {
   if (options.stages <= 1) return share_out_states(model, options.sharding, ranks);
-  if (options.stages != ranks)
-    fail_as(ErrorCode::kUsage, "a pipeline of ", options.stages, " stages takes as many ranks, and there ",
-            ranks == 1 ? "is 1" : concat("are ", ranks));
+  if (ranks % options.stages != 0)
+    fail_as(ErrorCode::kUsage, "pipelines of ", options.stages, " stages take a multiple of ", options.stages,
+            " ranks, and there ", ranks == 1 ? "is 1" : concat("are ", ranks));
   if (options.sharding != Sharding::kNone)
     fail_as(ErrorCode::kUsage, "a stage of a pipeline has the states of its own weights; leave out zero");
   if (options.sync_batch_norm)
@@ -110,11 +110,12 @@ Session::Session(Model model, const SessionOptions& options)
       device_(options.device ? *options.device : default_device()),
       stream_(device_.make_stream()),
       options_(options),
+      pipeline_(options.stages > 1 && options.collectives ? pipeline_of(options.collectives, options.stages) : nullptr),
       owners_(owners_of_states(model_, options_, ranks())),
       state_(&model_, device_, *stream_,
-             [this](const std::string& name) { return owners_.count(name) == 0 || owners_.at(name) == rank(); }),
+             [this](const std::string& name) { return owners_.count(name) == 0 || owners_.at(name) == owner(); }),
       active_ranks_(ranks()) {
-  options_.plan.collectives = options_.collectives;
+  options_.plan.collectives = pipeline_ ? pipeline_.get() : options_.collectives;
   // The body of AllReduce would be one rank's.
   if (ranks() > 1 && device_.kernels().rows(kDomain, "AllReduce").empty())
     fail_as(ErrorCode::kUsage, "several ranks train on the CPU and on CUDA, not on ", device_.name());
@@ -182,13 +183,17 @@ Model Session::plain(const std::string& entry, const std::map<std::string, Shape
   }
   Model flat = flatten(averages ? with_views : model_, entry);
   if (is_staged(entry)) {
-    make_stage(&flat, owners_, state_.names(), rank(), ranks(), shapes);
+    if (pipelines() > 1) distribute_over_ranks(&flat, pipelines(), false);
+    for (Node* node = flat.graph->first(); node; node = node->next()) {
+      if (is_collective(*node)) node->set_attr(kMeshAxis, kDataAxis);
+    }
+    make_stage(&flat, owners_, state_.names(), owner(), options_.stages, shapes, pipelines() > 1);
     order_collectives(&flat);
     return flat;
   }
   if (is_shared(entry)) distribute_over_ranks(&flat, ranks(), options_.sync_batch_norm);
   if (is_shared(entry) && overlaps()) sum_early(&flat);
-  if (shards_states()) shard_states(&flat, owners_, rank());
+  if (shards_states()) shard_states(&flat, owners_, owner());
   if (is_shared(entry) || shards_states()) {
     if (overlaps()) overlap_collectives(&flat);
     order_collectives(&flat);
@@ -313,6 +318,18 @@ void check_rates(const EntryPoint& point, const TensorMap& inputs) {
 
 }  // namespace
 
+TensorMap Session::rank_inputs(const std::string& entry, int micro_batches) const {
+  TensorMap inputs;
+  if (!is_shared(entry) || pipelines() == 1) return inputs;
+  for (int i = 0; i < micro_batches; ++i) {
+    const int64_t left = active_ranks_ - int64_t{i} * pipelines();
+    inputs[micro_batch_input(kRankInput, i)] = Tensor::scalar<int64_t>(pipeline());
+    inputs[micro_batch_input(kActiveRanksInput, i)] =
+        Tensor::scalar<int64_t>(std::clamp<int64_t>(left, 0, pipelines()));
+  }
+  return inputs;
+}
+
 std::map<std::string, Shape> Session::with_rank_inputs(const std::string& entry,
                                                        std::map<std::string, Shape> shapes) const {
   if (is_staged(entry)) {
@@ -320,9 +337,8 @@ std::map<std::string, Shape> Session::with_rank_inputs(const std::string& entry,
     for (int i = count_micro_batches(shapes); i < micro_batches(); ++i) {
       for (const auto& [name, shape] : one) shapes[micro_batch_input(name, i)] = shape;
     }
-  } else if (is_shared(entry)) {
-    for (const char* input : {kRankInput, kActiveRanksInput}) shapes[input] = {};
   }
+  for (const auto& [name, value] : rank_inputs(entry, is_staged(entry) ? micro_batches() : 1)) shapes[name] = {};
   return shapes;
 }
 
@@ -365,12 +381,9 @@ Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMa
 
 void Session::start(const std::string& entry, const TensorMap& given) {
   const Threads threads(options_.threads);
-  TensorMap shared;  // what the ranks are told, too
-  if (is_shared(entry) && !is_staged(entry)) {
-    shared = given;
-    shared[kRankInput] = Tensor::scalar<int64_t>(rank());
-    shared[kActiveRanksInput] = Tensor::scalar<int64_t>(active_ranks_);
-  }
+  // What the ranks are told, too.
+  TensorMap shared = is_shared(entry) ? rank_inputs(entry, count_micro_batches(shapes_of(given))) : TensorMap();
+  if (!shared.empty()) shared.insert(given.begin(), given.end());
   const TensorMap& inputs = shared.empty() ? given : shared;
   if (ranks() > 1 && entry == "step") {
     fail_as(ErrorCode::kUsage,

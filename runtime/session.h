@@ -16,6 +16,7 @@
 
 #include "onnx_passes/adapt/test_time_augmentation.h"
 #include "onnx_passes/distribution/sharded_states.h"
+#include "runtime/distribution/rank_group.h"
 #include "runtime/plan/executable.h"
 #include "runtime/state_store.h"
 
@@ -35,12 +36,13 @@ struct SessionOptions {
   bool overlap = true;                  // ranks exchange gradients while they compute others
   bool sync_batch_norm = false;         // over the batches of a round, as one batch
   Sharding sharding = Sharding::kNone;  // of several ranks
-  // With more than 1, as many as ranks: each rank has a stage of the model (onnx_passes/distribution/pipeline_stages.h).
-  // Runs of "accumulate" and "evaluate" take micro-batches, one or several, as inputs of names by micro_batch_input; all
-  // ranks take the same, and their outputs have a first axis of micro-batches.
+  // With more than 1, as many as ranks: each rank has a stage of the model
+  // (onnx_passes/distribution/pipeline_stages.h). Runs of "accumulate" and "evaluate" take micro-batches, one or
+  // several, as inputs of names by micro_batch_input; all ranks take the same, and their outputs have a first axis of
+  // micro-batches.
   int stages = 1;
   int micro_batches = 1;  // that a run of a pipeline has in the memory that is planned
-  size_t max_plans = 16;                // the least recently used plan beyond that is dropped
+  size_t max_plans = 16;  // the least recently used plan beyond that is dropped
 };
 
 // What the runs of one entry point with inputs of given shapes take beside the state, in bytes.
@@ -64,12 +66,14 @@ class Session {
   // metadata_props, which checkpoints, snapshots and exports have, too.
   void set_metadata(const std::string& key, const std::string& value) { model_.set_metadata(key, value); }
   Device& device() const { return device_; }
-  // Ranks, and those that have a batch in the next run.
   int ranks() const;
   int rank() const;
   Collectives* collectives() const { return options_.collectives; }
   bool is_pipeline() const { return options_.stages > 1; }
+  int pipelines() const { return ranks() / options_.stages; }  // 1 rank is 1 pipeline of one stage
+  int pipeline() const { return rank() / options_.stages; }    // this rank's
   int micro_batches() const { return options_.micro_batches; }
+  // How many batches all ranks have in the next run.
   void set_active_ranks(int64_t count) { active_ranks_ = count; }
   // Whether one rank alone keeps some states, or this one.
   bool shards_states() const { return !owners_.empty(); }
@@ -132,15 +136,18 @@ class Session {
   void wait_for_run(int64_t mark);
   bool refuses_non_finite_loss(const std::string& entry) const;
   Model plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const;  // as Plan takes it
+  TensorMap rank_inputs(const std::string& entry, int micro_batches) const;  // that ranks are told beside the data
   std::map<std::string, Shape> with_rank_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;
   bool is_shared(const std::string& entry) const;  // by ranks
   bool is_staged(const std::string& entry) const { return is_pipeline() && is_shared(entry); }
+  int owner() const { return pipeline_ ? pipeline_->rank() : rank(); }  // this rank, in owners_
 
   Model model_;
   Device& device_;
   std::unique_ptr<Stream> stream_;
   SessionOptions options_;
-  StateOwners owners_;
+  std::unique_ptr<RankGroup> pipeline_;  // of which this rank is a stage
+  StateOwners owners_;                   // ranks or, in a pipeline, stages
   StateStore state_;
   int64_t active_ranks_;
   std::vector<std::unique_ptr<CachedPlan>> plans_;

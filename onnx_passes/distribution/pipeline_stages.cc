@@ -134,15 +134,21 @@ class Placement {
   const NextValues next_;
   Marks<Value> states_;
   NodeTable<Phase> phase_;
-  NodeTable<int> node_stage_;                     // none: kEveryStage
-  ValueTable<int> stage_;                         // likewise
-  std::map<const Value*, std::set<int>> has_;     // the stages that have a value of the forward pass
+  NodeTable<int> node_stage_;                  // none: kEveryStage
+  ValueTable<int> stage_;                      // likewise
+  std::map<const Value*, std::set<int>> has_;  // the stages that have a value of the forward pass
 };
 
 class Stage {
  public:
-  Stage(Graph* graph, const Placement& place, int stage, int stages, const std::map<std::string, Shape>& inputs)
-      : graph_(*graph), place_(place), stage_(stage), stages_(stages), count_(count_micro_batches(inputs)) {
+  Stage(Graph* graph, const Placement& place, int stage, int stages, const std::map<std::string, Shape>& inputs,
+        bool shares_batches)
+      : graph_(*graph),
+        place_(place),
+        stage_(stage),
+        stages_(stages),
+        count_(count_micro_batches(inputs)),
+        has_axis_(shares_batches) {
     for (Node* node = graph_.first(); node; node = node->next()) nodes_.push_back(node);
     find_readers();
     values_.resize(static_cast<size_t>(count_));
@@ -182,9 +188,8 @@ class Stage {
 
   void run() {
     walk(Phase::kOnce, 0);
-    const bool has_backward = std::any_of(nodes_.begin(), nodes_.end(), [&](const Node* node) {
-      return place_.phase(*node) == Phase::kBackward;
-    });
+    const bool has_backward = std::any_of(nodes_.begin(), nodes_.end(),
+                                          [&](const Node* node) { return place_.phase(*node) == Phase::kBackward; });
     const int ahead = has_backward ? std::min(stages_ - 1 - stage_, count_) : 0;
     for (int i = 0; i < ahead; ++i) walk(Phase::kForward, i);
     for (int i = ahead; i < count_; ++i) {
@@ -219,7 +224,8 @@ class Stage {
     for (Value* input : data_) {
       const std::string name = micro_batch_input(input->name(), i);
       if (inputs.count(name) == 0) continue;  // one that the entry point does not need
-      values_[static_cast<size_t>(i)][input] = i == 0 ? input : graph_.add_input(name, of_micro_batch(input->type(), i));
+      values_[static_cast<size_t>(i)][input] =
+          i == 0 ? input : graph_.add_input(name, of_micro_batch(input->type(), i));
     }
   }
 
@@ -262,8 +268,8 @@ class Stage {
           fail("[Pipeline] the shape of '", v.name(), "', ", to_string(type),
                ", which stages send, is not known before it is computed; train the model without --pipeline");
         b.set_name(name);
-        const Var received = call(b, "Receive", {b.scalar(type.dtype, 0), b.ints(type.shape())},
-                                  {{"from", from}, {kPlace, name}});
+        const Var received =
+            call(b, "Receive", {b.scalar(type.dtype, 0), b.ints(type.shape())}, {{"from", from}, {kPlace, name}});
         known(v, i) = received.value();
       }
     }
@@ -343,7 +349,7 @@ class Stage {
       const int from = place_.stage(*output);
       std::vector<Var> rows;
       for (int i = 0; i < count_ && (from == kEveryStage || from == stage_); ++i)
-        rows.push_back(unsqueeze(b.var(of(*output, i)), {0}));
+        rows.push_back(has_axis_ ? b.var(of(*output, i)) : unsqueeze(b.var(of(*output, i)), {0}));
       b.set_name(output->name() + "/batches");
       Var all = rows.empty() ? like(&b, *output) : concat(rows, int64_t{0});
       if (from != kEveryStage) all = call(b, "Broadcast", {all}, {{"root", from}, {kPlace, output->name()}});
@@ -369,16 +375,21 @@ class Stage {
     if (!type.is_static())
       fail("[Pipeline] the shape of the output '", output.name(), "', ", to_string(type), ", is not known");
     std::vector<int64_t> sizes = type.shape();
-    sizes.insert(sizes.begin(), count_);
+    if (has_axis_) {
+      sizes[0] *= count_;
+    } else {
+      sizes.insert(sizes.begin(), count_);
+    }
     return expand(b->scalar(type.dtype, 0), b->ints(sizes));
   }
 
   Graph& graph_;
   const Placement& place_;
   int stage_, stages_, count_;
-  std::vector<Node*> nodes_;                                // of the entry point
-  std::vector<Value*> data_;                                // inputs that each micro-batch has
-  std::map<const Value*, std::set<int>> readers_;           // other stages, of values that are sent
+  bool has_axis_;                                  // outputs, of ranks
+  std::vector<Node*> nodes_;                       // of the entry point
+  std::vector<Value*> data_;                       // inputs that each micro-batch has
+  std::map<const Value*, std::set<int>> readers_;  // other stages, of values that are sent
   // The types of values, and their contents where these follow from the shapes; by micro-batch.
   std::vector<std::map<const Value*, std::pair<TensorType, Tensor>>> types_;
   Values once_;
@@ -448,7 +459,8 @@ StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& c
     const double own = cost(*node);
     const double share = total > 0 ? (before + own / 2) / total : 0;
     before += own;
-    const bool is_new = std::any_of(read.begin(), read.end(), [&](const std::string& weight) { return !owners.count(weight); });
+    const bool is_new =
+        std::any_of(read.begin(), read.end(), [&](const std::string& weight) { return !owners.count(weight); });
     if (!is_new) continue;
     last = std::clamp(static_cast<int>(share * stages), last, std::min(stages - 1, last + 1));
     for (const std::string& weight : read) owners.emplace(weight, last);
@@ -474,10 +486,10 @@ StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& c
 }
 
 void make_stage(Model* flat, const StateOwners& owners, const std::vector<std::string>& states, int stage, int stages,
-                const std::map<std::string, Shape>& inputs) {
+                const std::map<std::string, Shape>& inputs, bool shares_batches) {
   infer_types(flat->graph.get());  // a model that was a file knows the types of its inputs alone
   const Placement placement(*flat->graph, owners, {states.begin(), states.end()});
-  Stage made(flat->graph.get(), placement, stage, stages, inputs);
+  Stage made(flat->graph.get(), placement, stage, stages, inputs, shares_batches);
   made.find_types(*flat, inputs);
   made.run();
 }

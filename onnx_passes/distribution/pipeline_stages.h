@@ -36,8 +36,11 @@ int count_micro_batches(const std::map<std::string, Shape>& inputs);
 // - A value that another stage computes is sent by Send, which does not wait, and received by Receive. A backward node
 //   is computed on the last stage that has the forward values that it reads, and not after that of the gradients.
 // - `states` are the names of all states of the model.
-// - Outputs have a first axis of micro-batches, and are the same on all ranks.
+// - Outputs have a first axis of micro-batches, and are the same on all ranks. Where several pipelines share out
+// batches,
+//   `flat` is one after distribute_over_ranks, and a micro-batch is one for each pipeline: outputs have that axis
+//   already, and `shares_batches` says so.
 void make_stage(Model* flat, const StateOwners& owners, const std::vector<std::string>& states, int stage, int stages,
-                const std::map<std::string, Shape>& inputs);
+                const std::map<std::string, Shape>& inputs, bool shares_batches = false);
 
 }  // namespace onnx_train

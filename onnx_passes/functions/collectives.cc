@@ -65,8 +65,8 @@ Receive <from> (x, shape, after) => (y)
 
 std::vector<FunctionRow> collective_functions() {
   return {function("AllReduce", kAllReduce), function("AllGather", kAllGather), function("Reduce", kReduce),
-          function("Broadcast", kBroadcast), function("Await", kAwait),
-          function("Send", kSend),           function("Receive", kReceive)};
+          function("Broadcast", kBroadcast), function("Await", kAwait),         function("Send", kSend),
+          function("Receive", kReceive)};
 }
 
 }  // namespace onnx_train

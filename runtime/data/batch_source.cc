@@ -19,8 +19,11 @@ void BatchSource::share_out(const Rounds& rounds) {
 }
 
 Rounds rounds_of(const Session& session, int64_t per_step) {
-  if (session.is_pipeline()) return {.ranks = session.micro_batches(), .per_step = per_step, .whole = true};
-  return {.rank = session.rank(), .ranks = session.ranks(), .per_step = per_step};
+  if (!session.is_pipeline()) return {.rank = session.rank(), .ranks = session.ranks(), .per_step = per_step};
+  return {.rank = session.pipeline(),
+          .ranks = session.pipelines(),
+          .per_step = per_step,
+          .at_once = session.micro_batches()};
 }
 
 std::vector<int64_t> BatchSource::next_round(TensorMap* batch) {
@@ -81,15 +84,18 @@ void DatasetBatches::start(int64_t epoch, int64_t skip) {
   order_epoch_ = epoch;
   given_ = skip;
   batch_of_step_ = 0;
-  const auto next_rows = [this, at = skip, batch = int64_t{0}]() mutable {
+  const auto next_rows = [this, at = skip, batch = int64_t{0}, given = size_t{0}]() mutable {
     const std::vector<int64_t> sizes = rounds_.sizes(batch, samples_ - at, batch_size_);
     if (sizes.empty()) return std::vector<int64_t>();
-    const size_t own = rounds_.whole ? 0 : rounds_.own(sizes);
-    const auto begin = order_.begin() + at + static_cast<int64_t>(own) * batch_size_;
-    std::vector<int64_t> rows(begin, begin + sizes[own]);
-    const size_t taken = rounds_.whole ? 1 : sizes.size();
-    for (size_t i = 0; i < taken; ++i) at += sizes[i];
-    batch = (batch + static_cast<int64_t>(taken)) % rounds_.per_step;
+    const std::vector<size_t> own = rounds_.own(sizes);
+    const size_t i = own[given];
+    const auto begin = order_.begin() + at + static_cast<int64_t>(i) * batch_size_;
+    std::vector<int64_t> rows(begin, begin + sizes[i]);
+    if (++given == own.size()) {
+      given = 0;
+      for (const int64_t size : sizes) at += size;
+      batch = (batch + std::ssize(sizes)) % rounds_.per_step;
+    }
     return rows;
   };
   batches_.start(next_rows, augments_ ? std::optional(AugmentKey{seed_, epoch}) : std::nullopt);
@@ -98,13 +104,17 @@ void DatasetBatches::start(int64_t epoch, int64_t skip) {
 int64_t DatasetBatches::next(TensorMap* batch) { return batches_.next(batch); }
 
 std::vector<int64_t> DatasetBatches::next_round(TensorMap* batch) {
-  TensorMap one;
-  if (next(rounds_.whole ? &one : batch) == 0) return {};
-  std::vector<int64_t> sizes = rounds_.sizes(batch_of_step_, samples_ - given_, batch_size_);
-  if (rounds_.whole) batch->clear();
-  for (int i = 0; rounds_.whole && i < static_cast<int>(sizes.size()); ++i) {
-    if (i > 0) next(&one);
-    for (const auto& [name, value] : one) batch->emplace(micro_batch_input(name, i), value.clone());
+  const std::vector<int64_t> sizes = rounds_.sizes(batch_of_step_, samples_ - given_, batch_size_);
+  if (sizes.empty()) return {};
+  if (rounds_.at_once == 1) {
+    if (next(batch) == 0) return {};
+  } else {
+    batch->clear();
+    TensorMap one;
+    for (int i = 0; i < std::ssize(rounds_.own(sizes)); ++i) {
+      next(&one);
+      for (const auto& [name, value] : one) batch->emplace(micro_batch_input(name, i), value.clone());
+    }
   }
   batch_of_step_ = (batch_of_step_ + std::ssize(sizes)) % rounds_.per_step;
   for (const int64_t size : sizes) given_ += size;

@@ -41,6 +41,7 @@ struct Progress {
   std::byte* contents = nullptr;
   uint64_t bytes = 0, done = 0;
 
+  static Progress none() { return {.done = sizeof(Header)}; }
   uint64_t size() const { return sizeof(Header) + bytes; }
   bool ended() const { return done == size(); }
   std::pair<std::byte*, size_t> next() {
@@ -86,8 +87,8 @@ class ConnectedRanks : public QueuedCollectives {
     const auto r = static_cast<size_t>(from);
     for (;;) {
       if (!cause_.empty()) fail(cause_);
-      const auto found = std::find_if(messages_[r].begin(), messages_[r].end(),
-                                      [&](const Message& m) { return m.name() == name; });
+      const auto found =
+          std::find_if(messages_[r].begin(), messages_[r].end(), [&](const Message& m) { return m.name() == name; });
       if (found != messages_[r].end()) {
         if (found->data().size() != data.size())
           cause_ = concat("rank ", from, " sends ", found->data().size(), " bytes of ", name, ", and rank ", rank_,
@@ -101,19 +102,23 @@ class ConnectedRanks : public QueuedCollectives {
     }
   }
 
-  void transfer(const std::string& what, const std::vector<std::span<const std::byte>>& out,
+  void transfer(const std::vector<int>& members, const std::string& what,
+                const std::vector<std::span<const std::byte>>& out,
                 const std::vector<std::span<std::byte>>& in) override {
     // What was sent comes before the exchange.
     for (size_t r = 0; r < outboxes_.size() && cause_.empty(); ++r) {
       if (outboxes_[r]) outboxes_[r]->drain();
     }
     if (!cause_.empty()) fail(cause_);
-    const auto own = static_cast<size_t>(rank_);
-    if (!out[own].empty()) std::memcpy(in[own].data(), out[own].data(), out[own].size());
-    std::vector<Progress> sends(peers_.size()), receives(peers_.size());
-    for (size_t r = 0; r < peers_.size(); ++r) {
-      sends[r] = {{kData, text_hash(what), out[r].size()}, const_cast<std::byte*>(out[r].data()), out[r].size()};
-      receives[r] = {{}, in[r].data(), in[r].size()};
+    std::vector<Progress> sends(peers_.size(), Progress::none()), receives(peers_.size(), Progress::none());
+    for (size_t i = 0; i < members.size(); ++i) {
+      const auto r = static_cast<size_t>(members[i]);
+      if (members[i] == rank_) {
+        if (!out[i].empty()) std::memcpy(in[i].data(), out[i].data(), out[i].size());
+        continue;
+      }
+      sends[r] = {{kData, text_hash(what), out[i].size()}, const_cast<std::byte*>(out[i].data()), out[i].size()};
+      receives[r] = {{}, in[i].data(), in[i].size()};
     }
     run(what, &sends, &receives);
     if (cause_.empty()) return;

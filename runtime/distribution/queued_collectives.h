@@ -1,6 +1,8 @@
 // Collectives whose started work is done by a thread of their own, while the caller computes.
 #pragma once
 
+#include <numeric>
+
 #include "kernels/collectives.h"
 #include "runtime/distribution/work_queue.h"
 
@@ -10,19 +12,27 @@ class QueuedCollectives : public Collectives {
  public:
   void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
                 const std::vector<std::span<std::byte>>& in) final {
+    std::vector<int> all(out.size());
+    std::iota(all.begin(), all.end(), 0);
+    exchange_among(all, what, out, in);
+  }
+  void exchange_among(const std::vector<int>& members, const std::string& what,
+                      const std::vector<std::span<const std::byte>>& out,
+                      const std::vector<std::span<std::byte>>& in) final {
     if (!started_.is_here()) {
       started_.drain();
       started_.check();
     }
-    transfer(what, out, in);
+    transfer(members, what, out, in);
   }
   void start(const std::string& name, const std::function<void()>& work) final { started_.add(name, work); }
   void wait(const std::string& name) final { started_.wait(name); }
   void drain() noexcept final { started_.drain(); }
 
  protected:
-  // As `exchange`. One thread at a time calls it.
-  virtual void transfer(const std::string& what, const std::vector<std::span<const std::byte>>& out,
+  // As `exchange_among`. One thread at a time calls it.
+  virtual void transfer(const std::vector<int>& members, const std::string& what,
+                        const std::vector<std::span<const std::byte>>& out,
                         const std::vector<std::span<std::byte>>& in) = 0;
 
  private:

@@ -34,6 +34,12 @@ void SimulatedRanks::exchange(const std::string&, const std::vector<std::span<co
   if (!starts_) wait_until(free_at_);
 }
 
+void SimulatedRanks::exchange_among(const std::vector<int>&, const std::string&,
+                                    const std::vector<std::span<const std::byte>>&,
+                                    const std::vector<std::span<std::byte>>&) {
+  fail("the stages of a pipeline are not simulated");
+}
+
 void SimulatedRanks::send(const std::string&, int, std::span<const std::byte>) {
   fail("the stages of a pipeline are not simulated");
 }

@@ -29,6 +29,9 @@ class SimulatedRanks : public Collectives {
   int size() const override { return size_; }
   void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
                 const std::vector<std::span<std::byte>>& in) override;
+  void exchange_among(const std::vector<int>& members, const std::string& what,
+                      const std::vector<std::span<const std::byte>>& out,
+                      const std::vector<std::span<std::byte>>& in) override;
   void send(const std::string& name, int to, std::span<const std::byte> data) override;  // stages are not simulated
   void receive(const std::string& name, int from, std::span<std::byte> data) override;
   void start(const std::string& name, const std::function<void()>& work) override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "kernels/collectives.h"
 #include "kernels/host.h"
 #include "kernels/lowering/canonical/segments.h"
 #include "kernels/registry.h"
@@ -229,7 +230,9 @@ void Plan::select_kernels(const PlanOptions& options) {
       known.back() = constant ? *constant : *constants.try_emplace(input, constant_of(input)).first;
     }
     for (const Value* output : node->outputs()) typed = typed && (!output || output->type().is_static());
-    const NodeSpec spec(*node, std::move(known), num_threads(), options.tf32, options.collectives);
+    Collectives* const ranks =
+        options.collectives ? options.collectives->along(node->attr(kMeshAxis, "")) : options.collectives;
+    const NodeSpec spec(*node, std::move(known), num_threads(), options.tf32, ranks);
     const Kernel* calls = typed ? find_subplan_kernel(device_, *node) : nullptr;
     const Kernel* kernel = calls ? calls : typed ? find_kernel(device_, spec) : nullptr;
     if (!kernel) {

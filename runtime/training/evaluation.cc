@@ -60,7 +60,7 @@ EvaluationResult evaluate(Session* session, BatchSource* data) {
   };
   TensorMap inputs;
   int64_t at = 0;
-  data->share_out(rounds_of(*session, session->is_pipeline() ? session->micro_batches() : session->ranks()));
+  data->share_out(rounds_of(*session, int64_t{session->pipelines()} * session->micro_batches()));
   data->start(0, 0);
   for (;;) {
     const std::vector<int64_t> batches = data->next_round(&inputs);

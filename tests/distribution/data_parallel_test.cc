@@ -83,6 +83,8 @@ struct Plan {
   int64_t interrupt_after = -1;  // by rank 1
   Sharding sharding = Sharding::kNone;
   bool sync_batch_norm = false, drops = true;
+  int stages = 1;
+  bool lowers = true;
 };
 
 // The states that this rank has; rank 0 has all.
@@ -104,6 +106,9 @@ Trained train(const Plan& plan, Collectives* collectives) {
   options.threads = 1;
   options.sharding = plan.sharding;
   options.sync_batch_norm = plan.sync_batch_norm;
+  options.stages = collectives ? plan.stages : 1;
+  options.micro_batches = static_cast<int>(plan.accumulate);
+  options.plan.lowering.on = plan.lowers;
   Session session(training_model(plan.build, plan.drops), options);
   const Dataset data = make_data(plan.samples, session.model()), held_out = make_data(20, session.model());
   TrainerOptions training;
@@ -242,6 +247,23 @@ TEST(DataParallel, WholeStepsAreRefused) {
     training.batch_size = 2;
     EXPECT_THAT(error_of([&] { Trainer(&session, &data, nullptr, training); }), HasSubstr("--accumulate"));
   });
+}
+
+// Without lowering, which fuses what one rank computes and two do not.
+TEST(Pipeline, StagesChangeNoBitOfWhatTheyCompute) {
+  for (const int64_t accumulate : {1, 2, 5}) {
+    SCOPED_TRACE(accumulate);
+    Plan plan{.accumulate = accumulate, .stages = 2, .lowers = false};
+    plan.build.optimizer = "sgd(lr=0.1, momentum=0.9)";
+    const Trained expected = train(plan, nullptr);
+    std::vector<Trained> trained(2);
+    LocalRanks(2).run([&](Collectives* c) { trained[static_cast<size_t>(c->rank())] = train(plan, c); });
+    // The norm of all gradients is that of the stages' norms, and clipped gradients follow from it.
+    expect_near(trained[0], expected);
+    EXPECT_EQ(trained[0].numbers, trained[1].numbers);
+    EXPECT_EQ(trained[0].numbers[0], expected.numbers[0]);
+    EXPECT_LT(trained[0].state_bytes + trained[1].state_bytes, expected.state_bytes + 256);
+  }
 }
 
 }  // namespace

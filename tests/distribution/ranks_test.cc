@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <numeric>
 #include <thread>
 
@@ -56,6 +57,43 @@ TEST(Ranks, EachGetsWhatEachSends) {
         EXPECT_EQ(got[static_cast<size_t>(r)], std::vector<int>(count(r, c->rank()), 10 * r + c->rank() + round));
     }
     EXPECT_EQ(c->gather("a number", static_cast<uint32_t>(5 * c->rank())), (std::vector<uint32_t>{0, 5, 10, 15}));
+  });
+}
+
+// Both send more than a connection holds before they receive, and in another order.
+TEST(Ranks, MessagesWaitForNoReceiver) {
+  with_ranks(3, [](std::unique_ptr<Collectives> c) {
+    const auto numbers = [](int from, int to, int i) { return std::vector<int>(3'000'000, 100 * from + 10 * to + i); };
+    const auto name = [](int i) { return concat("message ", i); };
+    for (int to = 0; to < 3; ++to) {
+      for (int i = 0; i < 2 && to != c->rank(); ++i) {
+        const std::vector<int> sent = numbers(c->rank(), to, i);
+        c->send(name(i), to, std::as_bytes(std::span<const int>(sent)));
+      }
+    }
+    c->send("nothing", (c->rank() + 1) % 3, {});
+    for (int from = 2; from >= 0; --from) {
+      for (int i = 1; i >= 0 && from != c->rank(); --i) {
+        std::vector<int> got(3'000'000);
+        c->receive(name(i), from, std::as_writable_bytes(std::span(got)));
+        EXPECT_TRUE(got == numbers(from, c->rank(), i));
+      }
+    }
+    c->receive("nothing", (c->rank() + 2) % 3, {});
+    EXPECT_EQ(c->gather("a number", static_cast<uint32_t>(c->rank())), (std::vector<uint32_t>{0, 1, 2}));
+  });
+}
+
+TEST(Ranks, WhoWaitsForAMessageHearsWhyThereIsNone) {
+  with_ranks(3, [](std::unique_ptr<Collectives> c) {
+    std::array<std::byte, 4> four{};
+    if (c->rank() == 0) c->send("short", 1, std::span(four).first(3));
+    if (c->rank() == 2) return c->leave("there is no data");
+    const int from = c->rank() == 0 ? 2 : 0;
+    const std::string error = error_of([&] { c->receive("short", from, four); });
+    EXPECT_THAT(error, HasSubstr(c->rank() == 0 ? "rank 2 has ended: there is no data" : "sends 3 bytes of short"));
+    EXPECT_EQ(error_of([&] { c->send("short", from, four); }), error);
+    c->leave(error);
   });
 }
 

@@ -56,7 +56,9 @@ class LocalRanks {
     Rank(LocalRanks* all, int rank) : all_(*all), rank_(rank) {}
     int rank() const override { return rank_; }
     int size() const override { return static_cast<int>(all_.ranks_.size()); }
-    void transfer(const std::string& what, const Sent& out, const std::vector<std::span<std::byte>>& in) override {
+    void transfer(const std::vector<int>& members, const std::string& what, const Sent& out,
+                  const std::vector<std::span<std::byte>>& in) override {
+      if (members.size() < all_.ranks_.size()) return transfer_some(members, what, out, in);
       all_.sent_[static_cast<size_t>(rank_)] = {&what, &out};
       all_.meet();
       std::string fault;  // thrown when the others have read what this rank sends
@@ -102,6 +104,12 @@ class LocalRanks {
     }
 
    private:
+    void transfer_some(const std::vector<int>& members, const std::string& what, const Sent& out,
+                       const std::vector<std::span<std::byte>>& in) {
+      for (size_t i = 0; i < members.size(); ++i) send(what, members[i], out[i]);
+      for (size_t i = 0; i < members.size(); ++i) receive(what, members[i], in[i]);
+    }
+
     LocalRanks& all_;
     int rank_;
   };

@@ -214,7 +214,8 @@ int run(FitArguments* a, const RunRanks& ranks) {
   options.sync_batch_norm = a->sync_batch_norm;
   options.sharding = static_cast<Sharding>(a->zero);
   options.stages = static_cast<int>(a->pipeline);
-  options.micro_batches = static_cast<int>(a->trainer.accumulate);
+  const int64_t pipelines = ranks.several() ? ranks.collectives()->size() / a->pipeline : 1;
+  options.micro_batches = static_cast<int>(a->pipeline > 1 ? (a->trainer.accumulate + pipelines - 1) / pipelines : 1);
   Session session(std::move(start.model), options);
   if (!checkpoint_position(session.model())) initialize(*a, &session);
   DataNotes notes;
@@ -239,7 +240,8 @@ int run(FitArguments* a, const RunRanks& ranks) {
     changes = trainer->resume(*start.position);
     checked = checked_data(a->trainer.folder);
   }
-  expect_same_start(session, *trainer, concat("zero=", a->zero, " sync=", a->sync_batch_norm, " pipeline=", a->pipeline));
+  expect_same_start(session, *trainer,
+                    concat("zero=", a->zero, " sync=", a->sync_batch_norm, " pipeline=", a->pipeline));
   const auto rehearse_run = [&] {
     a->trainer.folder.clear();
     Trainer rehearsal(&session, &data.training, evaluation, a->trainer);

@@ -68,16 +68,16 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
   if (!place_ && devices.size() < 2) {
     if (a->sync_batch_norm)
       throw UsageError("--sync-batch-norm is for several processes; leave it out, or give --devices");
-    if (a->pipeline > 1)
-      throw UsageError("--pipeline is for several processes; leave it out, or give --devices");
+    if (a->pipeline > 1) throw UsageError("--pipeline is for several processes; leave it out, or give --devices");
     return;
   }
   // A rank whose loss becomes infinite in the range test leaves it, where the others wait for it.
   if (a->schedule.find_rate) throw UsageError("--lr auto is for one process; run it on one, and give its result");
   const int64_t ranks = place_ ? place_->size : std::ssize(devices);
-  if (a->pipeline > 1 && a->pipeline != ranks)
-    throw UsageError(concat("--pipeline ", a->pipeline, " takes ", a->pipeline, " processes, one for each stage, and ",
-                            "there ", ranks == 1 ? "is " : "are ", ranks));
+  if (ranks % a->pipeline != 0)
+    throw UsageError(concat("--pipeline ", a->pipeline, " takes ", a->pipeline,
+                            " processes, one for each stage, or a multiple, ", "and there ",
+                            ranks == 1 ? "is " : "are ", ranks));
   if (a->pipeline > 1 && (a->zero > 0 || a->sync_batch_norm))
     throw UsageError(concat("--pipeline: a stage has the states of its own layers, and one batch at a time; leave out ",
                             a->zero > 0 ? "--zero" : "--sync-batch-norm"));

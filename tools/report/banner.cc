@@ -199,9 +199,12 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   if (options.clip_norm) head.add({"clip", concat("gradient norm at ", format_number(*options.clip_norm))});
   head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads")});
   if (session->ranks() > 1) {
-    const std::string batches = concat(options.accumulate, options.accumulate == 1 ? " batch" : " batches", " of a step");
+    const std::string batches =
+        concat(options.accumulate, options.accumulate == 1 ? " batch" : " batches", " of a step");
     head.add({"ranks", session->is_pipeline()
-                           ? concat(session->ranks(), " processes, stages through which the ", batches, " go")
+                           ? concat(session->ranks(), " processes, stages ",
+                                    session->pipelines() > 1 ? concat("of ", session->pipelines(), " pipelines ") : "",
+                                    "through which the ", batches, " go")
                            : concat(session->ranks(), " processes share out the ", batches,
                                     session->shards_states() ? ", and the states of the optimizer" : "")});
   }

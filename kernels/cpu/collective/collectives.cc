@@ -1,6 +1,6 @@
-// AllReduce, AllGather, Reduce, Broadcast and Await; Send and Receive. Each rank adds up a share of the elements, from rank to rank, so
-// that the sum of floats is the same on all and for any number of ranks; a rank alone adds and copies. A collective
-// whose result goes to Await is started, and the plan goes on.
+// AllReduce, AllGather, Reduce, Broadcast and Await; Send and Receive. Each rank adds up a share of the elements, from
+// rank to rank, so that the sum of floats is the same on all and for any number of ranks; a rank alone adds and copies.
+// A collective whose result goes to Await is started, and the plan goes on.
 #include "kernels/collectives.h"
 
 #include <algorithm>
@@ -240,12 +240,9 @@ Prepared prepare_receive(const NodeSpec& spec) {
 std::vector<Kernel> collective_kernels() {
   const auto one_type = [](const NodeSpec& spec) { return spec.one_type(2); };
   const auto any = [](const NodeSpec&) { return true; };
-  return {{"AllReduce", one_type, prepare_reduce, kDomain},
-          {"Reduce", one_type, prepare_reduce, kDomain},
-          {"Broadcast", any, prepare_broadcast, kDomain},
-          {"AllGather", any, prepare_all_gather, kDomain},
-          {"Await", any, prepare_await, kDomain},
-          {"Send", any, prepare_send, kDomain},
+  return {{"AllReduce", one_type, prepare_reduce, kDomain}, {"Reduce", one_type, prepare_reduce, kDomain},
+          {"Broadcast", any, prepare_broadcast, kDomain},   {"AllGather", any, prepare_all_gather, kDomain},
+          {"Await", any, prepare_await, kDomain},           {"Send", any, prepare_send, kDomain},
           {"Receive", any, prepare_receive, kDomain}};
 }
 

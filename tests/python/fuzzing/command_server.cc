@@ -1,8 +1,8 @@
-// The onnx-train command for fuzz.py: what a process does before main, which is long under sanitizers, is done once. Reads
-// requests from the standard input and answers each on the standard output with the status as waitpid gives it.
+// The onnx-train command for fuzz.py: what a process does before main, which is long under sanitizers, is done once.
+// Reads requests from the standard input and answers each on the standard output with the status as waitpid gives it.
 //
-// A request is fields that each end with a zero byte: the limit of processor time in seconds, of memory and of a file in
-// bytes (0: no limit), the paths of the files for the command's two outputs, the number of arguments, and those.
+// A request is fields that each end with a zero byte: the limit of processor time in seconds, of memory and of a file
+// in bytes (0: no limit), the paths of the files for the command's two outputs, the number of arguments, and those.
 #include <fcntl.h>
 #include <malloc.h>
 #include <sys/resource.h>
@@ -40,8 +40,8 @@ void open_as(int descriptor, const std::string& path) {
   close(file);
 }
 
-// A sanitizer reserves more addresses than any limit of them; its own limit of resident memory is a thread, which a fork
-// does not keep.
+// A sanitizer reserves more addresses than any limit of them; its own limit of resident memory is a thread, which a
+// fork does not keep.
 void watch_memory(long bytes) {
   std::thread([bytes] {
     const long page = sysconf(_SC_PAGESIZE);
