@@ -14,8 +14,8 @@ from onnx import helper
 from test_ranks import peak_memory, start_ranks, wait_for_steps
 
 
-def stages(count):
-    return ["--devices", ",".join(["cpu"] * count), "--pipeline", count] if count > 1 else []
+def stages(count, pipelines=1):
+    return ["--devices", ",".join(["cpu"] * count * pipelines), "--pipeline", count] if count > 1 else []
 
 
 def fit(model, data, out, *options):
@@ -54,17 +54,19 @@ def alone(digits, tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_stages_train_as_one(digits, alone, tmp_path, count):
-    printed = tool.run(*fit(*digits, tmp_path / "run", "--epochs", 2, "--eval-data", digits[1], "--accumulate", 4, *stages(count)))
-    assert f"{count} processes, stages through which the 4 batches of a step go" in printed
+@pytest.mark.parametrize("count, pipelines", [(2, 1), (3, 1), (2, 2), (2, 3)])
+def test_stages_train_as_one(digits, alone, tmp_path, count, pipelines):
+    options = "--epochs", 2, "--eval-data", digits[1], "--accumulate", 4, *stages(count, pipelines)
+    printed = tool.run(*fit(*digits, tmp_path / "run", *options))
+    assert f"{count * pipelines} processes, stages " in printed and "through which the 4 batches of a step go" in printed
+    assert f"of {pipelines} pipelines" in printed or pipelines == 1
     same_runs(alone, tmp_path / "run")
 
 
 def test_a_run_goes_on_with_another_number_of_stages(digits, alone, tmp_path):
     options = "--eval-data", digits[1], "--accumulate", 4
     tool.run(*fit(*digits, tmp_path / "run", *options, "--epochs", 1, *stages(2)))
-    tool.run(*fit(*digits, tmp_path / "run", *options, "--epochs", 2, "--resume", *stages(3)))
+    tool.run(*fit(*digits, tmp_path / "run", *options, "--epochs", 2, "--resume", *stages(2, 2)))
     same_runs(alone, tmp_path / "run")
 
 
@@ -74,10 +76,11 @@ def test_networks_train_as_one(exported, tmp_path, name):
     example, path = exported(name)
     data = tool.save(tmp_path / "data.npz", reference.repeated(example, 4))
     tool.run("build", path, "-o", tmp_path / "train.onnx", "--loss", example.loss, "--accumulate")
-    for count in 1, 2:
+    for run, ranks in {"one": (1,), "two": (2,), "mesh": (2, 2)}.items():
         tool.run("fit", tmp_path / "train.onnx", "--data", data, "--batch-size", 2, "--accumulate", 3, "--steps", 4,
-                 "--out", tmp_path / f"run{count}", *stages(count))  # fmt: skip
-    same_runs(tmp_path / "run1", tmp_path / "run2")
+                 "--out", tmp_path / run, *stages(*ranks))  # fmt: skip
+    for run in "two", "mesh":
+        same_runs(tmp_path / "one", tmp_path / run)
 
 
 @pytest.mark.parametrize("options", [("--precision", "bf16"), ("--lora", "rank=4,dropout=0.2"), ("--qat", "int8"), ("--ema", 0.9),
@@ -122,7 +125,7 @@ def test_a_stage_has_the_memory_of_its_layers(deep, tmp_path):
 def test_what_a_pipeline_cannot_be(digits, tmp_path):
     model, data = digits
     cases = [
-        ((*stages(2)[:2], "--pipeline", 3), "--pipeline 3 takes 3 processes, one for each stage, and there are 2"),
+        ((*stages(2)[:2], "--pipeline", 3), "--pipeline 3 takes 3 processes, one for each stage, or a multiple, and there are 2"),
         (("--pipeline", 2), "--pipeline is for several processes"),
         ((*stages(2), "--zero", 1), "leave out --zero"),
         ((*stages(2), "--sync-batch-norm"), "leave out --sync-batch-norm"),
@@ -136,9 +139,10 @@ def test_what_a_pipeline_cannot_be(digits, tmp_path):
 
 
 def test_a_stage_that_is_killed_ends_all(deep, tmp_path):
-    for victim in 0, 1, 2:
+    for victim, count in (0, 3), (1, 2), (2, 3), (3, 2):
         out = tmp_path / f"run{victim}"
-        processes = start_ranks(fit(*deep, out, "--accumulate", 4, "--steps", 10000, "--checkpoint-every", 2, *stages(3)[2:]), 3)
+        options = "--accumulate", 4, "--steps", 10000, "--checkpoint-every", 2, *stages(count)[2:]
+        processes = start_ranks(fit(*deep, out, *options), 3 if count == 3 else 4)
         wait_for_steps(out, 3, processes)
         processes[victim].send_signal(signal.SIGKILL)
         killed = time.monotonic()
