@@ -262,7 +262,8 @@ TEST(Pipeline, StagesChangeNoBitOfWhatTheyCompute) {
     expect_near(trained[0], expected);
     EXPECT_EQ(trained[0].numbers, trained[1].numbers);
     EXPECT_EQ(trained[0].numbers[0], expected.numbers[0]);
-    EXPECT_LT(trained[0].state_bytes + trained[1].state_bytes, expected.state_bytes + 256);
+    constexpr size_t kBoth = 512;  // random keys and counts, which both stages have
+    EXPECT_LE(trained[0].state_bytes + trained[1].state_bytes, expected.state_bytes + kBoth);
   }
 }
 
