@@ -1,5 +1,4 @@
 #include "kernels/lowering/memory/recompute.h"
-#include "onnx_passes/operators/operators.h"
 
 #include <algorithm>
 #include <climits>
@@ -10,7 +9,9 @@
 #include "kernels/cost.h"
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/memory/lifetimes.h"
+#include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/operators/operators.h"
 #include "onnx_passes/operators/random.h"
 
 namespace onnx_train {
@@ -95,7 +96,7 @@ class Recomputer {
 
   bool can_copy(int position) const {
     const Node& node = *lives_->nodes[static_cast<size_t>(position)];
-    return node.subgraphs().empty() && !is_random(node);
+    return node.subgraphs().empty() && !is_random(node) && !is_collective(node);
   }
 
   // Extends the chain of copied nodes and returns the chain with the best score.

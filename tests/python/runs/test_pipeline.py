@@ -102,12 +102,13 @@ def deep(tmp_path_factory):
     rng = np.random.default_rng(0)
     weights = [helper.make_tensor(f"w{i}", 1, [1024, 1024], (rng.standard_normal((1024, 1024)) / 32).astype("f").tobytes(), raw=True)
                for i in range(8)]  # fmt: skip
-    nodes = [helper.make_node("MatMul", [f"h{i}", f"w{i}"], [f"h{i + 1}"]) for i in range(8)]
+    nodes = [node for i in range(8) for node in (helper.make_node("MatMul", [f"h{i}", f"w{i}"], [f"m{i}"]),
+                                                 helper.make_node("Tanh", [f"m{i}"], [f"h{i + 1}"]))]  # fmt: skip
     value = lambda name: helper.make_tensor_value_info(name, 1, ["N", 1024])  # noqa: E731
     graph = helper.make_graph(nodes, "deep", [value("h0")], [value("h8")], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), folder / "m.onnx")
     tool.run("build", folder / "m.onnx", "-o", folder / "t.onnx", "--loss", "mse", "--accumulate")
-    data = {"h0": rng.standard_normal((64, 1024)).astype("f"), "labels": rng.standard_normal((64, 1024)).astype("f")}
+    data = {"h0": rng.standard_normal((256, 1024)).astype("f"), "labels": rng.standard_normal((256, 1024)).astype("f")}
     return folder / "t.onnx", tool.save(folder / "d.npz", data)
 
 
@@ -120,6 +121,14 @@ def test_a_stage_has_the_memory_of_its_layers(deep, tmp_path):
         assert [p.wait() for p in processes] == [0] * count
     for rank in 1, 2, 3:  # rank 0 has a copy of all states, to be written
         assert peaks[1][0][1] - peaks[4][rank][1] > 0.8 * 96, peaks
+
+
+def test_a_small_budget_computes_again_and_receives_once(deep, tmp_path):
+    options = "--accumulate", 4, "--steps", 2, "--batch-size", 64
+    tool.run(*fit(*deep, tmp_path / "one", *options))
+    printed = tool.run(*fit(*deep, tmp_path / "two", *options, *stages(2), "--memory", "31MB"))
+    assert re.search(r"recomputed: \d+ nodes", printed) and "Receive" not in printed, printed
+    same_runs(tmp_path / "one", tmp_path / "two")
 
 
 def test_what_a_pipeline_cannot_be(digits, tmp_path):
