@@ -18,8 +18,8 @@ def stages(count, pipelines=1):
     return ["--devices", ",".join(["cpu"] * count * pipelines), "--pipeline", count] if count > 1 else []
 
 
-def fit(model, data, out, *options):
-    return "fit", model, "--data", data, "--batch-size", 3, "--lr", 0.01, "--seed", 5, "--out", out, *options
+def fit(model, data, out, *options, batch=3):
+    return "fit", model, "--data", data, "--batch-size", batch, "--lr", 0.01, "--seed", 5, "--out", out, *options
 
 
 def weights(folder, name="last.onnx"):
@@ -124,9 +124,9 @@ def test_a_stage_has_the_memory_of_its_layers(deep, tmp_path):
 
 
 def test_a_small_budget_computes_again_and_receives_once(deep, tmp_path):
-    options = "--accumulate", 4, "--steps", 2, "--batch-size", 64
-    tool.run(*fit(*deep, tmp_path / "one", *options))
-    printed = tool.run(*fit(*deep, tmp_path / "two", *options, *stages(2), "--memory", "31MB"))
+    options = "--accumulate", 4, "--steps", 2
+    tool.run(*fit(*deep, tmp_path / "one", *options, batch=64))
+    printed = tool.run(*fit(*deep, tmp_path / "two", *options, *stages(2), "--memory", "31MB", batch=64))
     assert re.search(r"recomputed: \d+ nodes", printed) and "Receive" not in printed, printed
     same_runs(tmp_path / "one", tmp_path / "two")
 
