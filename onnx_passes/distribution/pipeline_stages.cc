@@ -236,27 +236,27 @@ class Stage {
     }
     for (const Node* node : nodes_) {
       const bool is_here = place_.phase(*node) == phase && place_.stage(*node) != kEveryStage;
-      // What the stages before need of the forward pass, they need in the backward pass.
+      // What earlier stages need of the forward pass, they need in their backward pass.
       const bool goes_back = phase == Phase::kBackward && place_.phase(*node) == Phase::kForward;
       if (is_here && place_.stage(*node) == stage_) copy(*node, i);
       if (!is_here && !goes_back) continue;
       for (const Value* output : node->outputs()) {
-        if (output) move(*output, i, phase == Phase::kForward ? kOnward : goes_back ? kBackward : kOnward | kBackward);
+        if (output) move(*output, i, phase == Phase::kForward ? kToLater : goes_back ? kToEarlier : kToAll);
       }
     }
   }
 
-  static constexpr int kOnward = 1, kBackward = 2;
+  static constexpr int kToLater = 1, kToEarlier = 2, kToAll = 3;  // stages
 
-  // Sends a value that this stage has, or receives one that it needs, of those that go in these directions.
-  void move(const Value& v, int i, int directions = kOnward | kBackward) {
+  // Sends a value that this stage has, or receives one that it needs, of those that go to these stages.
+  void move(const Value& v, int i, int stages = kToAll) {
     const auto readers = readers_.find(&v);
     if (readers == readers_.end()) return;
     const int from = place_.stage(v);
     const std::string name = place_.phase(v) == Phase::kOnce ? v.name() : micro_batch_input(v.name(), i);
     const auto& [type, contents] = types_[static_cast<size_t>(i)].at(&v);
     for (const int to : readers->second) {
-      if (!(directions & (to > from ? kOnward : kBackward))) continue;
+      if (!(stages & (to > from ? kToLater : kToEarlier))) continue;
       Builder b(&graph_);
       if (!contents.empty()) {  // such as a shape
         if (to == stage_) known(v, i) = b.constant(contents).value();
