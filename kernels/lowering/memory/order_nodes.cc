@@ -175,8 +175,8 @@ class Scheduler {
     }
   }
 
-  // Where collectives are under way while others compute, or other ranks wait for what is sent, nodes stay between those
-  // that they are between.
+  // Where collectives are under way while others compute, or other ranks wait for what is sent, nodes stay between
+  // those that they are between.
   void keep_between_collectives() {
     const auto is_timed = [](const Node* each) {
       return each->is("Await", kDomain) || each->is("Send", kDomain) || each->is("Receive", kDomain);
