@@ -162,7 +162,13 @@ std::vector<OpCase> collectives() {
            .domain = "onnx_train",
            .gradient = false},
           {.op = "Broadcast", .inputs = {{{2, 3}}}, .attrs = {{"root", 0}}, .domain = "onnx_train", .gradient = false},
-          {.op = "Await", .inputs = {{{2, 3}}, {{2, 3}}}, .domain = "onnx_train", .gradient = false}};
+          {.op = "Await", .inputs = {{{2, 3}}, {{2, 3}}}, .domain = "onnx_train", .gradient = false},
+          {.op = "Send", .inputs = {{{2, 3}}}, .attrs = {{"to", 0}}, .domain = "onnx_train", .gradient = false},
+          {.op = "Receive",
+           .inputs = {x({}), ints({2, 3})},
+           .attrs = {{"from", 0}},
+           .domain = "onnx_train",
+           .gradient = false}};
 }
 
 }  // namespace

@@ -226,12 +226,14 @@ Prepared prepare_send(const NodeSpec& spec) {
 }
 
 Prepared prepare_receive(const NodeSpec& spec) {
-  const auto bytes = static_cast<size_t>(spec.out_size()) * size_of(spec.out_type());
+  const size_t element = size_of(spec.out_type());
+  const auto bytes = static_cast<size_t>(spec.out_size()) * element;
   Collectives* const ranks = spec.collectives();
-  if (!ranks) fail("it receives from another rank, and there is none");
-  const int from = rank_of(spec, "from");
+  const int from = ranks ? rank_of(spec, "from") : 0;
   return {.run = [=, name = place_of(spec.node())](const Launch& launch) {
-    ranks->receive(name, from, {launch.out<std::byte>(), bytes});
+    auto* const y = launch.out<std::byte>();
+    if (ranks) return ranks->receive(name, from, {y, bytes});
+    for (size_t at = 0; at < bytes; at += element) std::memcpy(y + at, launch.inputs[0], element);
   }};
 }
 
