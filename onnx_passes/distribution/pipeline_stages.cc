@@ -436,6 +436,11 @@ StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& c
   const auto is_forward = [&](const Node& node) { return phases.phase(node) == Phase::kForward; };
   for (const Node* node = graph.first(); node; node = node->next()) total += is_forward(*node) ? cost(*node) : 0;
 
+  for (const Value* input : graph.inputs()) {
+    if (input->has_role(roles::kMagnitudes))
+      fail_as(ErrorCode::kUsage,
+              "a pipeline does not train 8-bit floats: their scales follow from what all stages compute");
+  }
   WeightsOf weights_of;
   for (const Value* input : graph.inputs()) {
     const std::string& weight = input->has_role(roles::kRaw) ? input->role()->of : input->name();
@@ -462,7 +467,8 @@ StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& c
     const bool is_new =
         std::any_of(read.begin(), read.end(), [&](const std::string& weight) { return !owners.count(weight); });
     if (!is_new) continue;
-    last = std::clamp(static_cast<int>(share * stages), last, std::min(stages - 1, last + 1));
+    // The first stage has the first weights, also where much is frozen before them.
+    if (!owners.empty()) last = std::clamp(static_cast<int>(share * stages), last, std::min(stages - 1, last + 1));
     for (const std::string& weight : read) owners.emplace(weight, last);
   }
   if (last < stages - 1) {

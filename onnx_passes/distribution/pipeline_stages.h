@@ -19,7 +19,7 @@ using CostOfNode = std::function<double(const Node&)>;
 
 // The stage of each weight, of its states, and of other states that batches change by what a stage computes. Stages
 // have weights in the order in which "accumulate" reads them, and about the same cost. Throws Error where there are
-// fewer layers with weights than stages.
+// fewer layers with weights than stages, or one of them takes most of the cost, and for 8-bit floats.
 StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& cost);
 
 // The name of an input of micro-batch `i`, from 0: that of the entry point's input for the first.

@@ -97,7 +97,7 @@ class Shards {
       for (int i = 0; i < node->num_inputs(); ++i) {
         if (node->input(i) && owner(node->input(i)) != keeps) node->set_input(i, shared(node->input(i)));
       }
-      if (keeps != kAll) return place(node, next);
+      if (keeps != kAll && owners_of_inputs(*node).size() == 1) return place(node, next);
       if (!owners_of_inputs(*node).empty())
         fail("[ShardedStates] a subgraph of ", node->label(), " reads what several ranks have; leave out --zero");
       return;

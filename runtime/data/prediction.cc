@@ -54,7 +54,7 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
   const int64_t n = data.num_samples();
   const int64_t fixed = data.fixed_batch();
   const int64_t batch = fixed > 0 ? fixed : std::min(batch_size, n);
-  if (static_cast<size_t>(batch) > session->device().available_bytes() / sizeof(int64_t))
+  if (fixed > 0 && static_cast<size_t>(batch) > session->device().available_bytes() / sizeof(int64_t))
     fail_as(ErrorCode::kData, "the model's batch size is fixed at ", fixed, ", which this machine has no memory for");
   TensorMap inputs, results;
   GatherAhead batches(&data);

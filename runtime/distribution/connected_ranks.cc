@@ -105,9 +105,10 @@ class ConnectedRanks : public QueuedCollectives {
   void transfer(const std::vector<int>& members, const std::string& what,
                 const std::vector<std::span<const std::byte>>& out,
                 const std::vector<std::span<std::byte>>& in) override {
-    // What was sent comes before the exchange.
-    for (size_t r = 0; r < outboxes_.size() && cause_.empty(); ++r) {
-      if (outboxes_[r]) outboxes_[r]->drain();
+    // What was sent comes before the exchange. What waits for other ranks does not keep these.
+    for (const int member : members) {
+      const auto& outbox = outboxes_[static_cast<size_t>(member)];
+      if (outbox && cause_.empty()) outbox->drain();
     }
     if (!cause_.empty()) fail(cause_);
     std::vector<Progress> sends(peers_.size(), Progress::none()), receives(peers_.size(), Progress::none());
@@ -147,7 +148,8 @@ class ConnectedRanks : public QueuedCollectives {
       for (size_t r = 0; r < peers_.size(); ++r) {
         if (!peers_[r] || broken_[r]) continue;
         if (outboxes_[r] && !outboxes_[r]->drain_within(milliseconds(2000))) {
-          broken_[r] = true;  // it takes nothing
+          broken_[r] = true;  // it takes nothing, and would wait for the rest
+          shutdown(peers_[r].fd(), SHUT_RDWR);
           continue;
         }
         try {

@@ -156,6 +156,7 @@ int64_t RunRanks::least(const std::string& what, int64_t number) const {
 
 void RunRanks::leave(const std::string& reason) noexcept {
   if (collectives_) collectives_->give_up(reason);
+  collectives_.reset();  // a rank that still sends to this one does not wait for it
 }
 
 }  // namespace onnx_train
