@@ -36,12 +36,12 @@ struct SessionOptions {
   bool overlap = true;                  // ranks exchange gradients while they compute others
   bool sync_batch_norm = false;         // over the batches of a round, as one batch
   Sharding sharding = Sharding::kNone;  // of several ranks
-  // With more than 1, as many as ranks: each rank has a stage of the model
-  // (onnx_passes/distribution/pipeline_stages.h). Runs of "accumulate" and "evaluate" take micro-batches, one or
-  // several, as inputs of names by micro_batch_input; all ranks take the same, and their outputs have a first axis of
-  // micro-batches.
+  // With more than 1, each rank has a stage of the model (onnx_passes/distribution/pipeline_stages.h), and so many
+  // consecutive ranks are a pipeline; several share out batches. Runs of "accumulate" and "evaluate" take a pipeline's
+  // micro-batches, one or several, as inputs of names by micro_batch_input, the same on all its ranks. Their outputs
+  // have a first axis of batches: the first of each pipeline, the second of each, ...
   int stages = 1;
-  int micro_batches = 1;  // that a run of a pipeline has in the memory that is planned
+  int micro_batches = 1;  // of a pipeline, in the memory that is planned
   size_t max_plans = 16;  // the least recently used plan beyond that is dropped
 };
 
