@@ -1,5 +1,7 @@
 #include "kernels/collectives.h"
 
+#include <numeric>
+
 #include "kernels/kernel.h"
 #include "onnx_passes/ir/error.h"
 
@@ -10,6 +12,13 @@ int rank_of(const NodeSpec& spec, const char* attribute) {
   if (rank < 0 || rank >= spec.collectives()->size())
     fail("'", attribute, "' is rank ", rank, ", and there are ", spec.collectives()->size());
   return static_cast<int>(rank);
+}
+
+void Collectives::exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
+                           const std::vector<std::span<std::byte>>& in) {
+  std::vector<int> all(static_cast<size_t>(size()));
+  std::iota(all.begin(), all.end(), 0);
+  exchange_among(all, what, out, in);
 }
 
 void Collectives::start(const std::string&, const std::function<void()>& work) { work(); }

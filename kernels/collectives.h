@@ -41,8 +41,8 @@ class Collectives {
   virtual int size() const = 0;
   // Sends out[r] to rank r and fills in[r] with what rank r sends to this one; both sides know the sizes. Those of this
   // rank itself are copied. `what` names the exchange: Error if another rank is at one of another name or size.
-  virtual void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
-                        const std::vector<std::span<std::byte>>& in) = 0;
+  void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
+                const std::vector<std::span<std::byte>>& in);
   // As `exchange`, between some ranks: `members` are their numbers in ascending order, this one's among them, and out
   // and in have an entry for each.
   virtual void exchange_among(const std::vector<int>& members, const std::string& what,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "onnx_passes/distribution/overlap_collectives.h"
+#include "onnx_passes/distribution/stage_placement.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/builder.h"
@@ -13,135 +14,14 @@
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/ir/tables.h"
 #include "onnx_passes/passes.h"
 
 namespace onnx_train {
 namespace {
 
-constexpr int kEveryStage = -1;  // the stage of what every rank computes
-
-// Once for all micro-batches, or for each, before or after the loss.
-enum class Phase { kOnce, kForward, kBackward };
-
-// Where and when the nodes of an entry point run.
-class Placement {
- public:
-  // `states` are the names of all states of the model.
-  Placement(const Graph& graph, const StateOwners& owners, const std::set<std::string>& states)
-      : graph_(graph), next_(graph) {
-    for (const Value* input : graph_.inputs()) {
-      if (states.count(input->name())) states_.insert(input);
-    }
-    find_phases();
-    for (const Value* input : graph_.inputs()) {
-      const auto found = owners.find(input->name());
-      if (found != owners.end()) stage_[input] = found->second;
-    }
-    for (const Node* node = graph_.first(); node; node = node->next()) place(*node);
-  }
-
-  // A data input, or a state that a batch changes.
-  bool changes(const Value& input) const {
-    return graph_.is_input(&input) && !input.is_initializer() && (!is_state(input) || next_.of(input));
-  }
-  bool is_state(const Value& v) const { return states_.contains(&v); }
-  const Value* next(const Value& state) const { return next_.of(state); }
-
-  int stage(const Value& v) const {
-    const int* found = stage_.find(&v);
-    return found ? *found : kEveryStage;
-  }
-  int stage(const Node& node) const {
-    const int* found = node_stage_.find(&node);
-    return found ? *found : kEveryStage;
-  }
-  Phase phase(const Node& node) const { return phase_.at(&node); }
-  Phase phase(const Value& v) const {
-    if (v.producer()) return phase(*v.producer());
-    return changes(v) ? Phase::kForward : Phase::kOnce;
-  }
-
- private:
-  // Forward is what outputs and states other than sums of gradients are computed from.
-  void find_phases() {
-    Marks<Value> changing, wanted;
-    for (const Value* input : graph_.inputs()) {
-      if (changes(*input)) changing.insert(input);
-    }
-    for (const Value* output : graph_.outputs()) {
-      const Value* state = output->has_role(roles::kNext) ? graph_.find(output->role()->of) : nullptr;
-      if (!state || !state->has_role(roles::kGradientSum)) wanted.insert(output);
-    }
-    for (const Node* node = graph_.last(); node; node = node->previous()) {
-      const bool is_wanted = std::any_of(node->outputs().begin(), node->outputs().end(),
-                                         [&](const Value* output) { return output && wanted.contains(output); });
-      phase_[node] = is_wanted ? Phase::kForward : Phase::kBackward;
-      if (is_wanted) for_each_input(*node, [&](const Value* v) { wanted.insert(v); });
-    }
-    for (const Node* node = graph_.first(); node; node = node->next()) {
-      bool changes = false;
-      for_each_input(*node, [&](const Value* v) { changes = changes || changing.contains(v); });
-      if (!changes) {
-        phase_[node] = Phase::kOnce;
-        continue;
-      }
-      for (const Value* output : node->outputs()) {
-        if (output) changing.insert(output);
-      }
-    }
-  }
-
-  void place(const Node& node) {
-    std::set<int> forward, backward;
-    std::vector<const Value*> values;  // of the forward pass
-    for_each_input(node, [&](const Value* v) {
-      if (stage(*v) == kEveryStage) return;
-      if (phase(*v) == Phase::kBackward) {
-        backward.insert(stage(*v));
-      } else {
-        forward.insert(stage(*v));
-        values.push_back(v);
-      }
-    });
-    if (forward.empty() && backward.empty()) return;
-    int at = forward.empty() ? *backward.begin() : *forward.rbegin();
-    if (phase(node) == Phase::kBackward) {
-      at = backward.empty() ? at : *backward.begin();
-      const auto has_all = [&](int s) {
-        return std::all_of(values.begin(), values.end(), [&](const Value* v) { return has_[v].contains(s); });
-      };
-      int with_all = at;
-      while (with_all >= 0 && !has_all(with_all)) --with_all;
-      if (with_all >= 0) at = with_all;
-      for (const Value* output : node.outputs()) {
-        const Value* state = output && output->has_role(roles::kNext) ? graph_.find(output->role()->of) : nullptr;
-        if (state && stage(*state) != kEveryStage) at = stage(*state);
-      }
-    } else {
-      for (const Value* v : values) has_[v].insert(at);
-    }
-    node_stage_[&node] = at;
-    for (const Value* output : node.outputs()) {
-      if (!output) continue;
-      stage_[output] = at;
-      has_[output].insert(at);
-    }
-    for (const Value* v : values) has_[v].insert(stage(*v));
-  }
-
-  const Graph& graph_;
-  const NextValues next_;
-  Marks<Value> states_;
-  NodeTable<Phase> phase_;
-  NodeTable<int> node_stage_;                  // none: kEveryStage
-  ValueTable<int> stage_;                      // likewise
-  std::map<const Value*, std::set<int>> has_;  // the stages that have a value of the forward pass
-};
-
 class Stage {
  public:
-  Stage(Graph* graph, const Placement& place, int stage, int stages, const std::map<std::string, Shape>& inputs,
+  Stage(Graph* graph, const StagePlacement& place, int stage, int stages, const std::map<std::string, Shape>& inputs,
         bool shares_batches)
       : graph_(*graph),
         place_(place),
@@ -282,10 +162,7 @@ class Stage {
   // What stands for the value in micro-batch i: what every rank computes is computed where it is first read.
   Value* of(const Value& v, int i) {
     if (v.is_initializer() && !graph_.is_input(&v)) return const_cast<Value*>(&v);
-    if (!v.producer() && place_.is_state(v)) {
-      const Value* next = place_.next(v);
-      return !next || i == 0 ? stand_in(v, i) : of(*next, i - 1);
-    }
+    if (const Value* next = place_.next(v); next && i > 0) return of(*next, i - 1);
     Value* const found = known(v, i);
     if (found) return found;
     if (v.producer() && place_.stage(v) == kEveryStage) {
@@ -294,12 +171,6 @@ class Stage {
     }
     if (!v.producer()) return const_cast<Value*>(&v);
     fail("[Pipeline] stage ", stage_, " does not have '", v.name(), "'");
-  }
-
-  // A state at the beginning of the run, received where another stage has it.
-  Value* stand_in(const Value& state, int i) {
-    Value* const received = known(state, i);
-    return received ? received : const_cast<Value*>(&state);
   }
 
   void copy(const Node& node, int i) {
@@ -384,7 +255,7 @@ class Stage {
   }
 
   Graph& graph_;
-  const Placement& place_;
+  const StagePlacement& place_;
   int stage_, stages_, count_;
   bool has_axis_;                                  // outputs, of ranks
   std::vector<Node*> nodes_;                       // of the entry point
@@ -431,7 +302,7 @@ StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& c
     if (input->has_role(roles::kGradientSum)) weights.insert(input->role()->of);
   }
   const std::set<std::string> states = names_of_states(model);
-  const Placement phases(graph, {}, states);
+  const StagePlacement phases(graph, {}, states);
   double total = 0;
   const auto is_forward = [&](const Node& node) { return phases.phase(node) == Phase::kForward; };
   for (const Node* node = graph.first(); node; node = node->next()) total += is_forward(*node) ? cost(*node) : 0;
@@ -483,7 +354,7 @@ StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& c
     }
   }
   // Statistics of batches, and what counts in them.
-  const Placement placement(graph, owners, states);
+  const StagePlacement placement(graph, owners, states);
   for (const Value* output : graph.outputs()) {
     if (!output->has_role(roles::kNext) || owners.count(output->role()->of)) continue;
     if (placement.stage(*output) != kEveryStage) owners[output->role()->of] = placement.stage(*output);
@@ -494,7 +365,7 @@ StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& c
 void make_stage(Model* flat, const StateOwners& owners, const std::vector<std::string>& states, int stage, int stages,
                 const std::map<std::string, Shape>& inputs, bool shares_batches) {
   infer_types(flat->graph.get());  // a model that was a file knows the types of its inputs alone
-  const Placement placement(*flat->graph, owners, {states.begin(), states.end()});
+  const StagePlacement placement(*flat->graph, owners, {states.begin(), states.end()});
   Stage made(flat->graph.get(), placement, stage, stages, inputs, shares_batches);
   made.find_types(*flat, inputs);
   made.run();

@@ -54,7 +54,7 @@ Send <to> (x, after) => (sent)
   sent = Constant <value = bool {1}> ()
 })";
 
-// What rank `from` sends to this one, of x's element type: stages of a pipeline alone meet so.
+// What rank `from` sends to this one, of x's element type. A rank alone has x in all elements.
 constexpr const char* kReceive = R"(
 Receive <from> (x, shape, after) => (y)
 {

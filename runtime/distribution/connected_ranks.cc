@@ -60,7 +60,7 @@ class ConnectedRanks : public QueuedCollectives {
   }
 
   ~ConnectedRanks() override {
-    for (size_t r = 0; r < outboxes_.size(); ++r) {  // what is left nobody reads
+    for (size_t r = 0; r < outboxes_.size(); ++r) {  // no rank reads what is left
       if (outboxes_[r] && !outboxes_[r]->drain_within(milliseconds(0))) shutdown(peers_[r].fd(), SHUT_RDWR);
     }
   }

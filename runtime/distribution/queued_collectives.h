@@ -1,8 +1,6 @@
 // Collectives whose started work is done by a thread of their own, while the caller computes.
 #pragma once
 
-#include <numeric>
-
 #include "kernels/collectives.h"
 #include "runtime/distribution/work_queue.h"
 
@@ -10,12 +8,6 @@ namespace onnx_train {
 
 class QueuedCollectives : public Collectives {
  public:
-  void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
-                const std::vector<std::span<std::byte>>& in) final {
-    std::vector<int> all(out.size());
-    std::iota(all.begin(), all.end(), 0);
-    exchange_among(all, what, out, in);
-  }
   void exchange_among(const std::vector<int>& members, const std::string& what,
                       const std::vector<std::span<const std::byte>>& out,
                       const std::vector<std::span<std::byte>>& in) final {

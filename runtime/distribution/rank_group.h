@@ -17,10 +17,6 @@ class RankGroup : public Collectives {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
   Collectives* along(const std::string& axis) override { return axis == kDataAxis && data_ ? data_.get() : this; }
-  void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
-                const std::vector<std::span<std::byte>>& in) override {
-    ranks_.exchange_among(members_, what, out, in);
-  }
   void exchange_among(const std::vector<int>& members, const std::string& what,
                       const std::vector<std::span<const std::byte>>& out,
                       const std::vector<std::span<std::byte>>& in) override;

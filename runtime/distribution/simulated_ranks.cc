@@ -11,8 +11,9 @@ double Network::seconds(double bytes_within, double bytes_beyond) const {
   return latency + std::max(bytes_within / bandwidth, bytes_beyond * ranks_of_machine / machine_bandwidth);
 }
 
-void SimulatedRanks::exchange(const std::string&, const std::vector<std::span<const std::byte>>& out,
-                              const std::vector<std::span<std::byte>>& in) {
+void SimulatedRanks::exchange_among(const std::vector<int>&, const std::string&,
+                                    const std::vector<std::span<const std::byte>>& out,
+                                    const std::vector<std::span<std::byte>>& in) {
   const auto start = Clock::now();
   double within[2] = {}, beyond[2] = {};  // sent, received
   for (size_t r = 0; r < in.size(); ++r) {
@@ -32,12 +33,6 @@ void SimulatedRanks::exchange(const std::string&, const std::vector<std::span<co
   spent_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
   free_at_ = std::max(free_at_, now()) + seconds;
   if (!starts_) wait_until(free_at_);
-}
-
-void SimulatedRanks::exchange_among(const std::vector<int>&, const std::string&,
-                                    const std::vector<std::span<const std::byte>>&,
-                                    const std::vector<std::span<std::byte>>&) {
-  fail("the stages of a pipeline are not simulated");
 }
 
 void SimulatedRanks::send(const std::string&, int, std::span<const std::byte>) {

@@ -27,8 +27,6 @@ class SimulatedRanks : public Collectives {
 
   int rank() const override { return 0; }
   int size() const override { return size_; }
-  void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
-                const std::vector<std::span<std::byte>>& in) override;
   void exchange_among(const std::vector<int>& members, const std::string& what,
                       const std::vector<std::span<const std::byte>>& out,
                       const std::vector<std::span<std::byte>>& in) override;

@@ -30,7 +30,7 @@ TEST(Cuda, LossesAreThoseOfTheCpuAndEqualInBitsFromRunToRunAndWithoutCapture) {
 }
 
 // The CPU's lowering makes operators that a graph for CUDA does not hold: ONNX's own in our domain, which read or write
-// 16-bit storage or images that lie channels last. Stages of a pipeline train on the CPU.
+// 16-bit storage or images that lie channels last. Send and Receive have no kernel for CUDA.
 TEST(Cuda, EveryOperatorOfTheCpuHasAKernel) {
   const KernelTable& table = cuda_device().kernels();
   for (const Kernel* kernel : Device::cpu().kernels()) {
