@@ -1,19 +1,13 @@
 #include "runtime/session.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "kernels/collectives.h"
-#include "kernels/cost.h"
 #include "kernels/host.h"
-#include "onnx_passes/distribution/data_parallel.h"
-#include "onnx_passes/distribution/order_collectives.h"
-#include "onnx_passes/distribution/overlap_collectives.h"
 #include "onnx_passes/distribution/pipeline_stages.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
@@ -81,26 +75,6 @@ void for_each_state(const Model& model, const std::function<void(Value*)>& f) {
     for (const Binding& binding : point.update_bindings) f(binding.state);
     for (const Binding& binding : point.initialization_bindings) f(binding.state);
   }
-}
-
-StateOwners owners_of_states(const Model& model, const SessionOptions& options, int ranks) {
-  if (options.stages <= 1) return share_out_states(model, options.sharding, ranks);
-  if (ranks % options.stages != 0)
-    fail_as(ErrorCode::kUsage, "pipelines of ", options.stages, " stages take a multiple of ", options.stages,
-            " ranks, and there ", ranks == 1 ? "is 1" : concat("are ", ranks));
-  if (options.sharding != Sharding::kNone)
-    fail_as(ErrorCode::kUsage, "a stage of a pipeline has the states of its own weights; leave out zero");
-  if (options.sync_batch_norm)
-    fail_as(ErrorCode::kUsage, "a pipeline has one batch at a time in a layer; leave out sync-batch-norm");
-  const bool has_accumulate = std::any_of(model.entry_points.begin(), model.entry_points.end(),
-                                          [](const EntryPoint& e) { return e.name() == "accumulate"; });
-  if (!has_accumulate) fail_as(ErrorCode::kUsage, "a pipeline takes micro-batches; build the model with accumulate");
-  // What inference knows, and no more than a copy of a tensor where nothing is multiplied.
-  return share_out_stages(model, options.stages, [](const Node& node) {
-    const NodeCost cost = cost_of(node);
-    constexpr double kBytesOfAnOperation = 0.1;  // of one multiply-add on data in memory, about
-    return cost.total_flops() * kBytesOfAnOperation + cost.bytes;
-  });
 }
 
 }  // namespace
@@ -172,44 +146,6 @@ void read_from_state(Model* model, const StateStore& states) {
 }
 
 }  // namespace
-
-// The entry point as a plain model, of the mean over views where the session has some.
-Model Session::plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const {
-  const bool averages = !options_.views.empty() && (entry == "predict" || entry == "evaluate") && has_entry(entry);
-  Model with_views;
-  if (averages) {
-    with_views = clone(model_);
-    average_over_views(&with_views, options_.views, entry);
-  }
-  Model flat = flatten(averages ? with_views : model_, entry);
-  if (is_staged(entry)) {
-    if (pipelines() > 1) distribute_over_ranks(&flat, pipelines(), false);
-    for (Node* node = flat.graph->first(); node; node = node->next()) {
-      if (is_collective(*node)) node->set_attr(kMeshAxis, kDataAxis);
-    }
-    make_stage(&flat, owners_, state_.names(), owner(), options_.stages, shapes, pipelines() > 1);
-    order_collectives(&flat);
-    return flat;
-  }
-  if (is_shared(entry)) distribute_over_ranks(&flat, ranks(), options_.sync_batch_norm);
-  if (is_shared(entry) && overlaps()) sum_early(&flat);
-  if (shards_states()) shard_states(&flat, owners_, owner());
-  if (is_shared(entry) || shards_states()) {
-    if (overlaps()) overlap_collectives(&flat);
-    order_collectives(&flat);
-  }
-  return flat;
-}
-
-int Session::ranks() const { return options_.collectives ? options_.collectives->size() : 1; }
-int Session::rank() const { return options_.collectives ? options_.collectives->rank() : 0; }
-
-// What is under way cannot be looked at.
-bool Session::overlaps() const { return options_.overlap && !options_.plan.detect_anomaly; }
-
-bool Session::is_shared(const std::string& entry) const {
-  return ranks() > 1 && (entry == "accumulate" || entry == "evaluate");
-}
 
 std::unique_ptr<Plan> Session::compile(const std::string& entry, Model flat,
                                        const std::map<std::string, Shape>& shapes) {
@@ -318,30 +254,6 @@ void check_rates(const EntryPoint& point, const TensorMap& inputs) {
 
 }  // namespace
 
-TensorMap Session::rank_inputs(const std::string& entry, int micro_batches) const {
-  TensorMap inputs;
-  if (!is_shared(entry) || pipelines() == 1) return inputs;
-  for (int i = 0; i < micro_batches; ++i) {
-    const int64_t left = active_ranks_ - int64_t{i} * pipelines();
-    inputs[micro_batch_input(kRankInput, i)] = Tensor::scalar<int64_t>(pipeline());
-    inputs[micro_batch_input(kActiveRanksInput, i)] =
-        Tensor::scalar<int64_t>(std::clamp<int64_t>(left, 0, pipelines()));
-  }
-  return inputs;
-}
-
-std::map<std::string, Shape> Session::with_rank_inputs(const std::string& entry,
-                                                       std::map<std::string, Shape> shapes) const {
-  if (is_staged(entry)) {
-    const std::map<std::string, Shape> one = shapes;
-    for (int i = count_micro_batches(shapes); i < micro_batches(); ++i) {
-      for (const auto& [name, shape] : one) shapes[micro_batch_input(name, i)] = shape;
-    }
-  }
-  for (const auto& [name, value] : rank_inputs(entry, is_staged(entry) ? micro_batches() : 1)) shapes[name] = {};
-  return shapes;
-}
-
 Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>& own) {
   const Threads threads(options_.threads);
   const std::map<std::string, Shape> shapes = with_rank_inputs(entry, own);
@@ -449,22 +361,6 @@ const TensorMap& Session::finish() {
   return run.outputs;
 }
 
-// The work of a device that exchanges with a rank that is gone does not end by itself.
-void Session::wait_for_run(int64_t mark) {
-  if (Collectives* const ranks = collectives(); ranks && !device_.uses_host_memory()) {
-    try {
-      for (int times = 0; !stream_->has_reached(mark); ++times) {
-        ranks->check();
-        std::this_thread::sleep_for(std::chrono::microseconds(times < 100 ? 10 : 200));
-      }
-    } catch (...) {
-      ranks->abort();
-      throw;
-    }
-  }
-  stream_->wait(mark);
-}
-
 void Session::wait_for_inputs() { stream_->wait(inputs_read_); }
 
 const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs) {
@@ -490,29 +386,6 @@ void Session::abandon_runs() noexcept {
   });
   for (Run* run : started_) run->is_started = false;
   started_.clear();
-}
-
-void Session::collect_state(size_t i, void* to) {
-  const auto owner = owners_.find(state_.names()[i]);
-  const int keeper = owner == owners_.end() ? 0 : owner->second;
-  if (keeper == 0) {
-    if (rank() == 0 && to) state_.read(i, to);
-    return;
-  }
-  const auto bytes = static_cast<size_t>(num_elements(state_.shape(i))) * size_of(state_.dtype(i));
-  const auto count = static_cast<size_t>(ranks());
-  std::vector<std::span<const std::byte>> out(count);
-  std::vector<std::span<std::byte>> in(count);
-  Tensor value;
-  if (keeper == rank()) {
-    value = state_.get(state_.names()[i]);
-    out[0] = {static_cast<const std::byte*>(value.data()), bytes};
-  }
-  if (rank() == 0) {
-    if (!to) value = Tensor(state_.dtype(i), state_.shape(i));
-    in[static_cast<size_t>(keeper)] = {static_cast<std::byte*>(to ? to : value.data()), bytes};
-  }
-  collectives()->exchange(state_.names()[i], out, in);
 }
 
 void Session::initialize(uint64_t seed) {

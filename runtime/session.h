@@ -127,6 +127,7 @@ class Session {
  private:
   struct CachedPlan;  // an executable and its cache key
   struct Run;         // a started run and the memory of its outputs
+  static StateOwners owners_of_states(const Model& model, const SessionOptions& options, int ranks);
   std::unique_ptr<Plan> compile(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
   CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
   void make_room(const Plan& plan);
