@@ -21,7 +21,8 @@ struct ScaleArguments {
   std::string model, data, ranks = "1,2,4,8";
   std::optional<int64_t> batch_size;
   int64_t zero = 0, ranks_of_machine = 0;
-  double latency = 20, bandwidth = 10, machine_bandwidth = 0, compute = 0, seconds = 2;
+  double latency = 20, bandwidth = 10, machine_bandwidth = 0, overhead = 0, copy_bandwidth = 0, compute = 0,
+         seconds = 2;
   bool sync_batch_norm = false, json = false;
   RuntimeOptions runtime;
 };
@@ -44,6 +45,8 @@ Network network_of(const ScaleArguments& a) {
   Network network{.latency = 1e-6 * a.latency, .bandwidth = 1e9 * a.bandwidth, .machine_bandwidth = 1e9 * a.bandwidth};
   if (a.ranks_of_machine > 0) network.ranks_of_machine = static_cast<int>(a.ranks_of_machine);
   if (a.machine_bandwidth > 0) network.machine_bandwidth = 1e9 * a.machine_bandwidth;
+  network.overhead = 1e-6 * a.overhead;
+  if (a.copy_bandwidth > 0) network.overhead_of_byte = 1 / (1e9 * a.copy_bandwidth);
   return network;
 }
 
@@ -158,6 +161,14 @@ Subcommand scale_command() {
            {"--bandwidth", {&a->bandwidth, kPositive}, "of a rank, in 10^9 bytes a second each way [10]", "GB/S"},
            {"--ranks-per-machine", {&a->ranks_of_machine, kCount}, "that share a link to other machines [all]", "N"},
            {"--machine-bandwidth", {&a->machine_bandwidth, kPositive}, "of that link [--bandwidth]", "GB/S"},
+           {"--overhead",
+            {&a->overhead, Range{0}},
+            "that an exchange takes of the rank itself, in microseconds: nothing hides it [0]",
+            "US"},
+           {"--copy-bandwidth",
+            {&a->copy_bandwidth, kPositive},
+            "with which the rank itself copies what it sends [it copies nothing]",
+            "GB/S"},
            {"--compute",
             {&a->compute, kPositive},
             "the milliseconds that a rank computes in a step, where another device was measured",

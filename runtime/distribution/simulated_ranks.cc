@@ -31,6 +31,7 @@ void SimulatedRanks::exchange_among(const std::vector<int>&, const std::string&,
   bytes_ += within[0] + beyond[0];
   ++exchanges_;
   spent_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+  stalled_seconds_ += network_.overhead + network_.overhead_of_byte * (within[0] + beyond[0]);
   free_at_ = std::max(free_at_, now()) + seconds;
   if (!starts_) wait_until(free_at_);
 }

@@ -11,12 +11,16 @@
 namespace onnx_train {
 
 // An exchange takes the latency, and the time in which the bytes leave this rank or reach it, whichever are more. What
-// leaves the machine shares its link with what the other ranks of the machine send.
+// leaves the machine shares its link with what the other ranks of the machine send. The parameters are those of LogGP
+// (Alexandrov et al. 1995): latency L, overhead o, and the gap for each byte G, of the network and of the processor.
 struct Network {
   double latency = 20e-6;          // seconds
   double bandwidth = 10e9;         // of a rank within a machine, bytes a second in each direction
   int ranks_of_machine = 1 << 30;  // no other machine is needed
   double machine_bandwidth = 10e9;
+  // What an exchange takes of the rank itself, which computes nothing meanwhile: seconds, and seconds for each byte
+  // sent.
+  double overhead = 0, overhead_of_byte = 0;
 
   double seconds(double bytes_within, double bytes_beyond) const;
 };
