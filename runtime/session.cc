@@ -87,7 +87,7 @@ Session::Session(Model model, const SessionOptions& options)
       pipeline_(options.stages > 1 && options.collectives ? pipeline_of(options.collectives, options.stages) : nullptr),
       owners_(owners_of_states(model_, options_, ranks())),
       state_(&model_, device_, *stream_,
-             [this](const std::string& name) { return owners_.count(name) == 0 || owners_.at(name) == owner(); }),
+             [this](const std::string& name) { return !options_.plans_only && has_state(name); }),
       active_ranks_(ranks()) {
   options_.plan.collectives = pipeline_ ? pipeline_.get() : options_.collectives;
   // The body of AllReduce would be one rank's.
@@ -269,10 +269,14 @@ Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>
   return make_plan(entry, plain(entry, shapes), shapes).plan();
 }
 
-PlannedMemory Session::planned_memory(const std::string& entry, const std::map<std::string, Shape>& shapes) {
+std::unique_ptr<Plan> Session::planned(const std::string& entry, const std::map<std::string, Shape>& shapes) {
   const Threads threads(options_.threads);
   const std::map<std::string, Shape> all = with_rank_inputs(entry, shapes);
-  const std::unique_ptr<Plan> plan = compile(entry, plain(entry, all), all);
+  return compile(entry, plain(entry, all), all);
+}
+
+PlannedMemory Session::planned_memory(const std::string& entry, const std::map<std::string, Shape>& shapes) {
+  const std::unique_ptr<Plan> plan = planned(entry, shapes);
   PlannedMemory memory{plan->arena_bytes(), copied_constants(*plan, device_), slot_bytes(*plan, device_), 0};
   for (const Port& port : plan->outputs()) memory.outputs += port.bytes;
   return memory;

@@ -42,7 +42,8 @@ struct SessionOptions {
   // have a first axis of batches: the first of each pipeline, the second of each, ...
   int stages = 1;
   int micro_batches = 1;  // of a pipeline, in the memory that is planned
-  size_t max_plans = 16;  // the least recently used plan beyond that is dropped
+  bool plans_only = false;  // states get no memory: entry points are planned, and cannot run
+  size_t max_plans = 16;    // the least recently used plan beyond that is dropped
 };
 
 // What the runs of one entry point with inputs of given shapes take beside the state, in bytes.
@@ -117,9 +118,13 @@ class Session {
 
   // The plan that `run` would use, created on demand. Valid until it is dropped from the cache.
   Plan& plan(const std::string& entry, const std::map<std::string, Shape>& shapes);
-  // What that plan takes. Plans, but allocates nothing and keeps nothing. Throws Error as `plan` does, except that
+  // The same plan for the caller alone: allocates nothing and keeps nothing. Throws Error as `plan` does, except that
   // memory is not compared with what the device has left.
+  std::unique_ptr<Plan> planned(const std::string& entry, const std::map<std::string, Shape>& shapes);
+  // What that plan takes.
   PlannedMemory planned_memory(const std::string& entry, const std::map<std::string, Shape>& shapes);
+  // What the states of this rank take, also where they have no memory.
+  size_t state_bytes() const;
   size_t memory_budget() const { return options_.plan.memory; }  // 0: none
   // Size in bytes of the arena that all plans share.
   size_t arena_bytes() const { return arena_bytes_; }
@@ -141,6 +146,7 @@ class Session {
   std::map<std::string, Shape> with_rank_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;
   bool is_shared(const std::string& entry) const;  // by ranks
   bool is_staged(const std::string& entry) const { return is_pipeline() && is_shared(entry); }
+  bool has_state(const std::string& name) const { return !is_sharded(name) || owners_.at(name) == owner(); }
   int owner() const { return pipeline_ ? pipeline_->rank() : rank(); }  // this rank, in owners_
 
   Model model_;

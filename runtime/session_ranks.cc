@@ -113,6 +113,15 @@ void Session::wait_for_run(int64_t mark) {
   stream_->wait(mark);
 }
 
+size_t Session::state_bytes() const {
+  size_t bytes = 0;
+  for (size_t i = 0; i < state_.names().size(); ++i) {
+    if (has_state(state_.names()[i]))
+      bytes += static_cast<size_t>(num_elements(state_.shape(i))) * size_of(state_.dtype(i));
+  }
+  return bytes;
+}
+
 void Session::collect_state(size_t i, void* to) {
   const auto owner = owners_.find(state_.names()[i]);
   const int keeper = owner == owners_.end() ? 0 : owner->second;

@@ -1,15 +1,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/source.h"
-#include "runtime/distribution/simulated_ranks.h"
+#include "runtime/distribution/simulated_step.h"
 #include "runtime/report_text.h"
 #include "runtime/session.h"
-#include "runtime/training/checkpoint.h"
+#include "runtime/training/default_build.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
@@ -20,10 +21,13 @@ namespace {
 struct ScaleArguments {
   std::string model, data, ranks = "1,2,4,8";
   std::optional<int64_t> batch_size;
-  int64_t zero = 0, ranks_of_machine = 0;
+  std::optional<int64_t> accumulate;
+  int64_t zero = 0, pipeline = 1, ranks_of_machine = 0;
   double latency = 20, bandwidth = 10, machine_bandwidth = 0, overhead = 0, copy_bandwidth = 0, compute = 0,
          seconds = 2;
   bool sync_batch_norm = false, json = false;
+  BuildSettings build;  // of a forward model
+  bool gives_loss = false;
   RuntimeOptions runtime;
 };
 
@@ -51,56 +55,85 @@ Network network_of(const ScaleArguments& a) {
 }
 
 struct Scaled {
-  int ranks;
-  double compute, network;  // milliseconds of a step
-  double waiting;           // of those of the network: that a rank waits for
-  double megabytes;         // that a rank sends in a step
+  double compute, network, step;  // milliseconds of a step
+  double megabytes;               // that a rank sends in a step
   double exchanges;
   double state, arena;  // bytes of a rank
-  double step() const { return compute + waiting; }
 };
 
-// A step: one batch a rank, and the update.
-Scaled simulate(const ScaleArguments& a, int ranks) {
-  SimulatedRanks simulated(ranks, network_of(a));
+// What is scaled: a training model, or one that is built of a forward model, with a batch of a rank.
+struct ScaledModel {
+  Model model;
+  TensorMap batch;
+  std::string built;  // of a forward model: how
+};
+
+ScaledModel load(const ScaleArguments& a) {
+  BuildSettings settings = a.build;
+  settings.device = a.runtime.device;
+  settings.build.accumulate = true;
+  if (!a.gives_loss) settings.build.loss.clear();
+  DefaultBuild found = load_or_build(a.model, settings, [&](const Model& forward) {
+    return guess_loss(forward, a.data, ReadOptions{{}, DataRole::kTrain, {}, {}});
+  });
+  ScaledModel scaled{std::move(found.model), {}, found.is_built ? found.loss : ""};
+  const bool has_accumulate = std::any_of(scaled.model.entry_points.begin(), scaled.model.entry_points.end(),
+                                          [](const EntryPoint& e) { return e.name() == "accumulate"; });
+  if (!has_accumulate)
+    fail_as(ErrorCode::kUsage, a.model, " updates its weights with each batch; build it with --accumulate");
+  scaled.batch = first_batch(a.data, entry_inputs(scaled.model, "accumulate"), a.batch_size, Preprocess(scaled.model));
+  return scaled;
+}
+
+SessionOptions rank_options(const ScaleArguments& a) {
   SessionOptions options = session_options(a.runtime);
-  if (ranks > 1) options.collectives = &simulated;
   options.sharding = static_cast<Sharding>(a.zero);
   options.sync_batch_norm = a.sync_batch_norm;
-  Session session(load_training_model(a.model), options);
-  if (!session.has_entry("accumulate"))
-    fail_as(ErrorCode::kUsage, a.model, " updates its weights with each batch; build it with --accumulate");
-  const std::vector<InputSpec> inputs = entry_inputs(session.model(), "accumulate");
-  const TensorMap batch = first_batch(a.data, inputs, a.batch_size, Preprocess(session.model()));
+  options.stages = static_cast<int>(a.pipeline);
+  return options;
+}
+
+// Where the time of a rank is given.
+Scaled simulate(const ScaleArguments& a, const ScaledModel& scaled, int ranks, int64_t batches) {
+  SessionOptions options = rank_options(a);
+  if (ranks == 1) options.stages = 1;
+  const SimulatedStep step =
+      simulate_step(scaled.model, options, ranks, batches, shapes_of(scaled.batch), network_of(a), 1e-3 * a.compute);
+  return {.compute = 1e3 * step.compute,
+          .network = 1e3 * step.network,
+          .step = 1e3 * step.time,
+          .megabytes = 1e-6 * step.bytes,
+          .exchanges = static_cast<double>(step.exchanges),
+          .state = static_cast<double>(step.state),
+          .arena = static_cast<double>(step.arena)};
+}
+
+// Where a rank computes here.
+Scaled measure(const ScaleArguments& a, const ScaledModel& scaled, int ranks, int64_t batches) {
+  SimulatedRanks simulated(ranks, network_of(a));
+  SessionOptions options = rank_options(a);
+  if (ranks > 1) options.collectives = &simulated;
+  Session session(clone(scaled.model), options);
   const auto step = [&] {
-    session.run("accumulate", batch);
+    for (int64_t i = 0; i < batches; i += ranks) session.run("accumulate", scaled.batch);
     session.run("apply", {});
   };
   step();
-  // Milliseconds of computing and of waiting; the step in the middle.
-  const auto measure = [&](double speed) {
-    std::vector<std::pair<double, double>> times;
-    const auto begin = Clock::now();
-    do {
-      simulated.restart(speed);
-      step();
-      times.emplace_back(1e3 * simulated.compute_seconds(), 1e3 * simulated.stalled_seconds());
-    } while (std::chrono::duration<double>(Clock::now() - begin).count() < a.seconds);
-    std::nth_element(times.begin(), times.begin() + std::ssize(times) / 2, times.end());
-    return times[times.size() / 2];
-  };
-  auto [compute, waiting] = measure(1);
-  if (a.compute > 0) {  // another device, which takes the parts of a step as this one does
-    waiting = measure(compute / a.compute).second;
-    compute = a.compute;
-  }
-  return {.ranks = ranks,
-          .compute = compute,
+  std::vector<std::pair<double, double>> times;  // milliseconds of computing and of waiting
+  const auto begin = Clock::now();
+  do {
+    simulated.restart();
+    step();
+    times.emplace_back(1e3 * simulated.compute_seconds(), 1e3 * simulated.stalled_seconds());
+  } while (std::chrono::duration<double>(Clock::now() - begin).count() < a.seconds);
+  std::nth_element(times.begin(), times.begin() + std::ssize(times) / 2, times.end());
+  const auto [compute, waiting] = times[times.size() / 2];
+  return {.compute = compute,
           .network = 1e3 * simulated.network_seconds(),
-          .waiting = waiting,
+          .step = compute + waiting,
           .megabytes = 1e-6 * simulated.bytes(),
           .exchanges = static_cast<double>(simulated.exchanges()),
-          .state = static_cast<double>(session.state().bytes()),
+          .state = static_cast<double>(session.state_bytes()),
           .arena = static_cast<double>(session.arena_bytes())};
 }
 
@@ -109,17 +142,26 @@ int run(const ScaleArguments& a) {
   TextTable table("rrrrrrrrr");
   table.add(
       {"ranks", "compute ms", "network ms", "waits ms", "step ms", "of one rank's rate", "MB sent", "state", "arena"});
-  std::optional<double> alone;
+  if (a.pipeline > 1 && a.compute == 0)
+    throw UsageError(
+        "--pipeline: stages do not compute here; give --compute, the milliseconds that one rank takes for a batch");
+  const ScaledModel scaled = load(a);
+  const auto scale = [&](int ranks, int64_t batches) {
+    return a.compute > 0 ? simulate(a, scaled, ranks, batches) : measure(a, scaled, ranks, batches);
+  };
+  std::optional<double> alone;  // milliseconds of one batch and an update
   for (const int ranks : numbers) {
-    const Scaled s = simulate(a, ranks);
-    if (!alone) alone = s.ranks == 1 ? s.step() : simulate(a, 1).step();
-    const double speedup = ranks * *alone / s.step();
+    const int64_t batches = a.accumulate.value_or(ranks);
+    const Scaled s = scale(ranks, batches);
+    if (!alone) alone = ranks == 1 && batches == 1 ? s.step : a.compute > 0 ? a.compute : scale(1, 1).step;
+    const double speedup = static_cast<double>(batches) * *alone / s.step;
+    const double waiting = s.step - s.compute;
     if (a.json) {
       std::printf("%s\n", nlohmann::json({{"ranks", ranks},
                                           {"compute_ms", s.compute},
                                           {"network_ms", s.network},
-                                          {"waiting_ms", s.waiting},
-                                          {"step_ms", s.step()},
+                                          {"waiting_ms", waiting},
+                                          {"step_ms", s.step},
                                           {"speedup", speedup},
                                           {"megabytes", s.megabytes},
                                           {"exchanges", s.exchanges},
@@ -130,13 +172,16 @@ int run(const ScaleArguments& a) {
       std::fflush(stdout);
       continue;
     }
-    table.add({std::to_string(ranks), format_number(s.compute), format_number(s.network), format_number(s.waiting),
-               format_number(s.step()), concat(format_number(speedup), " x"), format_number(s.megabytes),
+    table.add({std::to_string(ranks), format_number(s.compute), format_number(s.network), format_number(waiting),
+               format_number(s.step), concat(format_number(speedup), " x"), format_number(s.megabytes),
                format_bytes(s.state), format_bytes(s.arena)});
   }
   if (!a.json) {
-    print(concat("compute: ", a.compute > 0 ? "given" : "measured here, on one rank",
-                 "; network, and how long a rank waits for it: modelled, not measured\n", table.text(0, text_width())));
+    print(concat(
+        scaled.built.empty() ? "" : concat(a.model, " is a forward model: built with --loss ", scaled.built, "\n"),
+        "compute: ",
+        a.compute > 0 ? "given for one rank, and shared out by the costs of nodes" : "measured here, on one rank",
+        "; network, and how long a rank waits for it: modelled, not measured\n", table.text(0, text_width())));
   }
   return 0;
 }
@@ -145,38 +190,50 @@ int run(const ScaleArguments& a) {
 
 Subcommand scale_command() {
   auto a = std::make_shared<ScaleArguments>();
-  return {
-      "scale", "What a step would take on several ranks: one computes here, the network is a model of it",
-      "  onnx-train scale train.onnx --data train.npz --batch-size 32 --ranks 1,2,8,64 --zero 1\n"
-      "  onnx-train scale train.onnx --data train.npz --ranks 8,64,512 --ranks-per-machine 8 --bandwidth 400 "
-      "--machine-bandwidth 50 --latency 10 --compute 21",
-      with_runtime_options(
-          {{"MODEL", &a->model, "a training model that was built with --accumulate, or a checkpoint", "FILE", true},
-           {"--data", &a->data, "the data: see fit --help", "PATH", true},
-           {"--batch-size", {&a->batch_size, kCount}, "samples of a rank [32, or all where the data has fewer]", "N"},
-           {"--ranks", &a->ranks, "numbers of ranks [1,2,4,8]", "N,..."},
-           {"--zero", {&a->zero, Range{0, false, 2}}, "states that ranks share out, as fit has it [0]", "STAGE"},
-           {"--sync-batch-norm", &a->sync_batch_norm, "as fit has it"},
-           {"--latency", {&a->latency, Range{0}}, "of an exchange between all ranks, in microseconds [20]", "US"},
-           {"--bandwidth", {&a->bandwidth, kPositive}, "of a rank, in 10^9 bytes a second each way [10]", "GB/S"},
-           {"--ranks-per-machine", {&a->ranks_of_machine, kCount}, "that share a link to other machines [all]", "N"},
-           {"--machine-bandwidth", {&a->machine_bandwidth, kPositive}, "of that link [--bandwidth]", "GB/S"},
-           {"--overhead",
-            {&a->overhead, Range{0}},
-            "that an exchange takes of the rank itself, in microseconds: nothing hides it [0]",
-            "US"},
-           {"--copy-bandwidth",
-            {&a->copy_bandwidth, kPositive},
-            "with which the rank itself copies what it sends [it copies nothing]",
-            "GB/S"},
-           {"--compute",
-            {&a->compute, kPositive},
-            "the milliseconds that a rank computes in a step, where another device was measured",
-            "MS"},
-           {"--seconds", &a->seconds, "how long to measure each number of ranks [2]", "S"},
-           {"--json", &a->json, "one JSON object for each number of ranks"}},
-          &a->runtime),
-      [a] { return run(*a); }};
+  const auto given = std::make_shared<std::set<std::string>>();
+  std::vector<CommandOption> options = {
+      {"MODEL", &a->model, "a training model that was built with --accumulate, a checkpoint, or a forward model",
+       "FILE", true},
+      {"--data", &a->data, "the data: see fit --help", "PATH", true},
+      {"--batch-size", {&a->batch_size, kCount}, "samples of a batch [32, or all where the data has fewer]", "N"},
+      {"--ranks", &a->ranks, "numbers of ranks [1,2,4,8]", "N,..."},
+      {"--accumulate", {&a->accumulate, kCount}, "batches of a step, which the ranks share out [one for each]", "N"},
+      {"--zero", {&a->zero, Range{0, false, 2}}, "states that ranks share out, as fit has it [0]", "STAGE"},
+      {"--pipeline", {&a->pipeline, kCount}, "stages of the model, as fit has it; with --compute [1]", "N"},
+      {"--sync-batch-norm", &a->sync_batch_norm, "as fit has it"},
+      {"--latency", {&a->latency, Range{0}}, "of an exchange between all ranks, in microseconds [20]", "US"},
+      {"--bandwidth", {&a->bandwidth, kPositive}, "of a rank, in 10^9 bytes a second each way [10]", "GB/S"},
+      {"--ranks-per-machine", {&a->ranks_of_machine, kCount}, "that share a link to other machines [all]", "N"},
+      {"--machine-bandwidth", {&a->machine_bandwidth, kPositive}, "of that link [--bandwidth]", "GB/S"},
+      {"--overhead",
+       {&a->overhead, Range{0}},
+       "that an exchange takes of the rank itself, in microseconds: nothing hides it [0]",
+       "US"},
+      {"--copy-bandwidth",
+       {&a->copy_bandwidth, kPositive},
+       "with which the rank itself copies what it sends [it copies nothing]",
+       "GB/S"},
+      {"--compute",
+       {&a->compute, kPositive},
+       "the milliseconds that one rank takes for a batch and the update, where another device was measured: then "
+       "nothing is computed here, and no memory is taken for states",
+       "MS"},
+      {"--seconds", &a->seconds, "how long to measure each number of ranks [2]", "S"},
+      {"--json", &a->json, "one JSON object for each number of ranks"}};
+  const std::vector<CommandOption> build =
+      options_of_forward(&a->build, {"loss", "optimizer", "precision", "batch", "lora", "train", "freeze"});
+  options.insert(options.end() - 2, build.begin(), build.end());
+  return {"scale",
+          "What a step would take on several ranks: one computes here, the network is a model of it",
+          "  onnx-train scale train.onnx --data train.npz --batch-size 32 --ranks 1,2,8,64 --zero 1\n"
+          "  onnx-train scale train.onnx --data train.npz --ranks 8,64,512 --ranks-per-machine 8 --bandwidth 400 "
+          "--machine-bandwidth 50 --latency 10 --compute 21",
+          with_runtime_options(std::move(options), &a->runtime),
+          [a, given] {
+            a->gives_loss = given->count("loss") > 0;
+            return run(*a);
+          },
+          given};
 }
 
 }  // namespace onnx_train

@@ -15,7 +15,9 @@ StagePlacement::StagePlacement(const Graph& graph, const StateOwners& owners, co
   find_phases();
   for (const Value* input : graph_.inputs()) {
     const auto found = owners.find(input->name());
-    if (found != owners.end()) stage_[input] = found->second;
+    if (found == owners.end()) continue;
+    stage_[input] = found->second;
+    has_[input].insert(found->second);
   }
   for (const Node* node = graph_.first(); node; node = node->next()) place(*node);
 }
@@ -66,7 +68,9 @@ void StagePlacement::place(const Node& node) {
   if (forward.empty() && backward.empty()) return;
   int at = forward.empty() ? *backward.begin() : *forward.rbegin();
   if (phase(node) == Phase::kBackward) {
-    at = backward.empty() ? at : *backward.begin();
+    // A view of an activation, for the gradient of a weight, belongs to the stage that has the weight.
+    for (const Value* v : values) at = std::max(at, *has_[v].rbegin());
+    if (!backward.empty()) at = *backward.begin();
     const auto has_all = [&](int s) {
       return std::all_of(values.begin(), values.end(), [&](const Value* v) { return has_[v].contains(s); });
     };

@@ -11,37 +11,92 @@ double Network::seconds(double bytes_within, double bytes_beyond) const {
   return latency + std::max(bytes_within / bandwidth, bytes_beyond * ranks_of_machine / machine_bandwidth);
 }
 
-void SimulatedRanks::exchange_among(const std::vector<int>&, const std::string&,
+namespace {
+
+[[noreturn]] void fail_with_another() { fail("another simulated rank has failed"); }
+
+}  // namespace
+
+void Rendezvous::post(int to, const std::string& message, double time) {
+  const std::lock_guard lock(mutex_);
+  messages_[{to, message}] = time;
+  changed_.notify_all();
+}
+
+double Rendezvous::take(int to, const std::string& message) {
+  std::unique_lock lock(mutex_);
+  const auto key = std::pair(to, message);
+  changed_.wait(lock, [&] { return is_abandoned_ || messages_.count(key) > 0; });
+  if (is_abandoned_) fail_with_another();
+  return messages_.extract(key).mapped();
+}
+
+double Rendezvous::meet(const std::string& name, int count, double time) {
+  std::unique_lock lock(mutex_);
+  // Those of the last meeting under this name leave first.
+  changed_.wait(lock, [&] { return is_abandoned_ || meetings_[name].came < count; });
+  Meeting& meeting = meetings_[name];
+  meeting.time = std::max(meeting.time, time);
+  ++meeting.came;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return is_abandoned_ || meeting.came == count; });
+  if (is_abandoned_) fail_with_another();
+  const double latest = meeting.time;
+  if (++meeting.left == count) meeting = {};
+  changed_.notify_all();
+  return latest;
+}
+
+void Rendezvous::abandon() {
+  const std::lock_guard lock(mutex_);
+  is_abandoned_ = true;
+  changed_.notify_all();
+}
+
+double SimulatedRanks::transfer(double bytes_within, double bytes_beyond, double sent) {
+  const double seconds = network_.seconds(bytes_within, bytes_beyond);
+  network_seconds_ += seconds;
+  bytes_ += sent;
+  ++exchanges_;
+  stalled_seconds_ += network_.overhead + network_.overhead_of_byte * sent;
+  return free_at_ = std::max(free_at_, now()) + seconds;
+}
+
+void SimulatedRanks::exchange_among(const std::vector<int>& members, const std::string& what,
                                     const std::vector<std::span<const std::byte>>& out,
                                     const std::vector<std::span<std::byte>>& in) {
   const auto start = Clock::now();
   double within[2] = {}, beyond[2] = {};  // sent, received
-  for (size_t r = 0; r < in.size(); ++r) {
-    const std::span<const std::byte> like = out[r].size() == in[r].size() ? out[r] : out[0];
-    const size_t known = std::min(like.size(), in[r].size());
-    if (known > 0) std::memcpy(in[r].data(), like.data(), known);
-    if (in[r].size() > known) std::memset(in[r].data() + known, 0, in[r].size() - known);
-    if (r == 0) continue;
-    double* const bytes = r < static_cast<size_t>(network_.ranks_of_machine) ? within : beyond;
-    bytes[0] += static_cast<double>(out[r].size());
-    bytes[1] += static_cast<double>(in[r].size());
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (!counts_) {
+      const std::span<const std::byte> like = out[i].size() == in[i].size() ? out[i] : out[0];
+      const size_t known = std::min(like.size(), in[i].size());
+      if (known > 0) std::memcpy(in[i].data(), like.data(), known);
+      if (in[i].size() > known) std::memset(in[i].data() + known, 0, in[i].size() - known);
+    }
+    if (members[i] == rank_) continue;
+    double* const bytes = is_on_this_machine(members[i]) ? within : beyond;
+    bytes[0] += static_cast<double>(out[i].size());
+    bytes[1] += static_cast<double>(in[i].size());
   }
-  const double seconds = network_.seconds(std::max(within[0], within[1]), std::max(beyond[0], beyond[1]));
-  network_seconds_ += seconds;
-  bytes_ += within[0] + beyond[0];
-  ++exchanges_;
   spent_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
-  stalled_seconds_ += network_.overhead + network_.overhead_of_byte * (within[0] + beyond[0]);
-  free_at_ = std::max(free_at_, now()) + seconds;
-  if (!starts_) wait_until(free_at_);
+  const auto here =
+      static_cast<int>(std::count_if(members.begin(), members.end(), [&](int r) { return r < simulated_; }));
+  if (others_ && here > 1) wait_until(others_->meet(what, here, std::max(free_at_, now())));
+  const double end = transfer(std::max(within[0], within[1]), std::max(beyond[0], beyond[1]), within[0] + beyond[0]);
+  if (!starts_) wait_until(end);
 }
 
-void SimulatedRanks::send(const std::string&, int, std::span<const std::byte>) {
-  fail("the stages of a pipeline are not simulated");
+void SimulatedRanks::send(const std::string& name, int to, std::span<const std::byte> data) {
+  if (!others_) fail("the stages of a pipeline are simulated together");
+  const auto bytes = static_cast<double>(data.size());
+  const bool is_within = is_on_this_machine(to);
+  others_->post(to, name, transfer(is_within ? bytes : 0, is_within ? 0 : bytes, bytes));
 }
 
-void SimulatedRanks::receive(const std::string&, int, std::span<std::byte>) {
-  fail("the stages of a pipeline are not simulated");
+void SimulatedRanks::receive(const std::string& name, int, std::span<std::byte>) {
+  if (!others_) fail("the stages of a pipeline are simulated together");
+  wait_until(others_->take(rank_, name));
 }
 
 void SimulatedRanks::start(const std::string& name, const std::function<void()>& work) {
@@ -56,13 +111,14 @@ void SimulatedRanks::wait(const std::string& name) { wait_until(ends_.at(name));
 void SimulatedRanks::wait_until(double end) { stalled_seconds_ += std::max(0.0, end - now()); }
 
 double SimulatedRanks::compute_seconds() const {
+  if (counts_) return computed_seconds_;
   return (std::chrono::duration<double>(Clock::now() - begin_).count() - spent_seconds_) / speed_;
 }
 
 void SimulatedRanks::restart(double speed) {
   speed_ = speed;
   begin_ = Clock::now();
-  spent_seconds_ = network_seconds_ = stalled_seconds_ = bytes_ = free_at_ = 0;
+  spent_seconds_ = network_seconds_ = stalled_seconds_ = bytes_ = free_at_ = computed_seconds_ = 0;
   exchanges_ = 0;
   ends_.clear();
 }

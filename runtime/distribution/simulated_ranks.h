@@ -1,10 +1,12 @@
-// One rank of several that are not there, to find out what a training would take on them: it computes what a rank
-// computes, and the time of the network is that of a model. What the others would send is what this rank sends, so that
-// numbers stay finite; they mean nothing. The caller owns the object; one thread.
+// Ranks that are not there, to find out what a training would take on them: one computes what a rank computes, and the
+// time of the network is that of a model. What the others would send is what this rank sends, so that numbers stay
+// finite; they mean nothing. The caller owns the object; one thread.
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <map>
+#include <mutex>
 
 #include "kernels/collectives.h"
 
@@ -25,20 +27,50 @@ struct Network {
   double seconds(double bytes_within, double bytes_beyond) const;
 };
 
+// Where ranks that are simulated together, each by a thread, meet: the stages of a pipeline. Times are the ranks' own,
+// in seconds, so that they do not depend on the threads. Functions wait, and throw Error after `abandon`.
+class Rendezvous {
+ public:
+  void post(int to, const std::string& message, double time);
+  double take(int to, const std::string& message);
+  // The latest time of `count` ranks that meet under a name.
+  double meet(const std::string& name, int count, double time);
+  // When a rank has failed.
+  void abandon();
+
+ private:
+  struct Meeting {
+    int came = 0, left = 0;
+    double time = 0;
+  };
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::pair<int, std::string>, double> messages_;
+  std::map<std::string, Meeting> meetings_;
+  bool is_abandoned_ = false;
+};
+
 class SimulatedRanks : public Collectives {
  public:
   SimulatedRanks(int size, const Network& network) : size_(size), network_(network) {}
+  // Rank `rank`, which computes nothing: it takes what `compute` says. Of the ranks, the first `simulated` meet at
+  // `others`, and the rest do what these do.
+  SimulatedRanks(int rank, int size, const Network& network, Rendezvous* others, int simulated)
+      : rank_(rank), size_(size), network_(network), others_(others), simulated_(simulated), counts_(true) {}
 
-  int rank() const override { return 0; }
+  int rank() const override { return rank_; }
   int size() const override { return size_; }
   void exchange_among(const std::vector<int>& members, const std::string& what,
                       const std::vector<std::span<const std::byte>>& out,
                       const std::vector<std::span<std::byte>>& in) override;
-  void send(const std::string& name, int to, std::span<const std::byte> data) override;  // stages are not simulated
+  void send(const std::string& name, int to, std::span<const std::byte> data) override;
   void receive(const std::string& name, int from, std::span<std::byte> data) override;
   void start(const std::string& name, const std::function<void()>& work) override;
   void wait(const std::string& name) override;
   void leave(const std::string&) noexcept override {}
+
+  void compute(double seconds) { computed_seconds_ += seconds; }
 
   // Since the last `restart`, of a rank that computes `speed` times as fast as this machine does.
   double compute_seconds() const;
@@ -54,11 +86,20 @@ class SimulatedRanks : public Collectives {
   // The rank's time is that in which it computes and waits.
   double now() const { return compute_seconds() + stalled_seconds_; }
   void wait_until(double end);
+  bool is_on_this_machine(int rank) const {
+    return rank / network_.ranks_of_machine == rank_ / network_.ranks_of_machine;
+  }
+  // The network begins with these bytes when it has done what came before; the time at which it is done.
+  double transfer(double bytes_within, double bytes_beyond, double sent);
 
-  int size_;
+  int rank_ = 0, size_;
   Network network_;
+  Rendezvous* others_ = nullptr;
+  int simulated_ = 1;
+  bool counts_ = false;
   double speed_ = 1;
   Clock::time_point begin_ = Clock::now();
+  double computed_seconds_ = 0;
   double spent_seconds_ = 0;  // that exchanges took here, and would not take
   double network_seconds_ = 0, stalled_seconds_ = 0, bytes_ = 0;
   int64_t exchanges_ = 0;
