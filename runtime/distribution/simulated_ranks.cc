@@ -79,6 +79,12 @@ void SimulatedRanks::exchange_among(const std::vector<int>& members, const std::
     bytes[0] += static_cast<double>(out[i].size());
     bytes[1] += static_cast<double>(in[i].size());
   }
+  if (network_.is_hierarchical) {
+    for (const int way : {0, 1}) {
+      within[way] += beyond[way];
+      beyond[way] /= network_.ranks_of_machine;
+    }
+  }
   spent_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
   const auto here =
       static_cast<int>(std::count_if(members.begin(), members.end(), [&](int r) { return r < simulated_; }));

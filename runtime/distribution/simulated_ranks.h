@@ -20,6 +20,9 @@ struct Network {
   double bandwidth = 10e9;         // of a rank within a machine, bytes a second in each direction
   int ranks_of_machine = 1 << 30;  // no other machine is needed
   double machine_bandwidth = 10e9;
+  // Whether what a rank has for the ranks of another machine crosses once, or as one sum, and goes on within it, as
+  // NCCL does it; else each rank sends to each other one, as processes on the CPU do.
+  bool is_hierarchical = false;
   // What an exchange takes of the rank itself, which computes nothing meanwhile: seconds, and seconds for each byte
   // sent.
   double overhead = 0, overhead_of_byte = 0;
