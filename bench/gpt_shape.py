@@ -3,7 +3,7 @@
     python bench/gpt_shape.py gpt7b.onnx --layers 32 --width 4096 --heads 32 --vocabulary 50368 --context 2048
 
 The weights are holes in a sparse file, which read as zeros: `onnx-train scale --compute` plans a step and reads none of them.
-Beside the model goes tokens.npz, one text of random tokens with the next one at each place as label.
+Beside the model goes an .npz, 16 texts of random tokens with the next one at each place as label.
 """
 
 import argparse
@@ -79,8 +79,8 @@ def main():
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), a.model)
     with open(a.model.with_suffix(".weights"), "wb") as file:
         file.truncate(g.bytes)
-    text = np.random.default_rng(0).integers(0, a.vocabulary, (1, a.context + 1))
-    np.savez(a.model.with_name("tokens.npz"), tokens=text[:, :-1], labels=text[:, 1:])
+    text = np.random.default_rng(0).integers(0, a.vocabulary, (16, a.context + 1))
+    np.savez(a.model.with_suffix(".npz"), tokens=text[:, :-1], labels=text[:, 1:])
     print(f"{a.model}: {sum(int(np.prod(w.dims)) for w in g.weights if w.external_data) / 1e6:.0f} million weights")
 
 

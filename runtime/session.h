@@ -41,7 +41,7 @@ struct SessionOptions {
   // micro-batches, one or several, as inputs of names by micro_batch_input, the same on all its ranks. Their outputs
   // have a first axis of batches: the first of each pipeline, the second of each, ...
   int stages = 1;
-  int micro_batches = 1;  // of a pipeline, in the memory that is planned
+  int micro_batches = 1;    // of a pipeline, in the memory that is planned
   bool plans_only = false;  // states get no memory: entry points are planned, and cannot run
   size_t max_plans = 16;    // the least recently used plan beyond that is dropped
 };
@@ -79,6 +79,7 @@ class Session {
   // Whether one rank alone keeps some states, or this one.
   bool shards_states() const { return !owners_.empty(); }
   bool is_sharded(const std::string& state) const { return owners_.count(state) > 0; }
+  bool has_state(const std::string& name) const { return !is_sharded(name) || owners_.at(name) == owner(); }
   // Copies the value of a state to `to` on rank 0, from the rank that keeps it. All ranks call it; those
   // that give null want no value.
   void collect_state(size_t i, void* to);
@@ -146,7 +147,6 @@ class Session {
   std::map<std::string, Shape> with_rank_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;
   bool is_shared(const std::string& entry) const;  // by ranks
   bool is_staged(const std::string& entry) const { return is_pipeline() && is_shared(entry); }
-  bool has_state(const std::string& name) const { return !is_sharded(name) || owners_.at(name) == owner(); }
   int owner() const { return pipeline_ ? pipeline_->rank() : rank(); }  // this rank, in owners_
 
   Model model_;

@@ -25,7 +25,7 @@ struct ScaleArguments {
   int64_t zero = 0, pipeline = 1, ranks_of_machine = 0;
   double latency = 20, bandwidth = 10, machine_bandwidth = 0, overhead = 0, copy_bandwidth = 0, compute = 0,
          seconds = 2;
-  bool sync_batch_norm = false, hierarchical = false, json = false;
+  bool sync_batch_norm = false, nccl = false, json = false;
   BuildSettings build;  // of a forward model
   bool gives_loss = false;
   RuntimeOptions runtime;
@@ -49,7 +49,7 @@ Network network_of(const ScaleArguments& a) {
   Network network{.latency = 1e-6 * a.latency, .bandwidth = 1e9 * a.bandwidth, .machine_bandwidth = 1e9 * a.bandwidth};
   if (a.ranks_of_machine > 0) network.ranks_of_machine = static_cast<int>(a.ranks_of_machine);
   if (a.machine_bandwidth > 0) network.machine_bandwidth = 1e9 * a.machine_bandwidth;
-  network.is_hierarchical = a.hierarchical;
+  network.is_nccl = a.nccl;
   network.overhead = 1e-6 * a.overhead;
   if (a.copy_bandwidth > 0) network.overhead_of_byte = 1 / (1e9 * a.copy_bandwidth);
   return network;
@@ -206,8 +206,10 @@ Subcommand scale_command() {
       {"--bandwidth", {&a->bandwidth, kPositive}, "of a rank, in 10^9 bytes a second each way [10]", "GB/S"},
       {"--ranks-per-machine", {&a->ranks_of_machine, kCount}, "that share a link to other machines [all]", "N"},
       {"--machine-bandwidth", {&a->machine_bandwidth, kPositive}, "of that link [--bandwidth]", "GB/S"},
-      {"--hierarchical", &a->hierarchical,
-       "ranks of a machine sum first, and what leaves it crosses once, as with NCCL; else each sends to each"},
+      {"--nccl", &a->nccl,
+       "collectives are those of NCCL: what leaves a machine crosses once; without it each rank sends to each other "
+       "one, "
+       "as on the CPU"},
       {"--overhead",
        {&a->overhead, Range{0}},
        "that an exchange takes of the rank itself, in microseconds: nothing hides it [0]",

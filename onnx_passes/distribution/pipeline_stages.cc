@@ -353,11 +353,14 @@ StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& c
       if (owner != owners.end()) owners.emplace(state->name(), owner->second);
     }
   }
-  // Statistics of batches, and what counts in them.
-  const StagePlacement placement(graph, owners, states);
-  for (const Value* output : graph.outputs()) {
-    if (!output->has_role(roles::kNext) || owners.count(output->role()->of)) continue;
-    if (placement.stage(*output) != kEveryStage) owners[output->role()->of] = placement.stage(*output);
+  // Statistics of batches, and what counts in them; then states that follow from those.
+  for (size_t known = 0; known != owners.size();) {
+    known = owners.size();
+    const StagePlacement placement(graph, owners, states);
+    for (const Value* output : graph.outputs()) {
+      if (!output->has_role(roles::kNext) || owners.count(output->role()->of)) continue;
+      if (placement.stage(*output) != kEveryStage) owners[output->role()->of] = placement.stage(*output);
+    }
   }
   return owners;
 }
@@ -365,7 +368,7 @@ StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& c
 void make_stage(Model* flat, const StateOwners& owners, const std::vector<std::string>& states, int stage, int stages,
                 const std::map<std::string, Shape>& inputs, bool shares_batches) {
   infer_types(flat->graph.get());  // a model that was a file knows the types of its inputs alone
-  const StagePlacement placement(*flat->graph, owners, {states.begin(), states.end()});
+  const StagePlacement placement(*flat->graph, owners, {states.begin(), states.end()}, inputs);
   Stage made(flat->graph.get(), placement, stage, stages, inputs, shares_batches);
   made.find_types(*flat, inputs);
   made.run();

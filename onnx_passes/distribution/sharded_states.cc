@@ -99,7 +99,8 @@ class Shards {
       }
       if (keeps != kAll && owners_of_inputs(*node).size() == 1) return place(node, next);
       if (!owners_of_inputs(*node).empty())
-        fail("[ShardedStates] a subgraph of ", node->label(), " reads what several ranks have; leave out --zero");
+        fail("[ShardedStates] a subgraph of ", node->label(),
+             " reads what several ranks have; leave out --zero and --pipeline");
       return;
     }
     for (const Value* output : node->outputs()) {
@@ -138,7 +139,8 @@ class Shards {
       if (Value* state = graph_.find(v.role()->of); state && graph_.is_input(state)) return b->var(state);
     }
     if (!v.type().is_static()) {
-      fail("[ShardedStates] the shape of '", v.name(), "', ", to_string(v.type()), ", is not known; leave out --zero");
+      fail("[ShardedStates] the shape of '", v.name(), "', ", to_string(v.type()),
+           ", is not known; leave out --zero and --pipeline");
     }
     return expand(b->scalar(v.dtype(), 0), b->ints(v.type().shape()));
   }

@@ -7,10 +7,12 @@
 
 namespace onnx_train {
 
-StagePlacement::StagePlacement(const Graph& graph, const StateOwners& owners, const std::set<std::string>& states)
+StagePlacement::StagePlacement(const Graph& graph, const StateOwners& owners, const std::set<std::string>& states,
+                               const std::map<std::string, Shape>& given)
     : graph_(graph), next_(graph) {
   for (const Value* input : graph_.inputs()) {
     if (states.count(input->name())) states_.insert(input);
+    if (given.count(input->name())) given_.insert(input);
   }
   find_phases();
   for (const Value* input : graph_.inputs()) {

@@ -19,12 +19,15 @@ enum class Phase { kOnce, kForward, kBackward };
 
 class StagePlacement {
  public:
-  // `states` are the names of all states of the model; those that are not in `owners` belong to every stage.
-  StagePlacement(const Graph& graph, const StateOwners& owners, const std::set<std::string>& states);
+  // `states` are the names of all states of the model; those that are not in `owners` belong to every stage. Inputs
+  // with a default are data where `given` has their names.
+  StagePlacement(const Graph& graph, const StateOwners& owners, const std::set<std::string>& states,
+                 const std::map<std::string, Shape>& given = {});
 
   // A data input, or a state that a batch changes.
   bool changes(const Value& input) const {
-    return graph_.is_input(&input) && !input.is_initializer() && (!is_state(input) || next_.of(input));
+    if (!graph_.is_input(&input)) return false;
+    return is_state(input) ? next_.of(input) != nullptr : !input.is_initializer() || given_.contains(&input);
   }
   bool is_state(const Value& v) const { return states_.contains(&v); }
   const Value* next(const Value& v) const { return next_.of(v); }  // of a state; null for any other value
@@ -49,7 +52,7 @@ class StagePlacement {
 
   const Graph& graph_;
   const NextValues next_;
-  Marks<Value> states_;
+  Marks<Value> states_, given_;
   NodeTable<Phase> phase_;
   NodeTable<int> node_stage_;                  // none: kEveryStage
   ValueTable<int> stage_;                      // likewise

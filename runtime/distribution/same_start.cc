@@ -1,7 +1,5 @@
 #include "runtime/distribution/same_start.h"
 
-#include <algorithm>
-
 #include "kernels/collectives.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/distribution/text_hash.h"
@@ -11,21 +9,28 @@ namespace onnx_train {
 
 void expect_same_start(const Session& session, const Trainer& trainer, const std::string& other) {
   if (session.ranks() == 1) return;
-  std::string weights;  // one after the other: each is a copy
+  // Of states that several ranks have: all, or in pipelines those of one stage.
+  const auto stages = static_cast<size_t>(session.ranks() / session.pipelines());
+  std::string states;  // one after the other: each is a copy
   for (const std::string& name : session.state_names()) {
-    if (!session.is_sharded(name)) weights += fingerprint({{name, session.contents(name)}});
+    const bool is_here = session.is_pipeline() ? session.has_state(name) : !session.is_sharded(name);
+    if (is_here) states += fingerprint({{name, session.contents(name)}});
   }
   std::string settings = other + "\n";
   for (const auto& [key, value] : trainer.position().settings) settings += concat(key, "=", value, "\n");
-  const auto expect_same = [&](const std::string& own, const char* what) {
+  // Each rank's with those of the first of every `groups` ranks.
+  const auto expect_same = [&](const std::string& own, const char* what, size_t groups) {
     const std::vector<uint32_t> all = session.collectives()->gather("the start", text_hash(own));
-    const auto differs = std::find_if(all.begin(), all.end(), [&](uint32_t each) { return each != all[0]; });
-    if (differs != all.end())
-      fail("rank ", differs - all.begin(), " has other ", what,
-           " than rank 0: give all ranks the same command, and the same files");
+    for (size_t r = groups; r < all.size(); ++r) {
+      if (all[r] != all[r % groups])
+        fail("rank ", r, " has other ", what, " than rank ", r % groups,
+             ": give all ranks the same command, and the same files");
+    }
   };
-  expect_same(settings, "settings or data");
-  expect_same(weights, "weights");
+  const TrainingPosition& position = trainer.position();
+  expect_same(settings, "settings or data", 1);
+  expect_same(concat(position.epoch, " ", position.step, " ", position.sample), "steps behind it", 1);
+  expect_same(states, "weights", stages);
 }
 
 }  // namespace onnx_train

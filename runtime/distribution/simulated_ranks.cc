@@ -53,8 +53,10 @@ void Rendezvous::abandon() {
   changed_.notify_all();
 }
 
-double SimulatedRanks::transfer(double bytes_within, double bytes_beyond, double sent) {
-  const double seconds = network_.seconds(bytes_within, bytes_beyond);
+double SimulatedRanks::transfer(const std::string& what, double bytes_within, double bytes_beyond, double sent) {
+  const bool follows = network_.is_nccl && what == last_;
+  last_ = what;
+  const double seconds = network_.seconds(bytes_within, bytes_beyond) - (follows ? network_.latency : 0);
   network_seconds_ += seconds;
   bytes_ += sent;
   ++exchanges_;
@@ -79,7 +81,7 @@ void SimulatedRanks::exchange_among(const std::vector<int>& members, const std::
     bytes[0] += static_cast<double>(out[i].size());
     bytes[1] += static_cast<double>(in[i].size());
   }
-  if (network_.is_hierarchical) {
+  if (network_.is_nccl) {
     for (const int way : {0, 1}) {
       within[way] += beyond[way];
       beyond[way] /= network_.ranks_of_machine;
@@ -89,7 +91,8 @@ void SimulatedRanks::exchange_among(const std::vector<int>& members, const std::
   const auto here =
       static_cast<int>(std::count_if(members.begin(), members.end(), [&](int r) { return r < simulated_; }));
   if (others_ && here > 1) wait_until(others_->meet(what, here, std::max(free_at_, now())));
-  const double end = transfer(std::max(within[0], within[1]), std::max(beyond[0], beyond[1]), within[0] + beyond[0]);
+  const double end =
+      transfer(what, std::max(within[0], within[1]), std::max(beyond[0], beyond[1]), within[0] + beyond[0]);
   if (!starts_) wait_until(end);
 }
 
@@ -97,7 +100,7 @@ void SimulatedRanks::send(const std::string& name, int to, std::span<const std::
   if (!others_) fail("the stages of a pipeline are simulated together");
   const auto bytes = static_cast<double>(data.size());
   const bool is_within = is_on_this_machine(to);
-  others_->post(to, name, transfer(is_within ? bytes : 0, is_within ? 0 : bytes, bytes));
+  others_->post(to, name, transfer(name, is_within ? bytes : 0, is_within ? 0 : bytes, bytes));
 }
 
 void SimulatedRanks::receive(const std::string& name, int, std::span<std::byte>) {

@@ -20,9 +20,10 @@ struct Network {
   double bandwidth = 10e9;         // of a rank within a machine, bytes a second in each direction
   int ranks_of_machine = 1 << 30;  // no other machine is needed
   double machine_bandwidth = 10e9;
-  // Whether what a rank has for the ranks of another machine crosses once, or as one sum, and goes on within it, as
-  // NCCL does it; else each rank sends to each other one, as processes on the CPU do.
-  bool is_hierarchical = false;
+  // Whether collectives are NCCL's: what leaves a machine crosses once, or as one sum, and goes on within the other;
+  // and the pieces of a tensor follow each other. Else each rank sends to each other one, a piece after the other, as
+  // processes on the CPU do.
+  bool is_nccl = false;
   // What an exchange takes of the rank itself, which computes nothing meanwhile: seconds, and seconds for each byte
   // sent.
   double overhead = 0, overhead_of_byte = 0;
@@ -93,7 +94,7 @@ class SimulatedRanks : public Collectives {
     return rank / network_.ranks_of_machine == rank_ / network_.ranks_of_machine;
   }
   // The network begins with these bytes when it has done what came before; the time at which it is done.
-  double transfer(double bytes_within, double bytes_beyond, double sent);
+  double transfer(const std::string& what, double bytes_within, double bytes_beyond, double sent);
 
   int rank_ = 0, size_;
   Network network_;
@@ -106,6 +107,7 @@ class SimulatedRanks : public Collectives {
   double spent_seconds_ = 0;  // that exchanges took here, and would not take
   double network_seconds_ = 0, stalled_seconds_ = 0, bytes_ = 0;
   int64_t exchanges_ = 0;
+  std::string last_;                    // exchange
   bool starts_ = false;                 // within `start`
   double free_at_ = 0;                  // the time at which the network has done what was started
   std::map<std::string, double> ends_;  // of what was started

@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/loss/expression.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
@@ -70,10 +71,15 @@ void AnomalyDetector::after(const Node& node, const Launch& launch) {
     const char* const kind = kind_of(numbers->at(at));
     if (findings_.empty() || findings_.back().node != &node) {
       Finding finding{&node, {}, ""};
-      for (const Value* input : node.inputs()) {
+      const int order = operator_of(node).after;  // an input that orders collectives: its numbers are not read
+      for (int k = 0; k < node.num_inputs(); ++k) {
+        const Value* const input = k == order ? nullptr : node.input(k);
         if (const size_t* source = input ? finding_of_.find(input) : nullptr) finding.sources.push_back(*source);
       }
-      if (finding.sources.empty()) {
+      if (finding.sources.empty() && order >= 0) {
+        finding.what = concat("element ", at, " of ", described(*output), " is ", kind,
+                              "; it comes from another rank, which names the node");
+      } else if (finding.sources.empty()) {
         finding.what = concat("element ", at, " of ", described(*output), " is ", kind, "; it reads ",
                               ranges_of_inputs(node, launch));
       }

@@ -102,7 +102,9 @@ class Search {
         own += 2 * static_cast<double>(more.constants + more.slots);
       }
       double total = fixed_ + own + static_cast<double>(sum.arena);
-      if (on_host_) total += static_cast<double>(sum.outputs) + bytes_of_batches(search_.training, batches);
+      if (on_host_)
+        total +=
+            static_cast<double>(sum.outputs) + session_.micro_batches() * bytes_of_batches(search_.training, batches);
       smallest_ = std::min(smallest_, total);
       return total;
     } catch (const Error& error) {

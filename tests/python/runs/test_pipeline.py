@@ -2,6 +2,7 @@
 process fuses are cut between two."""
 
 import re
+import shutil
 import signal
 import time
 
@@ -145,6 +146,38 @@ def test_what_a_pipeline_cannot_be(digits, tmp_path):
     printed = tool.run(*fit(model, data, tmp_path / "run", "--steps", 1, "--accumulate", 2, *stages(9)), status=1)
     assert "the model's layers with weights make" in printed
     assert not (tmp_path / "run").exists()
+
+
+def test_a_stage_with_an_older_checkpoint_does_not_begin(digits, tmp_path):
+    def run(out, steps, *options):
+        return fit(*digits, out, "--accumulate", 4, "--steps", steps, *options)
+
+    tool.run(*run(tmp_path / "new", 2))
+    shutil.copytree(tmp_path / "new", tmp_path / "old")
+    tool.run(*run(tmp_path / "new", 3, "--resume"))
+    each = [run(tmp_path / name, 5, "--resume", "--pipeline", 2) for name in ("new", "old")]
+    processes = start_ranks(each, 2)
+    errors = [p.communicate(timeout=tool.PATIENCE)[1] for p in processes]
+    assert [p.returncode for p in processes] == [1, 1] and "rank 1 has other steps behind it than rank 0" in errors[0], errors
+    assert "step 3" in tool.run(*run(tmp_path / "new", 3, "--resume", *stages(2)))
+
+
+def test_data_for_an_input_with_a_default_is_that_of_each_micro_batch(tmp_path):
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
+        g (float[batch, 4] x, float[batch, 4] shift) => (float[batch, 3] y)
+        <float[4, 8] a, float[8, 3] b> { s = Add (x, shift)  h = MatMul (s, a)  r = Tanh (h)  y = MatMul (r, b) }""")
+    random = np.random.default_rng(0)
+    del model.graph.value_info[:]
+    for name, shape in ("a", (4, 8)), ("b", (8, 3)), ("shift", (1, 4)):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(random.normal(size=shape).astype(np.float32), name))
+    onnx.save(model, tmp_path / "model.onnx")
+    arrays = {"x": random.normal(size=(12, 4)), "shift": random.normal(size=(12, 4)), "labels": random.integers(0, 3, 12)}
+    arrays = {name: value.astype(np.float32) if value.dtype == float else value for name, value in arrays.items()}
+    data = tool.save(tmp_path / "data.npz", arrays)
+    tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "train.onnx", "--loss", "cross_entropy", "--accumulate")
+    for count in 1, 2:
+        tool.run(*fit(tmp_path / "train.onnx", data, tmp_path / f"run{count}", "--accumulate", 4, "--steps", 3, *stages(count)))
+    same_runs(tmp_path / "run1", tmp_path / "run2")
 
 
 def test_a_stage_that_is_killed_ends_all(deep, tmp_path):

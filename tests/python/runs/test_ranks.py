@@ -188,14 +188,15 @@ def free_port():
 
 
 def start_ranks(arguments, ranks):
-    """As torchrun's variables say, without its store."""
+    """As torchrun's variables say, without its store. A list has the arguments of each rank."""
+    each = arguments if isinstance(arguments, list) else [arguments] * ranks
     port = free_port()
     environments = [{"RANK": str(r), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(r), "LOCAL_WORLD_SIZE": str(ranks),
                      "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
                     for r in range(ranks)]  # fmt: skip
-    return [subprocess.Popen([tool.COMMAND, *map(str, arguments)], env=os.environ | environment, text=True,
+    return [subprocess.Popen([tool.COMMAND, *map(str, own)], env=os.environ | environment, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            for environment in environments]  # fmt: skip
+            for own, environment in zip(each, environments)]  # fmt: skip
 
 
 def test_variables_of_a_launcher(digits, alone, tmp_path):
