@@ -56,7 +56,9 @@ struct onnx_train_dataset {
 
 struct onnx_train_session {
   explicit onnx_train_session(onnx_train::Model model, const onnx_train::SessionOptions& options)
-      : identity(options.sharding == onnx_train::Sharding::kNone ? "" : onnx_train::fingerprint(model)),
+      : identity(options.sharding == onnx_train::Sharding::kNone && options.stages == 1
+                     ? ""
+                     : onnx_train::fingerprint(model)),
         session(std::move(model), options) {
     for (const std::string& name : session.state().names()) state_names.push_back(name.c_str());
     entry_names.push_back("predict");

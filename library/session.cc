@@ -29,7 +29,7 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   std::optional<int64_t> threads, memory;
   bool tf32 = false, detect_anomaly = false, allow_non_finite = false;
   std::string tta, ranks;
-  int64_t zero = 0;
+  int64_t zero = 0, stages = 1;
   read_options(given, count,
                {{"--device", &device, "", "NAME"},
                 {"--threads", {&threads, Range{1, false, 4096}}, "", "N"},
@@ -40,6 +40,7 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
                 {"--allow-non-finite", &allow_non_finite, ""},
                 {"--ranks", &ranks, "", "environment"},
                 {"--zero", {&zero, Range{0, false, 2}}, "", "STAGE"},
+                {"--pipeline", {&stages, kCount}, "", "N"},
                 {"--sync-batch-norm", &options.sync_batch_norm, ""}});
   options.device = &Device::find(device);
   options.threads = static_cast<int>(threads.value_or(0));
@@ -52,8 +53,10 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   if (!ranks.empty() && ranks != "environment")
     throw UsageError("ranks is '" + ranks + "'; it is 'environment', which a launcher sets, or left out");
   if (!ranks.empty()) options.collectives = ranks_of_environment();
-  if (!options.collectives && options.sync_batch_norm)
-    throw UsageError("sync-batch-norm is for several ranks; leave it out, or start them with a launcher");
+  if (!options.collectives && (options.sync_batch_norm || stages > 1))
+    throw UsageError(concat(stages > 1 ? "pipeline" : "sync-batch-norm",
+                            " is for several ranks; leave it out, or start them with a launcher"));
+  options.stages = static_cast<int>(stages);
   if (options.collectives && !threads) {
     options.threads = threads_of(*rank_place_of_environment());
   }

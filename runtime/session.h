@@ -74,6 +74,10 @@ class Session {
   int pipelines() const { return ranks() / options_.stages; }  // 1 rank is 1 pipeline of one stage
   int pipeline() const { return rank() / options_.stages; }    // this rank's
   int micro_batches() const { return options_.micro_batches; }
+  // How many micro-batches a step of so many batches has for each pipeline; 1 without pipelines.
+  void share_out_step(int64_t batches) {
+    if (is_pipeline()) options_.micro_batches = static_cast<int>((batches + pipelines() - 1) / pipelines());
+  }
   // How many batches all ranks have in the next run.
   void set_active_ranks(int64_t count) { active_ranks_ = count; }
   // Whether one rank alone keeps some states, or this one.

@@ -251,6 +251,7 @@ def fit(
     detect_anomaly: bool = False,
     ranks: str | None = None,
     zero: int | None = None,
+    pipeline: int | None = None,
     sync_batch_norm: bool = False,
 ) -> History:
     """Trains a model.
@@ -328,7 +329,7 @@ def fit(
         callbacks: `Callback` objects, or functions of the session and the `Step` that are called after each step.
         progress: whether to show it, with tqdm if that is installed; by default in terminals and notebooks.
         device, threads, tf32, tta, detect_anomaly: of the session that is made.
-        ranks, zero, sync_batch_norm: of the session that is made. With ``ranks="environment"`` each process of a launcher
+        ranks, zero, pipeline, sync_batch_norm: of the session that is made. With ``ranks="environment"`` each process of a launcher
             gives the same model, data and options; they share out the batches of a step, rank 0 writes `folder`, and
             `Step` and `Evaluation` are alike on all.
 
@@ -405,6 +406,7 @@ def fit(
             detect_anomaly=detect_anomaly,
             ranks=ranks,
             zero=zero,
+            pipeline=pipeline,
             sync_batch_norm=sync_batch_norm,
         )
 

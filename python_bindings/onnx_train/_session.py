@@ -66,6 +66,7 @@ class Session:
         allow_non_finite: bool = False,
         ranks: str | None = None,
         zero: int | None = None,
+        pipeline: int | None = None,
         sync_batch_norm: bool = False,
     ) -> None:
         """Args:
@@ -85,6 +86,8 @@ class Session:
             (docs/distributed.md). The first such session of a process waits up to five minutes for the others; `threads`
             are by default this process's share of the machine.
         zero: with ranks, 1 or 2: they share out the states of the optimizer, and with 2 the sums of gradients.
+        pipeline: with ranks, how many consecutive ones have a stage of the model each, through which the batches of a step
+            go. A run of ``"accumulate"`` takes one batch, or several, whose inputs are ``"x"``, ``"x/micro_batch1"``, ...
         sync_batch_norm: with ranks, whether the batches that they have at the same time are normalized as one.
         """
         self._core = _core.Session(
@@ -99,6 +102,7 @@ class Session:
                 allow_non_finite=allow_non_finite,
                 ranks=ranks,
                 zero=zero,
+                pipeline=pipeline,
                 sync_batch_norm=sync_batch_norm,
             ),
         )

@@ -100,6 +100,7 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
             "ranks share out the batches of a step, and the model takes whole steps; build it with "
             "--accumulate");
   }
+  session_.share_out_step(options_.accumulate);
   training_->share_out(rounds_of(session_, options_.accumulate));
   check_schedule();
   check_metric(options_.best, "the best ");

@@ -214,9 +214,8 @@ int run(FitArguments* a, const RunRanks& ranks) {
   options.sync_batch_norm = a->sync_batch_norm;
   options.sharding = static_cast<Sharding>(a->zero);
   options.stages = static_cast<int>(a->pipeline);
-  const int64_t pipelines = ranks.several() ? ranks.collectives()->size() / a->pipeline : 1;
-  options.micro_batches = static_cast<int>(a->pipeline > 1 ? (a->trainer.accumulate + pipelines - 1) / pipelines : 1);
   Session session(std::move(start.model), options);
+  session.share_out_step(a->trainer.accumulate);
   if (!checkpoint_position(session.model())) initialize(*a, &session);
   DataNotes notes;
   const SelectedData data = load_data(*a, &session, &notes);

@@ -326,8 +326,8 @@ def test_labels_out_of_range_are_found_before_the_first_step():
     assert not steps
 
 
-@pytest.mark.parametrize("zero", [0, 1])
-def test_ranks_train_as_one_process_that_accumulates(tmp_path, zero):
+@pytest.mark.parametrize("sharing", [{}, {"zero": 1}, {"pipeline": 2}], ids=str)
+def test_ranks_train_as_one_process_that_accumulates(tmp_path, sharing):
     """Two processes of a launcher: losses, weights and the file of rank 0 are those of one process, in bits."""
     program = f"""
         import sys
@@ -336,9 +336,9 @@ def test_ranks_train_as_one_process_that_accumulates(tmp_path, zero):
         import onnx_train
         data = dict(np.load({str(tmp_path / "data.npz")!r}))
         model = onnx_train.load({str(tmp_path / "train.onnx")!r})
-        ranks = dict(ranks="environment", zero={zero}) if sys.argv[1] != "alone" else {{}}
+        ranks = dict(ranks="environment", **{sharing}) if sys.argv[1] != "alone" else {{}}
         history = onnx_train.fit(model, data, epochs=3, batch_size=8, eval_data=data, threads=1, folder=sys.argv[1],
-                                 accumulate=None if ranks else 2, **ranks)
+                                 accumulate=None if ranks and not {sharing.get("pipeline")} else 2, **ranks)
         assert (history.session.ranks == 2) == bool(ranks)
         print(history.session.rank, history.losses, [e.metrics for e in history.evaluations])
     """
