@@ -4,7 +4,7 @@
     python bench/ranks.py [--build build] [--rounds 3]
 
 The network of the model is this machine's loopback, measured by processes that do nothing else (bench/exchange.cc): what an
-exchange, and each byte, takes of a rank that computes. The rank's computing is measured while as many processes as there
+exchange, and each byte, takes of a rank that computes as much between exchanges. The rank's computing is measured while as many processes as there
 will be ranks compute the same, since they share cores, caches and memory. Neither is taken from the trainings of the last
 columns. The three alternate, and medians over the rounds are compared.
 """
@@ -54,19 +54,21 @@ def measured(build, model, data, batch, ranks, folder):
     return statistics.median(step["ms"] for step in steps[10:])
 
 
-def modelled(build, model, data, batch, ranks, overhead, byte):
-    """Milliseconds that a rank computes, and that its step takes."""
-    command = [build / "onnx-train", "scale", model, "--data", data, "--batch-size", batch, "--ranks", ranks, "--json",
-               "--threads", 1, "--seconds", 1, "--latency", 0, "--bandwidth", 1000, "--overhead", overhead,
-               "--copy-bandwidth", 1 / max(byte, 1e-3)]  # fmt: skip
-    found = [json.loads(printed) for printed in run_together([command] * ranks)]
-    if ranks > os.cpu_count():  # the step in the middle had a core of its own
-        turns = ranks / os.cpu_count()
-        command[command.index("--ranks") + 1] = f"{ranks}"
-        alone = [json.loads(printed) for printed in run_together([command] * os.cpu_count())]
-        found = [{**each, "compute_ms": turns * each["compute_ms"], "step_ms": turns * each["compute_ms"] + each["waiting_ms"]}
-                 for each in alone]  # fmt: skip
-    return [statistics.median(each[key] for each in found) for key in ("compute_ms", "step_ms")]
+def modelled(build, model, data, batch, ranks):
+    """Microseconds that an exchange takes, and milliseconds that a rank computes and that its step takes."""
+    cores = min(ranks, os.cpu_count())
+
+    def scale(*network):
+        command = [build / "onnx-train", "scale", model, "--data", data, "--batch-size", batch, "--ranks", ranks, "--json",
+                   "--threads", 1, "--seconds", 1, "--latency", 0, "--bandwidth", 1000, *network]  # fmt: skip
+        found = [json.loads(printed) for printed in run_together([command] * cores)]
+        return [statistics.median(each[key] for each in found) for key in ("compute_ms", "waiting_ms", "exchanges")]
+
+    computes, _, count = scale()
+    overhead, byte = exchanges(build, ranks, 1e3 * computes / count)
+    computes, waits, _ = scale("--overhead", overhead, "--copy-bandwidth", 1 / max(byte, 1e-3))
+    computes *= ranks / cores  # they take turns on the cores
+    return overhead, computes, computes + waits
 
 
 def main():
@@ -90,8 +92,7 @@ def main():
                 for ranks in 2, 4:
                     rows = []
                     for _ in range(arguments.rounds):
-                        overhead, byte = exchanges(build, ranks, 100)
-                        computes, step = modelled(build, model, data, batch, ranks, overhead, byte)
+                        overhead, computes, step = modelled(build, model, data, batch, ranks)
                         took = measured(build, model, data, batch, ranks, folder / "run")
                         rows.append((overhead, computes, step, took, step / took))
                     overhead, computes, step, took, ratio = (statistics.median(column) for column in zip(*rows))
