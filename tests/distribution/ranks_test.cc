@@ -122,6 +122,11 @@ TEST(Ranks, MpiThatCannotBeSaysWhatToDo) {
 
 class RankPlaceTest : public testing::Test {
  protected:
+  // The last one first: one that was set twice is then as it was.
+  void TearDown() override {
+    while (!set_.empty()) set_.pop_back();
+  }
+
   void set(std::initializer_list<std::pair<const char*, const char*>> variables) {
     for (const auto& [name, value] : variables) set_.push_back(std::make_unique<ScopedVariable>(name, value));
   }
