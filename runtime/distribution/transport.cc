@@ -39,10 +39,15 @@ std::unique_ptr<Collectives> connect_by_choice(const RankPlace& place, Deadline 
     if (Collectives* const ranks = connect(place, deadline, on_wait)) return std::unique_ptr<Collectives>(ranks);
   }
   if (place.transport == Transport::kMpi) {
-    fail_as(ErrorCode::kUsage, "the transport 'mpi' is for processes that the mpirun of its MPI starts, and ",
-            place.launcher.empty() ? "something else" : place.launcher, " has started these; ",
-            connect ? "take the mpirun of the MPI that this installation was built with, or tcp"
-                    : "start them with mpirun, or take tcp");
+    const std::string launcher = place.launcher.empty() ? "something else" : place.launcher;
+    if (!connect) {
+      fail_as(ErrorCode::kUsage, "the transport 'mpi' is for processes that mpirun starts, and ", launcher,
+              " has started these: start them with mpirun, or take tcp");
+    }
+    fail_as(
+        ErrorCode::kUsage, "the transport 'mpi' does not know the ", launcher,
+        " that has started these processes: take the mpirun of the MPI with which this installation was built, srun "
+        "--mpi=pmix, or tcp");
   }
   return connect_over_tcp(place, deadline, on_wait);
 }

@@ -114,8 +114,8 @@ TEST(Ranks, MpiThatCannotBeSaysWhatToDo) {
               HasSubstr("is not in this installation: build it"));
   place.launcher = "torchrun";
   EXPECT_EQ(error_of([&] { connect_ranks(place, in_seconds(0)); }),
-            "the transport 'mpi' is for processes that the mpirun of its MPI starts, and torchrun has started these; "
-            "start them with mpirun, or take tcp");
+            "the transport 'mpi' is for processes that mpirun starts, and torchrun has started these: start them with "
+            "mpirun, or take tcp");
 }
 
 // ---- The environment

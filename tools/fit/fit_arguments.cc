@@ -105,9 +105,8 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            "NAME,..."},
           {"--transport",
            &a->transport,
-           "what carries what several processes exchange; auto: mpi where mpirun has started them and its MPI is the "
-           "one "
-           "that this installation was built with, else tcp [auto]",
+           "what carries what several processes exchange; auto: mpi where mpirun has started them and there is a "
+           "module for its MPI, else tcp [auto]",
            "NAME",
            false,
            {"auto", "tcp", "mpi"}},

@@ -7,12 +7,12 @@
 namespace onnx_train {
 namespace {
 
-// Without its launcher, MPI makes a world of each process alone.
+// Without its launcher, MPI makes a world of each process alone, or ends it.
 bool is_started_by_mpi() {
 #ifdef OPEN_MPI
   return std::getenv("OMPI_COMM_WORLD_RANK") || std::getenv("PMIX_RANK");
 #else  // MPICH, and what comes from it
-  return std::getenv("PMI_RANK") || std::getenv("PMIX_RANK");
+  return std::getenv("PMI_RANK");
 #endif
 }
 

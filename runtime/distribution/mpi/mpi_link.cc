@@ -208,8 +208,12 @@ void MpiLink::receive(size_t from, std::byte* contents, uint64_t bytes, Requests
 }
 
 bool MpiLink::advance(size_t r, Requests* requests) {
-  std::erase_if(*requests, [&](MPI_Request& request) { return test(r, &request); });
-  return requests->empty();
+  size_t left = 0;
+  for (MPI_Request& request : *requests) {
+    if (!test(r, &request)) (*requests)[left++] = request;
+  }
+  requests->resize(left);
+  return left == 0;
 }
 
 void MpiLink::expect_heartbeat(size_t from) {

@@ -176,7 +176,7 @@ def test_mpi_where_it_cannot_be(model, tmp_path):
     assert alone in tool.run(*options, "--devices", "cpu,cpu", status=2)
     torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     done = subprocess.run([tool.COMMAND, *map(str, options)], env=os.environ | torchrun, text=True, capture_output=True, timeout=60)
-    assert done.returncode == 1 and "torchrun has started these; start them with mpirun, or take tcp\n" in done.stderr, done
+    assert done.returncode == 1 and "torchrun has started these: start them with mpirun, or take tcp\n" in done.stderr, done
     assert not (tmp_path / "run").exists()
 
 
