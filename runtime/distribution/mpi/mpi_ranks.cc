@@ -174,9 +174,7 @@ void MpiRanks::listen(size_t r, Lock* lock) {
     });
     if (cause_.empty()) cause_ = heard(r, header, requests.empty() ? *reason : "it does not say why");
     if (!requests.empty()) reason.release();  // MPI may still write to it
-  } else if (found && found->kind == RankHeader::kEnds) {
-    cause_ = is_gone(r, link_->host(r));
-  } else if (link_->is_gone(r)) {
+  } else if ((found && found->is_last()) || link_->is_gone(r)) {
     cause_ = is_gone(r, link_->host(r));
   }
 }
