@@ -78,7 +78,7 @@ if(ONNX_TRAIN_CUDA)
   target_link_libraries(cuda_kernels PUBLIC $<COMPILE_ONLY:kernels> CUDA::headers CUDA::cublasLt CUDA::cudnn xxhash
     ${CMAKE_DL_LIBS} PRIVATE strict_warnings)
   set_source_files_properties(${cudnn_frontend_sources} PROPERTIES ${cudnn_frontend_options})
-  add_device_module(cuda kernels/cuda/module.cc)
+  add_module(cuda kernels/cuda/module.cc)
   target_link_libraries(onnx_train_cuda PRIVATE cuda_kernels)
   set_target_properties(onnx_train_cuda PROPERTIES LINKER_LANGUAGE CUDA
     BUILD_RPATH "${CUDA_LIBRARIES_FOLDER};${CUDNN_LIBRARIES_FOLDER}")  # NVRTC is looked for beside cuBLASLt, too

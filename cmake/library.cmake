@@ -17,8 +17,9 @@ set_target_properties(onnx_train PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION 0 LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}"
   INSTALL_RPATH "$ORIGIN")
 
-# add_device_module(NAME SOURCE...): libonnx_train_NAME.so, which Device::find("NAME") loads from beside the library.
-function(add_device_module name)
+# add_module(NAME SOURCE...): libonnx_train_NAME.so, which is loaded from beside the library where something asks for it
+# (kernels/modules.h): Device::find("NAME"), for a device.
+function(add_module name)
   add_library(onnx_train_${name} MODULE ${ARGN})
   target_link_libraries(onnx_train_${name} PRIVATE onnx_train $<COMPILE_ONLY:runtime> strict_warnings)
   target_link_options(onnx_train_${name} PRIVATE "LINKER:-z,defs")

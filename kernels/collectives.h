@@ -39,6 +39,8 @@ class Collectives {
   virtual ~Collectives() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // What carries the bytes, for people: "TCP", "MPI"; "" where nothing does.
+  virtual std::string transport() const { return ""; }
   // Sends out[r] to rank r and fills in[r] with what rank r sends to this one; both sides know the sizes. Those of this
   // rank itself are copied. `what` names the exchange: Error if another rank is at one of another name or size.
   void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,

@@ -1,38 +1,19 @@
 #include "kernels/device.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
-#include <filesystem>
 #include <map>
 #include <mutex>
 
+#include "kernels/modules.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
 namespace {
 
-constexpr std::string_view kPrefix = "libonnx_train_", kSuffix = ".so";
-
 std::atomic<Device*> chosen_device{nullptr};
-
-// The folder of the library or program that contains this code.
-std::filesystem::path module_folder() {
-  Dl_info info;
-  if (dladdr(reinterpret_cast<const void*>(&Device::find), &info) == 0 || !info.dli_fname) return {};
-  std::error_code error;
-  const auto file = std::filesystem::canonical(info.dli_fname, error);
-  return error ? std::filesystem::path() : file.parent_path();
-}
-
-bool is_name(const std::string& name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-  });
-}
 
 // The module and number that "NAME" or "NAME:N" stand for.
 std::pair<std::string, int> parse(const std::string& name) {
@@ -49,21 +30,13 @@ std::pair<std::string, int> parse(const std::string& name) {
 }
 
 Device& load(const std::string& name, int number) {
-  const std::filesystem::path file = module_folder() / concat(kPrefix, name, kSuffix);
-  std::error_code error;
-  if (!is_name(name) || !std::filesystem::exists(file, error)) {
+  const std::vector<std::string> names = Device::names();
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
     std::string all;
-    for (const std::string& known : Device::names()) all += (all.empty() ? "" : ", ") + known;
+    for (const std::string& known : names) all += (all.empty() ? "" : ", ") + known;
     fail_as(ErrorCode::kDevice, "there is no device '", name, "' in this installation; there are: ", all);
   }
-  // Never unloaded: devices live as long as the program.
-  void* const module = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!module) {
-    fail_as(ErrorCode::kDevice, "device '", name, "': ", dlerror(),
-            "; install the library that is missing, or name its folder in LD_LIBRARY_PATH");
-  }
-  const auto make = reinterpret_cast<MakeDevice*>(dlsym(module, kMakeDevice));
-  if (!make) fail_as(ErrorCode::kDevice, "device '", name, "': ", file.string(), " has no function ", kMakeDevice);
+  const auto make = reinterpret_cast<MakeDevice*>(module_function(name, kMakeDevice, concat("device '", name, "'")));
   return *make(number);
 }
 
@@ -97,14 +70,8 @@ Device& Device::find(const std::string& name) {
 }
 
 std::vector<std::string> Device::names() {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(module_folder(), error)) {
-    const std::string file = entry.path().filename();
-    if (!file.starts_with(kPrefix) || !file.ends_with(kSuffix)) continue;
-    names.push_back(file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size()));
-  }
-  std::sort(names.begin(), names.end());
+  std::vector<std::string> names = module_names();
+  std::erase(names, kMpiModule);
   names.insert(names.begin(), "cpu");
   return names;
 }

@@ -16,6 +16,7 @@
 #include "onnx_passes/ir/error.h"
 #include "runtime/distribution/peers.h"
 #include "runtime/distribution/queued_collectives.h"
+#include "runtime/distribution/rank_messages.h"
 #include "runtime/distribution/ranks.h"
 #include "runtime/distribution/text_hash.h"
 
@@ -25,26 +26,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// In front of what a rank sends in an exchange, or of its last words.
-struct Header {
-  uint32_t kind, place;
-  uint64_t bytes;
-};
-constexpr uint32_t kData = 0x0a11da7a, kMessage = 0x0a11da7b, kLeaves = 0x0a11b1e0, kForwards = 0x0a11f04d;
-constexpr uint64_t kLongestReason = 1 << 16;
-
 // A list of two pieces of memory, the header and the contents, of which some bytes are done.
 struct Progress {
-  Header header{};
+  RankHeader header{};
   std::byte* contents = nullptr;
   uint64_t bytes = 0, done = 0;
 
-  static Progress none() { return {.done = sizeof(Header)}; }
-  uint64_t size() const { return sizeof(Header) + bytes; }
+  static Progress none() { return {.done = sizeof(RankHeader)}; }
+  uint64_t size() const { return sizeof(RankHeader) + bytes; }
   bool ended() const { return done == size(); }
   std::pair<std::byte*, size_t> next() {
-    if (done < sizeof(Header)) return {reinterpret_cast<std::byte*>(&header) + done, sizeof(Header) - done};
-    return {contents + (done - sizeof(Header)), static_cast<size_t>(size() - done)};
+    if (done < sizeof(RankHeader)) return {reinterpret_cast<std::byte*>(&header) + done, sizeof(RankHeader) - done};
+    return {contents + (done - sizeof(RankHeader)), static_cast<size_t>(size() - done)};
   }
 };
 
@@ -64,16 +57,13 @@ class ConnectedRanks : public QueuedCollectives {
   }
 
   int rank() const override { return rank_; }
+  std::string transport() const override { return "TCP"; }
   int size() const override { return static_cast<int>(peers_.size()); }
 
   // A thread for each rank to which something is sent: one that is busy keeps none from the others.
   void send(const std::string& name, int to, std::span<const std::byte> data) override {
     if (!cause_.empty()) fail(cause_);
-    const Header header{kMessage, text_hash(name), name.size() + 1 + data.size()};
-    std::vector<std::byte> message(sizeof(Header) + header.bytes);
-    std::memcpy(message.data(), &header, sizeof(Header));
-    std::memcpy(message.data() + sizeof(Header), name.c_str(), name.size() + 1);
-    if (!data.empty()) std::memcpy(message.data() + sizeof(Header) + name.size() + 1, data.data(), data.size());
+    std::vector<std::byte> message = message_of(name, data);
     const auto r = static_cast<size_t>(to);
     if (!outboxes_[r]) outboxes_[r] = std::make_unique<WorkQueue>();
     outboxes_[r]->add(name, [&peer = peers_[r], message = std::move(message)] {
@@ -85,12 +75,11 @@ class ConnectedRanks : public QueuedCollectives {
     const auto r = static_cast<size_t>(from);
     for (;;) {
       if (!cause_.empty()) fail(cause_);
-      const auto found =
-          std::find_if(messages_[r].begin(), messages_[r].end(), [&](const Message& m) { return m.name() == name; });
+      const auto found = std::find_if(messages_[r].begin(), messages_[r].end(),
+                                      [&](const RankMessage& m) { return m.name() == name; });
       if (found != messages_[r].end()) {
         if (found->data().size() != data.size())
-          cause_ = concat("rank ", from, " sends ", found->data().size(), " bytes of ", name, ", and rank ", rank_,
-                          " wants ", data.size(), ": give all ranks the same command and the same files");
+          cause_ = of_another_size(from, found->data().size(), name, rank_, data.size());
         if (!cause_.empty()) continue;
         std::copy(found->data().begin(), found->data().end(), data.begin());
         messages_[r].erase(found);
@@ -116,7 +105,7 @@ class ConnectedRanks : public QueuedCollectives {
         if (!out[i].empty()) std::memcpy(in[i].data(), out[i].data(), out[i].size());
         continue;
       }
-      sends[r] = {{kData, text_hash(what), out[i].size()}, const_cast<std::byte*>(out[i].data()), out[i].size()};
+      sends[r] = {header_of(what, out[i].size()), const_cast<std::byte*>(out[i].data()), out[i].size()};
       receives[r] = {{}, in[i].data(), in[i].size()};
     }
     run(what, &sends, &receives);
@@ -130,11 +119,12 @@ class ConnectedRanks : public QueuedCollectives {
   void check_ranks() override {
     for (size_t r = 0; r < peers_.size() && cause_.empty(); ++r) {
       if (!peers_[r]) continue;
-      Header header{};
+      RankHeader header{};
       const ssize_t got = recv(peers_[r].fd(), &header, sizeof(header), MSG_PEEK | MSG_DONTWAIT);
       if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       const bool is_whole = got == static_cast<ssize_t>(sizeof(header));
-      if (got <= 0 || (is_whole && header.kind != kData && header.kind != kMessage)) lose(r, {});
+      if (got <= 0 || (is_whole && header.kind != RankHeader::kExchange && header.kind != RankHeader::kMessage))
+        lose(r, {});
     }
     if (!cause_.empty()) fail(cause_);
   }
@@ -142,7 +132,8 @@ class ConnectedRanks : public QueuedCollectives {
   void leave(const std::string& reason) noexcept override {
     try {
       const std::string& text = cause_.empty() ? reason : cause_;
-      const Header header{cause_.empty() ? kLeaves : kForwards, 0, std::min<uint64_t>(text.size(), kLongestReason)};
+      const RankHeader header{cause_.empty() ? RankHeader::kLeaves : RankHeader::kForwards, 0,
+                              std::min<uint64_t>(text.size(), kLongestReason)};
       for (size_t r = 0; r < peers_.size(); ++r) {
         if (!peers_[r] || broken_[r]) continue;
         if (outboxes_[r] && !outboxes_[r]->drain_within(milliseconds(2000))) {
@@ -170,18 +161,11 @@ class ConnectedRanks : public QueuedCollectives {
   }
 
  private:
-  struct Message {
-    std::vector<std::byte> contents;  // the name, a zero byte and the data
-
-    std::string_view name() const { return reinterpret_cast<const char*>(contents.data()); }
-    std::span<const std::byte> data() const { return std::span(contents).subspan(name().size() + 1); }
-  };
-
   // Keeps the next message of rank r, or sets `cause_`.
   void read_message(size_t r) {
     Progress progress;
-    Message message;
-    while (progress.done < sizeof(Header) || !progress.ended()) {
+    RankMessage message;
+    while (progress.done < sizeof(RankHeader) || !progress.ended()) {
       const auto [data, bytes] = progress.next();
       const ssize_t got = recv(peers_[r].fd(), data, bytes, 0);
       if (got < 0 && errno == EAGAIN) {
@@ -192,20 +176,19 @@ class ConnectedRanks : public QueuedCollectives {
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) return lose(r, progress);
       progress.done += static_cast<uint64_t>(got);
-      if (progress.done != sizeof(Header)) continue;
-      const Header& header = progress.header;
-      if (header.kind == kLeaves || header.kind == kForwards) return hear(r, header);
-      if (header.kind != kMessage || header.bytes == 0) {
-        cause_ = concat("rank ", r, " is at another place than rank ", rank_,
-                        ": give all ranks the same command and the same files");
+      if (progress.done != sizeof(RankHeader)) continue;
+      const RankHeader& header = progress.header;
+      if (header.kind == RankHeader::kLeaves || header.kind == RankHeader::kForwards) return hear(r, header);
+      if (header.kind != RankHeader::kMessage || header.bytes == 0) {
+        cause_ = at_another_place(r, rank_, "");
         return;
       }
       message.contents.resize(header.bytes);
       progress.contents = message.contents.data();
       progress.bytes = header.bytes;
     }
-    if (std::find(message.contents.begin(), message.contents.end(), std::byte{0}) == message.contents.end()) {
-      cause_ = concat("rank ", r, " sends a message without a name");
+    if (!message.has_name()) {
+      cause_ = without_a_name(r);
       return;
     }
     messages_[r].push_back(std::move(message));
@@ -255,12 +238,11 @@ class ConnectedRanks : public QueuedCollectives {
       if (got < 0 && errno == EAGAIN) return;
       if (got <= 0) return lose(r, *progress);
       progress->done += static_cast<uint64_t>(got);
-      if (progress->done != sizeof(Header)) continue;
-      const Header& header = progress->header;
-      if (header.kind == kLeaves || header.kind == kForwards) return hear(r, header);
-      if (header.kind != kData || header.place != text_hash(what) || header.bytes != progress->bytes) {
-        cause_ = concat("rank ", r, " is at another place than rank ", rank_, ", which is at ", what,
-                        ": give all ranks the same command and the same files");
+      if (progress->done != sizeof(RankHeader)) continue;
+      const RankHeader& header = progress->header;
+      if (header.kind == RankHeader::kLeaves || header.kind == RankHeader::kForwards) return hear(r, header);
+      if (header.kind != RankHeader::kExchange || header.place != text_hash(what) || header.bytes != progress->bytes) {
+        cause_ = at_another_place(r, rank_, what);
         return;
       }
     }
@@ -272,20 +254,20 @@ class ConnectedRanks : public QueuedCollectives {
     broken_[r] = true;
     const Deadline deadline = Clock::now() + milliseconds(1000);
     try {
-      Header header = receiving.header;
+      RankHeader header = receiving.header;
       for (uint64_t done = receiving.done;; header = {}, done = 0) {
-        if (done < sizeof(Header)) {
-          peers_[r].receive(reinterpret_cast<std::byte*>(&header) + done, sizeof(Header) - done, deadline);
-          done = sizeof(Header);
+        if (done < sizeof(RankHeader)) {
+          peers_[r].receive(reinterpret_cast<std::byte*>(&header) + done, sizeof(RankHeader) - done, deadline);
+          done = sizeof(RankHeader);
         }
-        if (header.kind == kLeaves || header.kind == kForwards) return hear(r, header);
-        if (header.kind != kData && header.kind != kMessage) break;
-        skip(peers_[r], sizeof(Header) + header.bytes - done, deadline);
+        if (header.kind == RankHeader::kLeaves || header.kind == RankHeader::kForwards) return hear(r, header);
+        if (header.kind != RankHeader::kExchange && header.kind != RankHeader::kMessage) break;
+        skip(peers_[r], sizeof(RankHeader) + header.bytes - done, deadline);
       }
     } catch (const Error&) {
       // Nothing was said.
     }
-    cause_ = concat("rank ", r, " (", hosts_[r], ") is gone: its process was killed, or its machine cannot be reached");
+    cause_ = is_gone(r, hosts_[r]);
   }
 
   static void read_to_its_end(const Socket& from, Deadline deadline) {
@@ -305,7 +287,7 @@ class ConnectedRanks : public QueuedCollectives {
     }
   }
 
-  void hear(size_t r, const Header& header) {
+  void hear(size_t r, const RankHeader& header) {
     broken_[r] = true;
     std::string reason(std::min(header.bytes, kLongestReason), '\0');
     try {
@@ -313,7 +295,7 @@ class ConnectedRanks : public QueuedCollectives {
     } catch (const Error&) {
       reason = "it does not say why";
     }
-    cause_ = header.kind == kForwards ? reason : concat("rank ", r, " has ended: ", reason);
+    cause_ = heard(r, header, reason);
   }
 
   void send_the_rest(std::vector<Progress>* sends) noexcept {
@@ -341,23 +323,19 @@ class ConnectedRanks : public QueuedCollectives {
   std::vector<std::string> hosts_;
   std::vector<bool> broken_ = std::vector<bool>(peers_.size());
   std::vector<std::unique_ptr<WorkQueue>> outboxes_ = std::vector<std::unique_ptr<WorkQueue>>(peers_.size());
-  std::vector<std::deque<Message>> messages_ = std::vector<std::deque<Message>>(peers_.size());  // received, by rank
+  std::vector<std::deque<RankMessage>> messages_ = std::vector<std::deque<RankMessage>>(peers_.size());  // by rank
   std::string cause_;  // why there are no more exchanges
 };
 
 }  // namespace
 
-std::unique_ptr<Collectives> connect_ranks(const RankPlace& place, Deadline deadline,
-                                           std::function<void(const std::string&)> on_wait) {
+std::unique_ptr<Collectives> connect_over_tcp(const RankPlace& place, Deadline deadline,
+                                              std::function<void(const std::string&)> on_wait) {
+  if (place.address.empty()) {
+    fail_as(ErrorCode::kUsage, place.launcher, " has started ", place.size, " processes, ", place.local_size,
+            " of them on this machine: set MASTER_ADDR to the host of the first one");
+  }
   return std::make_unique<ConnectedRanks>(place.rank, connect_peers(place, deadline, std::move(on_wait)));
-}
-
-Collectives* ranks_of_environment() {
-  static Collectives* const ranks = [] {
-    const std::optional<RankPlace> place = rank_place_of_environment();
-    return place ? connect_ranks(*place, Clock::now() + kPatienceOfRanks).release() : nullptr;
-  }();
-  return ranks;
 }
 
 }  // namespace onnx_train

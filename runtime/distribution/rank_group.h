@@ -16,6 +16,7 @@ class RankGroup : public Collectives {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
+  std::string transport() const override { return ranks_.transport(); }
   Collectives* along(const std::string& axis) override { return axis == kDataAxis && data_ ? data_.get() : this; }
   void exchange_among(const std::vector<int>& members, const std::string& what,
                       const std::vector<std::span<const std::byte>>& out,

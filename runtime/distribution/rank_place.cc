@@ -2,6 +2,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <functional>
+#include <iterator>
 
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
@@ -62,6 +63,13 @@ int port_of_job() {
 
 }  // namespace
 
+Transport transport_of(const std::string& name, const std::string& given) {
+  const auto found = std::find(std::begin(kTransports), std::end(kTransports), name);
+  if (found == std::end(kTransports))
+    fail_as(ErrorCode::kUsage, given, " is '", name, "'; it must be auto, tcp or mpi");
+  return static_cast<Transport>(found - std::begin(kTransports));
+}
+
 std::optional<RankPlace> rank_place_of_environment() {
   for (const Launcher& launcher : kLaunchers) {
     if (text_of(launcher.rank).empty() || text_of(launcher.size).empty()) continue;
@@ -78,10 +86,11 @@ std::optional<RankPlace> rank_place_of_environment() {
     } else if (launcher.name == std::string("srun") && !nodes.empty()) {
       place.address = first_host(nodes);
     } else if (place.local_size != place.size) {
-      fail_as(ErrorCode::kUsage, launcher.name, " has started ", place.size, " processes, ", place.local_size,
-              " of them on this machine: set MASTER_ADDR to the host of the first one");
+      place.address = "";
     }
     place.port = number_of("MASTER_PORT", port_of_job(), 1, 65535);
+    if (const std::string name = text_of(kTransportVariable); !name.empty())
+      place.transport = transport_of(name, kTransportVariable);
     place.has_store = text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
     place.run = concat(text_of("TORCHELASTIC_RUN_ID"), "/", number_of("TORCHELASTIC_RESTART_COUNT", 0, 0, 1 << 30));
     return place;

@@ -5,13 +5,12 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
-#include <array>
-#include <numeric>
 #include <thread>
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/distribution/store.h"
 #include "tests/support/error_of.h"
+#include "tests/support/rank_checks.h"
 #include "tests/support/scoped_variable.h"
 
 namespace onnx_train {
@@ -35,76 +34,21 @@ void with_ranks(int size, const std::function<void(std::unique_ptr<Collectives>)
   for (std::thread& thread : threads) thread.join();
 }
 
-// Rank a sends rank b `count(a, b)` numbers that tell both.
-int64_t count(int a, int b) { return 1000 * a + 100'000 * b; }
-
 TEST(Ranks, EachGetsWhatEachSends) {
-  with_ranks(4, [](std::unique_ptr<Collectives> c) {
-    for (int round = 0; round < 3; ++round) {
-      std::vector<std::vector<int>> sent, got;
-      std::vector<std::span<const std::byte>> out;
-      std::vector<std::span<std::byte>> in;
-      for (int r = 0; r < 4; ++r) {
-        sent.emplace_back(count(c->rank(), r), 10 * c->rank() + r + round);
-        got.emplace_back(count(r, c->rank()));
-      }
-      for (int r = 0; r < 4; ++r) {
-        out.push_back(std::as_bytes(std::span<const int>(sent[static_cast<size_t>(r)])));
-        in.push_back(std::as_writable_bytes(std::span(got[static_cast<size_t>(r)])));
-      }
-      c->exchange("a test", out, in);
-      for (int r = 0; r < 4; ++r)
-        EXPECT_EQ(got[static_cast<size_t>(r)], std::vector<int>(count(r, c->rank()), 10 * r + c->rank() + round));
-    }
-    EXPECT_EQ(c->gather("a number", static_cast<uint32_t>(5 * c->rank())), (std::vector<uint32_t>{0, 5, 10, 15}));
-  });
+  with_ranks(4, [](std::unique_ptr<Collectives> c) { expect_exchanges(c.get()); });
 }
 
-// Both send more than a connection holds before they receive, and in another order.
+// More than a connection holds.
 TEST(Ranks, MessagesWaitForNoReceiver) {
-  with_ranks(3, [](std::unique_ptr<Collectives> c) {
-    const auto numbers = [](int from, int to, int i) { return std::vector<int>(3'000'000, 100 * from + 10 * to + i); };
-    const auto name = [](int i) { return concat("message ", i); };
-    for (int to = 0; to < 3; ++to) {
-      for (int i = 0; i < 2 && to != c->rank(); ++i) {
-        const std::vector<int> sent = numbers(c->rank(), to, i);
-        c->send(name(i), to, std::as_bytes(std::span<const int>(sent)));
-      }
-    }
-    c->send("nothing", (c->rank() + 1) % 3, {});
-    for (int from = 2; from >= 0; --from) {
-      for (int i = 1; i >= 0 && from != c->rank(); --i) {
-        std::vector<int> got(3'000'000);
-        c->receive(name(i), from, std::as_writable_bytes(std::span(got)));
-        EXPECT_TRUE(got == numbers(from, c->rank(), i));
-      }
-    }
-    c->receive("nothing", (c->rank() + 2) % 3, {});
-    EXPECT_EQ(c->gather("a number", static_cast<uint32_t>(c->rank())), (std::vector<uint32_t>{0, 1, 2}));
-  });
+  with_ranks(3, [](std::unique_ptr<Collectives> c) { expect_messages(c.get(), 12'000'000); });
 }
 
 TEST(Ranks, WhoWaitsForAMessageHearsWhyThereIsNone) {
-  with_ranks(3, [](std::unique_ptr<Collectives> c) {
-    std::array<std::byte, 4> four{};
-    if (c->rank() == 0) c->send("short", 1, std::span(four).first(3));
-    if (c->rank() == 2) return c->leave("there is no data");
-    const int from = c->rank() == 0 ? 2 : 0;
-    const std::string error = error_of([&] { c->receive("short", from, four); });
-    EXPECT_THAT(error, HasSubstr(c->rank() == 0 ? "rank 2 has ended: there is no data" : "sends 3 bytes of short"));
-    EXPECT_EQ(error_of([&] { c->send("short", from, four); }), error);
-    c->leave(error);
-  });
+  with_ranks(3, [](std::unique_ptr<Collectives> c) { expect_a_reason_for_no_message(c.get()); });
 }
 
 TEST(Ranks, ARankThatLeavesSaysWhy) {
-  with_ranks(3, [](std::unique_ptr<Collectives> c) {
-    if (c->rank() == 1) return c->leave("its labels are out of range");
-    const std::string error = error_of([&] { c->gather("a number", 1); });
-    EXPECT_EQ(error, "rank 1 has ended: its labels are out of range");
-    EXPECT_EQ(error_of([&] { c->gather("a number", 1); }), error);
-    c->leave("something else");
-  });
+  with_ranks(3, [](std::unique_ptr<Collectives> c) { expect_a_reason_for_leaving(c.get()); });
 }
 
 TEST(Ranks, ARankThatIsGoneIsNamedByAll) {
@@ -117,11 +61,7 @@ TEST(Ranks, ARankThatIsGoneIsNamedByAll) {
 }
 
 TEST(Ranks, RanksAtDifferentPlacesAreAnError) {
-  with_ranks(2, [](std::unique_ptr<Collectives> c) {
-    const std::string error = error_of([&] { c->gather(c->rank() == 0 ? "node a" : "node b", 1); });
-    EXPECT_THAT(error, HasSubstr("give all ranks the same command"));
-    c->leave(error);
-  });
+  with_ranks(2, [](std::unique_ptr<Collectives> c) { expect_an_error_at_different_places(c.get()); });
 }
 
 TEST(Ranks, AMissingRankIsNamed) {
@@ -161,10 +101,32 @@ TEST(Ranks, StrangersAreLeftAlone) {
   says.join();
 }
 
+// ---- The transport. Beside this program there are no modules.
+
+TEST(Ranks, WithoutTheModuleForMpiTheyTakeTcp) {
+  const RankPlace place{.rank = 0, .size = 1, .port = free_port(), .launcher = "mpirun"};
+  EXPECT_EQ(connect_ranks(place, in_seconds(1))->transport(), "TCP");
+}
+
+TEST(Ranks, MpiThatCannotBeSaysWhatToDo) {
+  RankPlace place{.rank = 0, .size = 2, .launcher = "mpirun", .transport = Transport::kMpi};
+  EXPECT_THAT(error_of([&] { connect_ranks(place, in_seconds(0)); }),
+              HasSubstr("is not in this installation: build it"));
+  place.launcher = "torchrun";
+  EXPECT_EQ(error_of([&] { connect_ranks(place, in_seconds(0)); }),
+            "the transport 'mpi' is for processes that mpirun starts, and torchrun has started these: start them with "
+            "mpirun, or take tcp");
+}
+
 // ---- The environment
 
 class RankPlaceTest : public testing::Test {
  protected:
+  // The last one first: one that was set twice is then as it was.
+  void TearDown() override {
+    while (!set_.empty()) set_.pop_back();
+  }
+
   void set(std::initializer_list<std::pair<const char*, const char*>> variables) {
     for (const auto& [name, value] : variables) set_.push_back(std::make_unique<ScopedVariable>(name, value));
   }
@@ -232,9 +194,21 @@ TEST_F(RankPlaceTest, NumbersThatAreNone) {
   EXPECT_THAT(error_of([] { rank_place_of_environment(); }), HasSubstr("a number from 0 to 1"));
 }
 
+TEST_F(RankPlaceTest, TheTransport) {
+  set({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}});
+  EXPECT_EQ(rank_place_of_environment()->transport, Transport::kAuto);
+  set({{"ONNX_TRAIN_TRANSPORT", "mpi"}});
+  EXPECT_EQ(rank_place_of_environment()->transport, Transport::kMpi);
+  set({{"ONNX_TRAIN_TRANSPORT", "ftp"}});
+  EXPECT_EQ(error_of([] { rank_place_of_environment(); }),
+            "ONNX_TRAIN_TRANSPORT is 'ftp'; it must be auto, tcp or mpi");
+}
+
+// Over TCP. Over MPI, MPI knows where they are.
 TEST_F(RankPlaceTest, SeveralMachinesNeedAnAddress) {
   set({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
-  EXPECT_THAT(error_of([] { rank_place_of_environment(); }), HasSubstr("set MASTER_ADDR"));
+  EXPECT_THAT(error_of([] { connect_ranks(*rank_place_of_environment(), in_seconds(0)); }),
+              HasSubstr("set MASTER_ADDR"));
 }
 
 }  // namespace

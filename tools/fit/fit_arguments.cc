@@ -103,6 +103,13 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            "train with one process for each of these, such as cpu,cpu; or start the processes with torchrun, mpirun or "
            "srun (docs/distributed.md)",
            "NAME,..."},
+          {"--transport",
+           &a->transport,
+           "what carries what several processes exchange; auto: mpi where mpirun has started them and there is a "
+           "module for its MPI, else tcp [auto]",
+           "NAME",
+           false,
+           {"auto", "tcp", "mpi"}},
           {"--sync-batch-norm", &a->sync_batch_norm,
            "several processes: batch normalization over their batches as over one; the number of processes then "
            "matters"},

@@ -26,6 +26,7 @@ struct FitArguments {
   std::optional<int64_t> batch_size, seed;
   bool has_recorded_build = false;  // `build` has what options.json of a run says, and its loss is not guessed
   std::string devices;              // of processes that share out the batches of a step
+  std::string transport = "auto";   // of what they exchange
   bool sync_batch_norm = false;
   int64_t pipeline = 1;                  // stages
   int64_t zero = 0;                      // stage of Sharding

@@ -65,6 +65,8 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
   if (place_ && !devices.empty() && !started_here) {
     throw UsageError(concat("--devices starts processes, and ", place_->launcher, " has started some: leave out one"));
   }
+  if (!place_ && a->transport == "mpi")
+    throw UsageError("--transport mpi is for several processes that mpirun starts: mpirun -np 2 onnx-train fit ...");
   if (!place_ && devices.size() < 2) {
     if (a->sync_batch_norm)
       throw UsageError("--sync-batch-norm is for several processes; leave it out, or give --devices");
@@ -87,6 +89,8 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
   if (device != "cpu" && !device.starts_with("cuda"))
     throw UsageError(concat("ranks train on the CPU and on CUDA, not on ", device, "; leave out --device"));
   if (!place_) start_processes(devices);
+  if (!devices.empty()) place_->transport = Transport::kTcp;
+  if (a->given->count("transport") > 0) place_->transport = transport_of(a->transport, "--transport");
   if (started_here) place_->launcher = "--devices";
   // A launcher's processes take the GPUs of a machine in order.
   if (!devices.empty()) a->runtime.device = devices.at(static_cast<size_t>(place_->rank));

@@ -201,12 +201,13 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   if (session->ranks() > 1) {
     const std::string batches =
         concat(options.accumulate, options.accumulate == 1 ? " batch" : " batches", " of a step");
+    const std::string transport = session->collectives()->transport() == "MPI" ? ", over MPI" : "";
     head.add({"ranks", session->is_pipeline()
                            ? concat(session->ranks(), " processes, stages ",
                                     session->pipelines() > 1 ? concat("of ", session->pipelines(), " pipelines ") : "",
-                                    "through which the ", batches, " go")
+                                    "through which the ", batches, " go", transport)
                            : concat(session->ranks(), " processes share out the ", batches,
-                                    session->shards_states() ? ", and the states of the optimizer" : "")});
+                                    session->shards_states() ? ", and the states of the optimizer" : "", transport)});
   }
   if (!training.preprocess().empty()) head.add({"preprocess", training.preprocess().text()});
   if (!training.augment.empty()) head.add({"augment", training.augment});
