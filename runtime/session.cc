@@ -93,9 +93,7 @@ Session::Session(Model model, const SessionOptions& options)
   // The body of AllReduce would be one rank's.
   if (ranks() > 1 && device_.kernels().rows(kDomain, "AllReduce").empty())
     fail_as(ErrorCode::kUsage, "several ranks train on the CPU and on CUDA, not on ", device_.name());
-  if (is_pipeline() && device_.kernels().rows(kDomain, "Receive").empty())
-    fail_as(ErrorCode::kUsage, "the stages of a pipeline train on the CPU, not on ", device_.name());
-  if (ranks() > 1) device_.connect(*options_.collectives);
+  connect_device();
   assign_roles(&model_);
   align_contents(&model_);
   fault_ = static_cast<Fault*>(device_.allocate(sizeof(Fault)));
