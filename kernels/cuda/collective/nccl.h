@@ -21,11 +21,18 @@ void* nccl_function(const char* name);
 void* required_nccl_function(const char* name);
 #define NCCL(name) reinterpret_cast<decltype(name)*>(onnx_train::cuda::required_nccl_function(#name))
 
-// GPUs of some ranks, each rank with the device that is current when it is made, and a stream for their exchanges. What
-// one stage of a pipeline sends to another has such an object of its own: NCCL's functions do what they are told for
-// one communicator in its order, and a send lasts until the other rank receives, so that whatever else came after it
-// would wait, too. All ranks together own it (Collectives::all); one thread at a time uses it. Functions throw Error
-// that names NCCL's call.
+// GPUs of some ranks, each rank with the device that is current when it is made, and a stream for their exchanges.
+//
+// What one stage of a pipeline sends to another has such an object of its own. NCCL does what a communicator is told in
+// its order, and a send lasts until the other rank receives: whatever came after it would wait, too. Even with one
+// communicator for each direction stages can wait for each other for ever, where they exchange with others than their
+// neighbours.
+//
+// NCCL connects two ranks at their first message, and the host waits for the other rank then. All stages come to the
+// first messages of a direction in one order, and that is in the rehearsal of a plan, not while it is captured.
+//
+// All ranks together own it (Collectives::all); one thread at a time uses it. Functions throw Error that names NCCL's
+// call.
 class NcclRanks : public Attachment {
  public:
   // Connects the ranks, unless they are. All of them call this at the same place.
