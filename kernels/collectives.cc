@@ -1,6 +1,7 @@
 #include "kernels/collectives.h"
 
 #include <numeric>
+#include <thread>
 
 #include "kernels/kernel.h"
 #include "onnx_passes/ir/error.h"
@@ -12,6 +13,11 @@ int rank_of(const NodeSpec& spec, const char* attribute) {
   if (rank < 0 || rank >= spec.collectives()->size())
     fail("'", attribute, "' is rank ", rank, ", and there are ", spec.collectives()->size());
   return static_cast<int>(rank);
+}
+
+// In one order on all ranks, since some wait for each other when they end.
+Collectives::~Collectives() {
+  while (!attachments.empty()) attachments.erase(attachments.begin());
 }
 
 void Collectives::exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
@@ -29,7 +35,15 @@ void Collectives::check() {
 }
 
 void Collectives::abort() noexcept {
-  for (const auto& [name, attachment] : attachments) attachment->abort();
+  std::vector<std::thread> threads;
+  for (const auto& [name, attachment] : attachments) {
+    try {
+      threads.emplace_back([&to_end = *attachment] { to_end.abort(); });
+    } catch (const std::exception&) {  // there is no thread, or no memory for one
+      attachment->abort();
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 std::vector<uint32_t> Collectives::gather(const std::string& what, uint32_t number) {

@@ -36,11 +36,14 @@ inline int root_of(const NodeSpec& spec) { return rank_of(spec, "root"); }
 
 class Collectives {
  public:
-  virtual ~Collectives() = default;
+  virtual ~Collectives();
   virtual int rank() const = 0;
   virtual int size() const = 0;
   // What carries the bytes, for people: "TCP", "MPI"; "" where nothing does.
   virtual std::string transport() const { return ""; }
+  // All ranks, where these are some of them: they have the attachments. And the number among them of rank `rank`.
+  virtual Collectives& all() { return *this; }
+  virtual int number(int rank) const { return rank; }
   // Sends out[r] to rank r and fills in[r] with what rank r sends to this one; both sides know the sizes. Those of this
   // rank itself are copied. `what` names the exchange: Error if another rank is at one of another name or size.
   void exchange(const std::string& what, const std::vector<std::span<const std::byte>>& out,
@@ -68,7 +71,7 @@ class Collectives {
   std::vector<uint32_t> gather(const std::string& what, uint32_t number);
   // Throws Error where a rank is known to be gone, or an attachment has failed; else returns at once.
   void check();
-  // Ends the work of devices that waits for other ranks.
+  // Ends the work of devices that waits for other ranks, that of all attachments at once: one may wait for another.
   void abort() noexcept;
   // When this rank has done its part: waits until all have, so that none takes the end of another for a failure. Throws
   // Error where one has failed.

@@ -105,6 +105,8 @@ class Device {
   virtual const KernelTable& kernels() const = 0;
   // Connects what its kernels need to exchange with the devices of other ranks. All ranks call it at the same place.
   virtual void connect(Collectives& /*ranks*/) {}
+  // The same for what rank `from` sends to rank `to`, which call it.
+  virtual void connect(Collectives& /*ranks*/, int /*from*/, int /*to*/) {}
   // What the passes of a plan's graph ask of the device (kernels/lowering/pipeline.h).
   virtual const LoweringTraits& lowering() const = 0;
 

@@ -93,9 +93,7 @@ Session::Session(Model model, const SessionOptions& options)
   // The body of AllReduce would be one rank's.
   if (ranks() > 1 && device_.kernels().rows(kDomain, "AllReduce").empty())
     fail_as(ErrorCode::kUsage, "several ranks train on the CPU and on CUDA, not on ", device_.name());
-  if (is_pipeline() && device_.kernels().rows(kDomain, "Receive").empty())
-    fail_as(ErrorCode::kUsage, "the stages of a pipeline train on the CPU, not on ", device_.name());
-  if (ranks() > 1) device_.connect(*options_.collectives);
+  connect_device();
   assign_roles(&model_);
   align_contents(&model_);
   fault_ = static_cast<Fault*>(device_.allocate(sizeof(Fault)));
@@ -170,6 +168,7 @@ Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
   cached->executable = std::make_unique<Executable>(std::move(made), device_, *stream_, fault_);
   Executable& executable = *cached->executable;
   if (refuses_non_finite_loss(entry)) executable.refuse_non_finite_loss();
+  if (ranks() > 1) executable.wait_after_rehearsal([this] { wait_for_run(stream_->mark()); });
   const Plan& plan = executable.plan();
   cached->inputs.resize(plan.inputs().size());
   for (size_t i = 0; i < plan.states().size(); ++i) {
@@ -196,7 +195,7 @@ void Session::make_room(const Plan& plan) {
   const size_t available = device_.available_bytes();
   check_available(plan, needed, available > SIZE_MAX - freed ? SIZE_MAX : available + freed);
   if (plan.arena_bytes() <= arena_bytes_) return;
-  stream_->synchronize();  // started runs use the old arena
+  wait_for_run(stream_->mark());  // started runs use the old arena
   arena_bytes_ = 0;
   if (arena_) device_.free(std::exchange(arena_, nullptr));
   arena_ = device_.allocate(plan.arena_bytes());
@@ -382,7 +381,7 @@ void Session::abandon_runs() noexcept {
       // Whoever waits for the work that failed reports it.
     }
   };
-  attempt([&] { stream_->synchronize(); });
+  attempt([&] { wait_for_run(stream_->mark()); });
   attempt([&] {
     constexpr Fault no_fault;
     stream_->copy_from_host(fault_, &no_fault, sizeof(Fault));

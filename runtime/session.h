@@ -146,11 +146,14 @@ class Session {
   void abandon_runs() noexcept;
   void wait_for_run(int64_t mark);
   bool refuses_non_finite_loss(const std::string& entry) const;
+  Model whole(const std::string& entry) const;                                              // of one rank
+  Model of_all_stages(const std::string& entry) const;                                      // before it is cut
   Model plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const;  // as Plan takes it
   TensorMap rank_inputs(const std::string& entry, int micro_batches) const;  // that ranks are told beside the data
   std::map<std::string, Shape> with_rank_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;
   bool is_shared(const std::string& entry) const;  // by ranks
   bool is_staged(const std::string& entry) const { return is_pipeline() && is_shared(entry); }
+  void connect_device();
   int owner() const { return pipeline_ ? pipeline_->rank() : rank(); }  // this rank, in owners_
 
   Model model_;

@@ -1,6 +1,7 @@
 // What a session does as one of several ranks.
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <thread>
 
 #include "kernels/collectives.h"
@@ -36,23 +37,35 @@ StateOwners Session::owners_of_states(const Model& model, const SessionOptions& 
 }
 
 // The entry point as a plain model, of the mean over views where the session has some.
-Model Session::plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const {
+Model Session::whole(const std::string& entry) const {
   const bool averages = !options_.views.empty() && (entry == "predict" || entry == "evaluate") && has_entry(entry);
   Model with_views;
   if (averages) {
     with_views = clone(model_);
     average_over_views(&with_views, options_.views, entry);
   }
-  Model flat = flatten(averages ? with_views : model_, entry);
+  return flatten(averages ? with_views : model_, entry);
+}
+
+Model Session::of_all_stages(const std::string& entry) const {
+  Model flat = whole(entry);
+  if (pipelines() > 1) distribute_over_ranks(&flat, pipelines(), false);
+  for (Node* node = flat.graph->first(); node; node = node->next()) {
+    if (is_collective(*node)) node->set_attr(kMeshAxis, kDataAxis);
+  }
+  return flat;
+}
+
+Model Session::plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const {
   if (is_staged(entry)) {
-    if (pipelines() > 1) distribute_over_ranks(&flat, pipelines(), false);
-    for (Node* node = flat.graph->first(); node; node = node->next()) {
-      if (is_collective(*node)) node->set_attr(kMeshAxis, kDataAxis);
-    }
-    make_stage(&flat, owners_, state_.names(), owner(), options_.stages, shapes, pipelines() > 1);
+    Model flat = of_all_stages(entry);
+    // A device that has a queue goes on when a kernel has only begun.
+    make_stage(&flat, owners_, state_.names(), owner(), options_.stages, shapes,
+               {.shares_batches = pipelines() > 1, .awaits_sends = !device_.uses_host_memory()});
     order_collectives(&flat);
     return flat;
   }
+  Model flat = whole(entry);
   if (is_shared(entry)) distribute_over_ranks(&flat, ranks(), options_.sync_batch_norm);
   if (is_shared(entry) && overlaps()) sum_early(&flat);
   if (shards_states()) shard_states(&flat, owners_, owner());
@@ -61,6 +74,20 @@ Model Session::plain(const std::string& entry, const std::map<std::string, Shape
     order_collectives(&flat);
   }
   return flat;
+}
+
+void Session::connect_device() {
+  if (ranks() == 1 || device_.uses_host_memory()) return;
+  if (!is_pipeline()) return device_.connect(*options_.collectives);
+  device_.connect(*pipeline_);
+  if (pipelines() > 1) device_.connect(*pipeline_->along(kDataAxis));
+  std::set<std::pair<int, int>> pairs;  // in one order on all ranks
+  for (const char* entry : {"accumulate", "evaluate"}) {
+    if (has_entry(entry)) pairs.merge(stages_that_send(of_all_stages(entry), owners_, state_.names()));
+  }
+  for (const auto& [from, to] : pairs) {
+    if (from == owner() || to == owner()) device_.connect(*pipeline_, from, to);
+  }
 }
 
 int Session::ranks() const { return options_.collectives ? options_.collectives->size() : 1; }

@@ -129,6 +129,10 @@ class CudaDevice : public Device {
     const cuda::CurrentDevice here(number_);
     cuda::NcclRanks::connect(ranks);
   }
+  void connect(Collectives& ranks, int from, int to) override {
+    const cuda::CurrentDevice here(number_);
+    cuda::NcclRanks::connect(ranks, from, to);
+  }
 
   const LoweringTraits& lowering() const override {
     static const LoweringTraits traits = {.can_fuse = cuda::can_fuse,

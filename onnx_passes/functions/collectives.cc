@@ -47,11 +47,13 @@ Await (y, z, after) => (r)
   r = Identity (y)
 })";
 
-// Gives x to rank `to`, and does not wait until it has it.
+// Gives x to rank `to`, and does not wait until it has it. A device that only begins to send reads the copy `held`,
+// which an Await of `sent` keeps.
 constexpr const char* kSend = R"(
-Send <to> (x, after) => (sent)
+Send <to> (x, after) => (sent, held)
 {
   sent = Constant <value = bool {1}> ()
+  held = Identity (x)
 })";
 
 // What rank `from` sends to this one, of x's element type. A rank alone has x in all elements.

@@ -54,7 +54,7 @@ std::vector<Operator> training_operators() {
       Operator{"Broadcast", "x:any[S...] after?:any -> y:any[S...]", kDomain}.meeting_after(1),
       Operator{"Await", "y:any[S...] z?:any after?:any -> r:any[S...]", kDomain}.meeting_after(2),
       Operator{"AllGather", "x:any[S...] after?:any -> y:any[@ranks, S...]", kDomain}.meeting_after(1),
-      Operator{"Send", "x:any[S...] after?:any -> sent:bool[]", kDomain}.meeting_after(1),
+      Operator{"Send", "x:any[S...] after?:any -> sent:bool[] held?:any[S...]", kDomain}.meeting_after(1),
       Operator{"Receive", "x:any[] shape:int64[#S] after?:any -> y:any[S...]", kDomain}.meeting_after(2),
       {"StopGradient", "x[S...] -> y[S...]", kDomain, kOneFloat},
       {"Sgd", kSgd, kDomain, kOneFloat},

@@ -14,7 +14,7 @@ void RankGroup::exchange_among(const std::vector<int>& members, const std::strin
                                const std::vector<std::span<const std::byte>>& out,
                                const std::vector<std::span<std::byte>>& in) {
   std::vector<int> numbers;
-  for (const int member : members) numbers.push_back(number(member));
+  for (const int rank : members) numbers.push_back(member(rank));
   ranks_.exchange_among(numbers, what, out, in);
 }
 

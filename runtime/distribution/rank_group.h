@@ -17,15 +17,17 @@ class RankGroup : public Collectives {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
   std::string transport() const override { return ranks_.transport(); }
+  Collectives& all() override { return ranks_.all(); }
+  int number(int rank) const override { return ranks_.number(member(rank)); }
   Collectives* along(const std::string& axis) override { return axis == kDataAxis && data_ ? data_.get() : this; }
   void exchange_among(const std::vector<int>& members, const std::string& what,
                       const std::vector<std::span<const std::byte>>& out,
                       const std::vector<std::span<std::byte>>& in) override;
   void send(const std::string& name, int to, std::span<const std::byte> data) override {
-    ranks_.send(name, number(to), data);
+    ranks_.send(name, member(to), data);
   }
   void receive(const std::string& name, int from, std::span<std::byte> data) override {
-    ranks_.receive(name, number(from), data);
+    ranks_.receive(name, member(from), data);
   }
   void start(const std::string& name, const std::function<void()>& work) override { ranks_.start(name, work); }
   void wait(const std::string& name) override { ranks_.wait(name); }
@@ -33,7 +35,7 @@ class RankGroup : public Collectives {
   void leave(const std::string& reason) noexcept override { ranks_.leave(reason); }
 
  private:
-  int number(int member) const { return members_.at(static_cast<size_t>(member)); }
+  int member(int rank) const { return members_.at(static_cast<size_t>(rank)); }
 
   Collectives& ranks_;
   std::vector<int> members_;

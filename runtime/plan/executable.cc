@@ -280,6 +280,7 @@ void Executable::collect_commits() {
 // records a run if the plan allows it.
 void Executable::rehearse() {
   enqueue(rehearsal_);
+  if (wait_) wait_();
   if (plan_->replays()) recording_ = stream_.record([this] { enqueue(fault_); });
   is_rehearsed_ = true;
 }

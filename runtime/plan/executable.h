@@ -6,6 +6,7 @@
 // A session owns it and the stream that it uses, which must outlive it. One thread at a time.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -54,6 +55,8 @@ class Executable {
   // On a device that uses host memory, makes a loss that is not finite a fault of the node that computes it: the run
   // stops there, before any update. Otherwise, or without a loss, does nothing.
   void refuse_non_finite_loss();
+  // `wait` waits for the stream after a rehearsal. A recording waits for it by itself, but other ranks may be gone.
+  void wait_after_rehearsal(std::function<void()> wait) { wait_ = std::move(wait); }
   // Throws Error for a fault of a run of this plan: it names the node, the value, and the allowed values.
   [[noreturn]] void refuse(const Fault& found) const;
 
@@ -97,6 +100,7 @@ class Executable {
   Fault* rehearsal_ = nullptr;  // always set; on devices that do not use host memory
   char* arena_ = nullptr;
   std::unique_ptr<Recording> recording_;
+  std::function<void()> wait_;                 // after a rehearsal
   bool is_rehearsed_ = false;                  // whether rehearse() has run at these addresses
   size_t loss_step_ = SIZE_MAX, loss_at_ = 0;  // the node that computes the loss, and its position in `table_`
   DType loss_type_ = DType::kFloat;

@@ -33,6 +33,9 @@ extern dim3 block_size, grid_size;
 void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
 // Enqueues work, a launch of `kernel`, to a stream of the host's runtime (runtime.cc).
 cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, std::function<void()> work);
+// Enqueues work that may have to wait for other processes. It does what it can and returns whether it is done; it is
+// called again until then, and other streams with such work get on in between.
+cudaError_t enqueue_exchange(cudaStream_t stream, std::function<bool()> work);
 
 // Ends the program with the position of the running thread, because a kernel did something undefined on hardware.
 [[noreturn]] void refuse(const char* what);

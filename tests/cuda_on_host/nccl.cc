@@ -1,15 +1,19 @@
 // NCCL on the host, against its header: ranks are processes of this machine, whose data go through rank 0 over a
-// socket. What is enqueued exchanges when the stream runs it. A rank whose peer is gone goes on with what it has and
-// says so in ncclCommGetAsyncError. $GPU_HOST_NCCL_FAILS=RANK:N lets call N of this rank fail, from 0 on, but for calls
-// that ask.
+// socket. What is enqueued exchanges when the stream runs it, and the stream waits until the other ranks have done
+// their part; so does all else that the communicator does. A send reads its memory when the receiver is there, and a
+// receive writes to it at the end. A rank whose peer is gone goes on with what it has and says so in
+// ncclCommGetAsyncError. $GPU_HOST_NCCL_FAILS=RANK:N lets call N of this rank fail, from 0 on, but for calls that ask.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -25,6 +29,7 @@ struct World {
   const int rank, size;
   std::vector<int> sockets;  // of rank 0: by rank; of the others: that to rank 0
   std::atomic<bool> is_lost = false;
+  bool is_busy = false;  // the device's work alone knows it
 
   ~World() {
     for (const int fd : sockets) {
@@ -40,6 +45,11 @@ struct World {
       else
         at += sent, bytes -= static_cast<size_t>(sent);
     }
+  }
+  // Of a misuse that would let ranks wait for ever, or read something else.
+  void lose() {
+    is_lost = true;
+    for (const int fd : sockets) shutdown(fd, SHUT_RDWR);
   }
   void receive(int from, void* data, size_t bytes) {
     auto* at = static_cast<char*>(data);
@@ -83,15 +93,21 @@ sockaddr_un address_of(const ncclUniqueId& id) {
   return address;
 }
 
-std::map<std::string, int>& listeners() {
-  static auto& all = *new std::map<std::string, int>;
+struct Listeners {
+  std::mutex mutex;
+  std::map<std::string, int> sockets;  // by name
+};
+Listeners& listeners() {
+  static auto& all = *new Listeners;
   return all;
 }
 
 ncclResult_t get_unique_id(ncclUniqueId* id) {
   if (fails()) return ncclSystemError;
   *id = {};
-  const std::string name = "onnx-train-nccl-" + std::to_string(getpid()) + "-" + std::to_string(listeners().size());
+  const std::lock_guard lock(listeners().mutex);
+  auto& sockets = listeners().sockets;
+  const std::string name = "onnx-train-nccl-" + std::to_string(getpid()) + "-" + std::to_string(sockets.size());
   name.copy(id->internal, sizeof(id->internal) - 1);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const sockaddr_un address = address_of(*id);
@@ -99,7 +115,7 @@ ncclResult_t get_unique_id(ncclUniqueId* id) {
     close(fd);
     return ncclSystemError;
   }
-  listeners()[name] = fd;
+  sockets[name] = fd;
   return ncclSuccess;
 }
 
@@ -107,7 +123,10 @@ ncclResult_t init_rank(ncclComm_t* communicator, int size, ncclUniqueId id, int 
   if (fails()) return ncclSystemError;
   const auto made = std::make_shared<World>(rank, size);
   if (rank == 0) {
-    const int listener = listeners().at(id.internal);
+    const int listener = [&] {
+      const std::lock_guard lock(listeners().mutex);
+      return listeners().sockets.at(id.internal);
+    }();
     made->sockets.assign(static_cast<size_t>(size), -1);
     for (int i = 1; i < size; ++i) {
       const int fd = accept(listener, nullptr, nullptr);
@@ -134,8 +153,7 @@ ncclResult_t destroy(ncclComm_t communicator) {
 }
 
 ncclResult_t abort(ncclComm_t communicator) {
-  communicator->world->is_lost = true;
-  for (const int fd : communicator->world->sockets) shutdown(fd, SHUT_RDWR);
+  communicator->world->lose();
   return destroy(communicator);
 }
 
@@ -151,10 +169,62 @@ const char* get_last_error(ncclComm_t) { return ""; }
 
 ncclResult_t get_version(int* version) { return *version = NCCL_VERSION_CODE, ncclSuccess; }
 
-template <typename F>
-ncclResult_t enqueue(cudaStream_t stream, F work) {
+// What a stream does in the order of these: first what reads and writes the device's memory, then, in a thread, what
+// waits for other ranks.
+struct Step {
+  std::function<void()> on_device, between_ranks;
+};
+
+class Exchange {
+ public:
+  Exchange(std::shared_ptr<World> world, std::function<std::vector<Step>(World*)> make)
+      : world_(std::move(world)), make_(std::move(make)) {}
+
+  // Does what can be done, and returns whether that was all.
+  bool operator()() {
+    if (!now_) {
+      if (world_->is_busy) return false;
+      world_->is_busy = true;
+      now_ = std::make_shared<Now>(Now{make_(world_.get())});
+    }
+    for (; now_->at < now_->steps.size(); ++now_->at) {
+      const Step& step = now_->steps[now_->at];
+      if (!now_->others.valid()) {
+        if (step.on_device && !world_->is_lost) step.on_device();
+        if (!step.between_ranks) continue;
+        now_->others = std::async(std::launch::async, step.between_ranks);
+      }
+      if (now_->others.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return false;
+      now_->others.get();
+    }
+    now_.reset();
+    world_->is_busy = false;
+    return true;
+  }
+
+ private:
+  struct Now {
+    std::vector<Step> steps;
+    size_t at = 0;
+    std::future<void> others = {};
+  };
+
+  std::shared_ptr<World> world_;
+  std::function<std::vector<Step>(World*)> make_;
+  std::shared_ptr<Now> now_ = {};  // of this run; a graph has copies that have not begun
+};
+
+ncclResult_t enqueue(ncclComm_t c, cudaStream_t stream, std::function<std::vector<Step>(World*)> make) {
   if (fails()) return ncclSystemError;
-  return gpu_host::enqueue_launch(stream, nullptr, work) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  const cudaError_t status = gpu_host::enqueue_exchange(stream, Exchange(c->world, std::move(make)));
+  return status == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+using Bytes = std::vector<char>;
+
+// Copies between the memory of the device and that of the host, which may be empty.
+void copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 // The sum of the ranks' elements, from left to right, in `sum` on rank 0.
@@ -179,27 +249,33 @@ void spread(World* c, int from, void* data, size_t bytes) {
   }
 }
 
+// To the root, or to all where it is negative.
 template <typename T>
-void reduce_to(World* c, const void* x, void* y, size_t count, int root) {
-  std::vector<T> sum(count);
-  add_up(c, static_cast<const T*>(x), &sum);
+std::vector<Step> reduce_to(World* c, const void* x, void* y, size_t count, int root) {
   const size_t bytes = count * sizeof(T);
-  if (root < 0) {
-    spread(c, 0, sum.data(), bytes);
-  } else if (root > 0 && c->rank == 0) {
-    c->send(root, sum.data(), bytes);
-  } else if (root > 0 && c->rank == root) {
-    c->receive(0, sum.data(), bytes);
-  }
-  if (root < 0 || c->rank == root) std::memcpy(y, sum.data(), bytes);
+  const auto own = std::make_shared<std::vector<T>>(count), sum = std::make_shared<std::vector<T>>(count);
+  const auto add = [=] {
+    add_up(c, own->data(), sum.get());
+    if (root < 0) {
+      spread(c, 0, sum->data(), bytes);
+    } else if (root > 0 && c->rank == 0) {
+      c->send(root, sum->data(), bytes);
+    } else if (root > 0 && c->rank == root) {
+      c->receive(0, sum->data(), bytes);
+    }
+  };
+  const auto write = [=] {
+    if (root < 0 || c->rank == root) copy(y, sum->data(), bytes);
+  };
+  return {{[=] { copy(own->data(), x, bytes); }, add}, {write, {}}};
 }
 
 ncclResult_t reduce_elements(const void* x, void* y, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                              ncclComm_t c, cudaStream_t stream) {
   if (op != ncclSum || (type != ncclFloat32 && type != ncclFloat64)) return ncclInvalidArgument;
-  return enqueue(stream, [=, world = c->world] {
+  return enqueue(c, stream, [=](World* world) {
     const auto reduce = type == ncclFloat32 ? reduce_to<float> : reduce_to<double>;
-    reduce(world.get(), x, y, count, root);
+    return reduce(world, x, y, count, root);
   });
 }
 
@@ -216,20 +292,55 @@ ncclResult_t all_reduce(const void* x, void* y, size_t count, ncclDataType_t typ
 ncclResult_t broadcast(const void* x, void* y, size_t count, ncclDataType_t type, int root, ncclComm_t c,
                        cudaStream_t stream) {
   if (type != ncclUint8) return ncclInvalidArgument;
-  return enqueue(stream, [=, world = c->world] {
-    if (world->rank == root && x != y) std::memcpy(y, x, count);
-    spread(world.get(), root, y, count);
+  return enqueue(c, stream, [=](World* world) -> std::vector<Step> {
+    const auto data = std::make_shared<Bytes>(count);
+    const bool is_root = world->rank == root;
+    return {{[=] { copy(data->data(), is_root ? x : y, count); }, [=] { spread(world, root, data->data(), count); }},
+            {[=] { copy(y, data->data(), count); }, {}}};
   });
 }
 
 ncclResult_t all_gather(const void* x, void* y, size_t count, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
   if (type != ncclUint8) return ncclInvalidArgument;
-  return enqueue(stream, [=, world = c->world] {
-    for (int r = 0; r < world->size; ++r) {
-      char* const at = static_cast<char*>(y) + static_cast<size_t>(r) * count;
-      if (r == world->rank) std::memcpy(at, x, count);
-      spread(world.get(), r, at, count);
-    }
+  return enqueue(c, stream, [=](World* world) -> std::vector<Step> {
+    const auto all = std::make_shared<Bytes>(count * static_cast<size_t>(world->size));
+    const auto of_rank = [=](int r) { return all->data() + static_cast<size_t>(r) * count; };
+    const auto gather = [=] {
+      for (int r = 0; r < world->size; ++r) spread(world, r, of_rank(r), count);
+    };
+    return {{[=] { copy(of_rank(world->rank), x, count); }, gather}, {[=] { copy(y, all->data(), all->size()); }, {}}};
+  });
+}
+
+// Whether the ranks can exchange: rank 0 and another one, as far as this substitute goes.
+bool is_peer(const World& world, int peer) {
+  return peer >= 0 && peer < world.size && (peer == 0) != (world.rank == 0);
+}
+
+// The receiver says that it is there, and for how much.
+ncclResult_t send_to(const void* x, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream) {
+  if (type != ncclUint8 || !is_peer(*c->world, peer)) return ncclInvalidArgument;
+  return enqueue(c, stream, [=](World* world) -> std::vector<Step> {
+    const auto data = std::make_shared<Bytes>(count);
+    const auto wait = [=] {
+      uint64_t wanted = 0;
+      world->receive(peer, &wanted, sizeof(wanted));
+      if (wanted != count) world->lose();
+    };
+    return {{{}, wait}, {[=] { copy(data->data(), x, count); }, [=] { world->send(peer, data->data(), count); }}};
+  });
+}
+
+ncclResult_t receive_from(void* y, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream) {
+  if (type != ncclUint8 || !is_peer(*c->world, peer)) return ncclInvalidArgument;
+  return enqueue(c, stream, [=](World* world) -> std::vector<Step> {
+    const auto data = std::make_shared<Bytes>(count);
+    const auto receive = [=] {
+      const uint64_t wanted = count;
+      world->send(peer, &wanted, sizeof(wanted));
+      world->receive(peer, data->data(), count);
+    };
+    return {{{}, receive}, {[=] { copy(y, data->data(), count); }, {}}};
   });
 }
 
@@ -252,7 +363,9 @@ void* nccl_function(const char* name) {
       {"ncclAllReduce", reinterpret_cast<void*>(static_cast<decltype(&ncclAllReduce)>(all_reduce))},
       {"ncclReduce", reinterpret_cast<void*>(static_cast<decltype(&ncclReduce)>(reduce))},
       {"ncclBroadcast", reinterpret_cast<void*>(static_cast<decltype(&ncclBroadcast)>(broadcast))},
-      {"ncclAllGather", reinterpret_cast<void*>(static_cast<decltype(&ncclAllGather)>(all_gather))}};
+      {"ncclAllGather", reinterpret_cast<void*>(static_cast<decltype(&ncclAllGather)>(all_gather))},
+      {"ncclSend", reinterpret_cast<void*>(static_cast<decltype(&ncclSend)>(send_to))},
+      {"ncclRecv", reinterpret_cast<void*>(static_cast<decltype(&ncclRecv)>(receive_from))}};
   const auto found = all.find(name);
   return found == all.end() ? nullptr : found->second;
 }

@@ -26,13 +26,15 @@
 #define ASAN_UNPOISON_MEMORY_REGION(address, bytes) static_cast<void>(bytes)
 #endif
 
-using Work = std::function<void()>;
+// Does what a stream does next, or a part of it, and returns whether that was all.
+using Work = std::function<bool()>;
 
 // A node of a captured graph, which runs in the order of its lane. Lane 0 is the stream that is captured and launched
 // on; the others are streams that have waited for an event of it.
 struct Node {
   size_t lane;
-  Work work = {};        // of kernels and copies
+  Work work = {};  // of kernels, copies and exchanges
+  bool exchanges = false;
   int64_t records = -1;  // the event that it records, by its number in the graph
   int64_t waits = -1;    // the event that it waits for
   size_t of_lane = 0;    // which records that one
@@ -57,7 +59,13 @@ struct CUevent_st {
 };
 struct CUstream_st {
   int device = 0;
-  std::deque<Work> work = {};
+  struct Queued {
+    Work work;
+    bool exchanges;  // with other ranks
+  };
+  std::deque<Queued> work = {};
+  int64_t exchanges = 0;  // of these
+  bool runs = false;      // some of its work
   std::shared_ptr<CUgraph_st> capture = {};
   size_t lane = 0;  // of the capture
 };
@@ -186,19 +194,33 @@ class DeviceMemory {
   std::map<void*, Block> blocks_;
 };
 
-constexpr int kDevices = 2;
+// $GPU_HOST_DEVICES, or two.
+int devices() {
+  static const int count = [] {
+    const char* const value = std::getenv("GPU_HOST_DEVICES");
+    return value ? std::atoi(value) : 2;
+  }();
+  return count;
+}
 thread_local int current = 0;  // device
 
 struct Runtime {
   std::recursive_mutex mutex;
   DeviceMemory memory;
   std::set<void*> pinned;
-  CUstream_st default_streams[kDevices] = {{.device = 0}, {.device = 1}};
-  std::set<CUstream_st*> streams = {&default_streams[0], &default_streams[1]};
+  std::vector<CUstream_st> default_streams;
+  std::set<CUstream_st*> streams;
   size_t events = 0, graphs = 0;
   int64_t calls = 0, failing = -1;
   cudaError_t last = cudaSuccess;
   std::map<const void*, int64_t> launches;
+
+  Runtime() : default_streams(static_cast<size_t>(devices())) {
+    for (int device = 0; device < devices(); ++device) {
+      default_streams[static_cast<size_t>(device)].device = device;
+      streams.insert(&default_streams[static_cast<size_t>(device)]);
+    }
+  }
 };
 
 // Never destroyed: devices live as long as the program.
@@ -220,29 +242,50 @@ cudaError_t call(F&& f) {
   return result(f());
 }
 
-CUstream_st& at(cudaStream_t stream) { return stream ? *stream : runtime().default_streams[current]; }
+CUstream_st& at(cudaStream_t stream) {
+  return stream ? *stream : runtime().default_streams[static_cast<size_t>(current)];
+}
 
-void run_one(CUstream_st& stream) {
-  const Work work = std::move(stream.work.front());
+// Runs the next work of a stream, unless it waits. Returns whether the stream has got on.
+bool run_one(CUstream_st& stream) {
+  if (stream.runs || stream.work.empty()) return false;
+  CUstream_st::Queued next = std::move(stream.work.front());
   stream.work.pop_front();
-  work();
+  stream.runs = true;
+  const bool is_done = next.work();
+  stream.runs = false;
+  if (is_done) {
+    stream.exchanges -= next.exchanges;
+  } else {
+    stream.work.push_front(std::move(next));
+  }
+  return is_done;
+}
+
+// Runs the next work of a stream. While it waits for other ranks, streams that exchange with these get on.
+void get_on(CUstream_st& stream) {
+  if (run_one(stream)) return;
+  bool any = false;
+  for (CUstream_st* other : runtime().streams) any = (other->exchanges > 0 && run_one(*other)) || any;
+  if (!any) std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
 void drain(CUstream_st& stream) {
   if (stream.work.empty()) return;
   const DeviceMemory::Access access(&runtime().memory);
-  while (!stream.work.empty()) run_one(stream);
+  while (!stream.work.empty()) get_on(stream);
 }
 
 // Only streams of the current device accept work. (CUDA allows copies on others, but our code never does that.)
-cudaError_t enqueue(cudaStream_t stream, Work work) {
+cudaError_t enqueue(cudaStream_t stream, Work work, bool exchanges = false) {
   CUstream_st& to = at(stream);
   if (to.device != current) return cudaErrorInvalidResourceHandle;
   if (to.capture) {
     to.capture->is_joined[to.lane] = false;
-    to.capture->nodes.push_back({.lane = to.lane, .work = std::move(work)});
+    to.capture->nodes.push_back({.lane = to.lane, .work = std::move(work), .exchanges = exchanges});
   } else {
-    to.work.push_back(std::move(work));
+    to.work.push_back({std::move(work), exchanges});
+    to.exchanges += exchanges;
   }
   return cudaSuccess;
 }
@@ -250,7 +293,8 @@ cudaError_t enqueue(cudaStream_t stream, Work work) {
 // Work that runs the other stream until it has reached the event.
 Work wait_for(std::shared_ptr<bool> done, CUstream_st* other) {
   return [done = std::move(done), other] {
-    while (!*done && !other->work.empty()) run_one(*other);
+    while (!*done && run_one(*other)) continue;
+    return *done || (other->work.empty() && !other->runs);
   };
 }
 
@@ -298,18 +342,23 @@ void fail_call(int64_t n) {
 int64_t calls() { return runtime().calls; }
 size_t live_objects() {
   Runtime& r = runtime();
-  return r.memory.blocks() + r.pinned.size() + r.streams.size() - kDevices + r.events + r.graphs;
+  return r.memory.blocks() + r.pinned.size() + r.streams.size() - r.default_streams.size() + r.events + r.graphs;
 }
 const std::map<const void*, int64_t>& launches() { return runtime().launches; }
 void set_memory_bytes(size_t bytes) { runtime().memory.limit = bytes; }
 
-cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, Work work) {
+cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, std::function<void()> work) {
   return call([&] {
     return enqueue(stream, [kernel, work = std::move(work)] {
       ++runtime().launches[kernel];
       work();
+      return true;
     });
   });
+}
+
+cudaError_t enqueue_exchange(cudaStream_t stream, std::function<bool()> work) {
+  return call([&] { return enqueue(stream, std::move(work), true); });
 }
 
 }  // namespace gpu_host
@@ -330,13 +379,13 @@ GeneratedKernel* at(cudaLibrary_t library) { return reinterpret_cast<GeneratedKe
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  return call([&] { return *count = kDevices, cudaSuccess; });
+  return call([&] { return *count = devices(), cudaSuccess; });
 }
 // Reads a variable of the thread and cannot fail.
 cudaError_t cudaGetDevice(int* device) { return *device = current, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) {
   return call([&] {
-    if (device < 0 || device >= kDevices) return cudaErrorInvalidDevice;
+    if (device < 0 || device >= devices()) return cudaErrorInvalidDevice;
     current = device;
     return cudaSuccess;
   });
@@ -346,7 +395,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return call([&] {
-    if (device < 0 || device >= kDevices) return cudaErrorInvalidDevice;
+    if (device < 0 || device >= devices()) return cudaErrorInvalidDevice;
     *properties = {};
     std::snprintf(properties->name, sizeof properties->name, "CUDA on the host");
     properties->major = kDevice.major;
@@ -406,13 +455,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     // The documentation leaves overlapping copies undefined.
     const auto *const a = static_cast<const char*>(to), *const b = static_cast<const char*>(from);
     if (bytes > 0 && std::less<>()(a, b + bytes) && std::less<>()(b, a + bytes)) return cudaErrorInvalidValue;
-    return enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+    return enqueue(stream, [=] { return std::memcpy(to, from, bytes), true; });
   });
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   return call([&] {
     if (bytes > 0 && !is_accessible(to, bytes, true)) return cudaErrorInvalidValue;
-    return enqueue(stream, [=] { std::memset(to, value, bytes); });
+    return enqueue(stream, [=] { return std::memset(to, value, bytes), true; });
   });
 }
 
@@ -488,14 +537,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
       to.capture->nodes.push_back({.lane = to.lane, .records = event->number});
       return cudaSuccess;
     }
-    return enqueue(stream, [done = event->done] { *done = true; });
+    return enqueue(stream, [done = event->done] { return *done = true; });
   });
 }
 // Supported only as a node of a graph, which records the event at each launch.
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
   return call([&] {
     if (!at(stream).capture || flags != cudaEventRecordExternal) return cudaErrorNotSupported;
-    return enqueue(stream, [event] { event->time = std::chrono::steady_clock::now(); });
+    return enqueue(stream, [event] { return event->time = std::chrono::steady_clock::now(), true; });
   });
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
@@ -511,14 +560,14 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (*event->done) return cudaSuccess;
   // The device goes on while the host asks.
   const DeviceMemory::Access access(&runtime().memory);
-  if (!event->stream->work.empty()) run_one(*event->stream);
+  if (!event->stream->work.empty()) get_on(*event->stream);
   return cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return call([&] {
     if (captures()) return cudaErrorStreamCaptureUnsupported;
     const DeviceMemory::Access access(&runtime().memory);
-    while (!*event->done && !event->stream->work.empty()) run_one(*event->stream);
+    while (!*event->done && !event->stream->work.empty()) get_on(*event->stream);
     return cudaSuccess;
   });
 }
@@ -569,9 +618,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     const auto stream_of = [&](size_t lane) { return lane == 0 ? stream : executable->lanes[lane - 1].get(); };
     for (const Node& node : executable->nodes) {
       Work work = node.work;
-      if (node.records >= 0) work = [flag = done[static_cast<size_t>(node.records)]] { *flag = true; };
+      if (node.records >= 0) work = [flag = done[static_cast<size_t>(node.records)]] { return *flag = true; };
       if (node.waits >= 0) work = wait_for(done[static_cast<size_t>(node.waits)], &at(stream_of(node.of_lane)));
-      if (const cudaError_t status = enqueue(stream_of(node.lane), std::move(work)); status != cudaSuccess)
+      if (const cudaError_t status = enqueue(stream_of(node.lane), std::move(work), node.exchanges);
+          status != cudaSuccess)
         return status;
     }
     return cudaSuccess;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
@@ -163,6 +164,19 @@ TEST(Recompute, AValueThatWaitsIsComputedAgain) {
   ASSERT_TRUE(graph.find("recompute/c"));
   EXPECT_EQ(graph.find("recompute/c")->uses().size(), 1u);
   EXPECT_EQ(graph.find("recompute/c")->uses()[0].node->op(), "Add");
+}
+
+// An exchange that has begun reads c until it is awaited.
+TEST(Recompute, WhatACollectiveReadsStaysUntilItIsAwaited) {
+  Model model = make_waiting_model();
+  Graph& graph = *model.graph;
+  Builder b(&graph, graph.find("d")->producer());
+  const Var c = b.var(graph.find("c"));
+  const Var sum = call(b, "AllReduce", {b.var(graph.find("a")), c, b.scalar(DType::kInt64, 1)});
+  Builder at_end(&graph, graph.find("y")->producer());
+  graph.find("y")->producer()->set_input(1, call(at_end, "Await", {sum, c}).value());
+  recompute(model, 17 * 4096 * 4);
+  EXPECT_FALSE(graph.find("recompute/c"));
 }
 
 // The result of a graph without states, planned within a budget; its recomputation.

@@ -1,6 +1,6 @@
-// AllReduce, Reduce, Broadcast, AllGather and Await on GPUs. NCCL sums in an order of its own, which is the same in
-// every run on the same machines. A collective whose result goes to Await runs on the ranks' stream, beside what
-// follows.
+// AllReduce, Reduce, Broadcast, AllGather and Await; Send and Receive, on GPUs. NCCL sums in an order of its own, which
+// is the same in every run on the same machines. A collective whose result goes to Await runs on the ranks' stream,
+// beside what follows.
 #include <cstring>
 
 #include "kernels/cuda/collective/nccl.h"
@@ -29,9 +29,17 @@ ncclDataType_t nccl_type(double) { return ncclFloat64; }
 
 using Exchange = std::function<ncclResult_t(ncclComm_t, cudaStream_t, const Launch&)>;
 
+// Those that exchange in a collective. `ranks` are those of its mesh axis.
+std::shared_ptr<NcclRanks> ranks_of(const Node& collective, Collectives& ranks) {
+  const auto number = [&](const char* attribute) { return static_cast<int>(collective.attr(attribute, 0)); };
+  if (collective.is("Send", kDomain)) return NcclRanks::of(ranks, ranks.rank(), number("to"));
+  if (collective.is("Receive", kDomain)) return NcclRanks::of(ranks, number("from"), ranks.rank());
+  return NcclRanks::of(ranks);
+}
+
 // A kernel that exchanges after `begin`; where its result is awaited, what follows does not wait for it.
 Prepared prepare_exchange(const NodeSpec& spec, std::function<void(const Launch&)> begin, Exchange exchange) {
-  const auto ranks = NcclRanks::of(*spec.collectives());
+  const auto ranks = ranks_of(spec.node(), *spec.collectives());
   return {.run =
               [=, begin = std::move(begin), exchange = std::move(exchange), name = spec.node().output()->name(),
                awaited = is_awaited(spec.node())](const Launch& launch) {
@@ -67,19 +75,19 @@ Prepared prepare_reduce(const NodeSpec& spec) {
   });
 }
 
-void copy(const Launch& launch, size_t bytes) {
-  if (launch.outputs[0] == launch.inputs[0] || bytes == 0) return;
-  check(cudaMemcpyAsync(launch.outputs[0], launch.inputs[0], bytes, cudaMemcpyDeviceToDevice, stream_of(launch)),
+void copy(const Launch& launch, int output, size_t bytes) {
+  if (launch.outputs[output] == launch.inputs[0] || bytes == 0) return;
+  check(cudaMemcpyAsync(launch.outputs[output], launch.inputs[0], bytes, cudaMemcpyDeviceToDevice, stream_of(launch)),
         "cudaMemcpyAsync");
 }
 
 Prepared prepare_broadcast(const NodeSpec& spec) {
   const size_t bytes = static_cast<size_t>(spec.out_size()) * size_of(spec.out_type());
-  if (!spec.collectives()) return {.run = [=](const Launch& launch) { copy(launch, bytes); }, .in_place = {{0, 0}}};
+  if (!spec.collectives()) return {.run = [=](const Launch& launch) { copy(launch, 0, bytes); }, .in_place = {{0, 0}}};
   const int root = root_of(spec);
   const bool is_root = spec.collectives()->rank() == root;
   const auto begin = [=](const Launch& launch) {
-    if (is_root) copy(launch, bytes);
+    if (is_root) copy(launch, 0, bytes);
   };
   return prepare_exchange(spec, begin, [=](ncclComm_t communicator, cudaStream_t stream, const Launch& launch) {
     static const auto broadcast = NCCL(ncclBroadcast);
@@ -110,13 +118,64 @@ Prepared prepare_all_gather(const NodeSpec& spec) {
   return prepared;
 }
 
+// Sends the copy, so that x may be overwritten. (An Await of x itself would not do: lowering may give each reader of a
+// value a conversion of its own.) Without one, what follows waits until x has arrived. A pair are ranks 0 and 1.
+Prepared prepare_send(const NodeSpec& spec) {
+  const size_t bytes = static_cast<size_t>(spec.in_size()) * size_of(spec.in_type());
+  const bool has_copy = spec.num_outputs() > 1 && spec.has_output(1);
+  const auto begin = [=](const Launch& launch) {
+    check(cudaMemsetAsync(launch.outputs[0], 1, sizeof(bool), stream_of(launch)), "cudaMemsetAsync");
+    if (has_copy) copy(launch, 1, bytes);
+  };
+  if (!spec.collectives()) return {.run = begin};
+  rank_of(spec, "to");
+  const int peer = 1 - ranks_of(spec.node(), *spec.collectives())->rank();
+  Prepared prepared =
+      prepare_exchange(spec, begin, [=](ncclComm_t communicator, cudaStream_t stream, const Launch& launch) {
+        static const auto send = NCCL(ncclSend);
+        const void* const x = has_copy ? launch.outputs[1] : launch.inputs[0];
+        return bytes == 0 ? ncclSuccess : send(x, bytes, ncclUint8, peer, communicator, stream);
+      });
+  prepared.in_place.clear();
+  return prepared;
+}
+
+// A rank alone has x in all elements.
+__global__ void repeat_bytes(int64_t bytes, int64_t element, const uint8_t* __restrict__ x, uint8_t* y) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < bytes) y[i] = x[i % element];
+}
+
+Prepared prepare_receive(const NodeSpec& spec) {
+  const auto element = static_cast<int64_t>(size_of(spec.out_type()));
+  const auto bytes = static_cast<size_t>(spec.out_size() * element);
+  if (!spec.collectives()) {
+    return {.run = [=](const Launch& launch) {
+      enqueue_each(launch, "repeat_bytes", repeat_bytes, static_cast<int64_t>(bytes), element, launch.in<uint8_t>(0),
+                   launch.out<uint8_t>());
+    }};
+  }
+  rank_of(spec, "from");
+  const int peer = 1 - ranks_of(spec.node(), *spec.collectives())->rank();
+  Prepared prepared =
+      prepare_exchange(spec, {}, [=](ncclComm_t communicator, cudaStream_t stream, const Launch& launch) {
+        static const auto receive = NCCL(ncclRecv);
+        return bytes == 0 ? ncclSuccess : receive(launch.outputs[0], bytes, ncclUint8, peer, communicator, stream);
+      });
+  prepared.in_place.clear();
+  return prepared;
+}
+
 Prepared prepare_await(const NodeSpec& spec) {
   const size_t bytes = static_cast<size_t>(spec.out_size()) * size_of(spec.out_type());
-  const auto ranks = spec.collectives() ? NcclRanks::of(*spec.collectives()) : nullptr;
+  const Node* const started = spec.node().input(0)->producer();
+  const auto ranks = spec.collectives() && started
+                         ? ranks_of(*started, *spec.collectives()->along(started->attr(kMeshAxis, "")))
+                         : nullptr;
   return {.run =
               [=, name = spec.node().input(0)->name()](const Launch& launch) {
                 if (ranks) ranks->join(stream_of(launch), name);
-                copy(launch, bytes);
+                copy(launch, 0, bytes);
               },
           .in_place = {{0, 0}}};
 }
@@ -130,7 +189,9 @@ std::vector<Kernel> collective_kernels() {
           {"Reduce", one_float, prepare_reduce, kDomain},
           {"Broadcast", any, prepare_broadcast, kDomain},
           {"AllGather", any, prepare_all_gather, kDomain},
-          {"Await", any, prepare_await, kDomain}};
+          {"Await", any, prepare_await, kDomain},
+          {"Send", any, prepare_send, kDomain},
+          {"Receive", any, prepare_receive, kDomain}};
 }
 
 }  // namespace onnx_train::cuda

@@ -1,5 +1,6 @@
 #include "kernels/cuda/collective/nccl.h"
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <thread>
@@ -27,44 +28,61 @@ void expect_success(ncclResult_t status, const char* call, ncclComm_t communicat
           more ? more : "", "; NCCL_DEBUG=INFO says more");
 }
 
-// Rank 0's, on all ranks.
-ncclUniqueId shared_id(Collectives& ranks) {
+// The first member's, on all of them. `rank` is this one's number among them.
+ncclUniqueId shared_id(Collectives& all, const std::vector<int>& members, int rank) {
   ncclUniqueId id = {};
   // A rank without the library says so before the others wait for it.
   const auto get = NCCL(ncclGetUniqueId);
-  if (ranks.rank() == 0) expect_success(get(&id), "ncclGetUniqueId");
-  const auto count = static_cast<size_t>(ranks.size());
-  std::vector<std::span<const std::byte>> out(count);
-  std::vector<std::span<std::byte>> in(count);
-  const std::span<ncclUniqueId> all(&id, 1);
-  if (ranks.rank() == 0) {
-    for (size_t r = 1; r < count; ++r) out[r] = std::as_bytes(all);
+  if (rank == 0) expect_success(get(&id), "ncclGetUniqueId");
+  std::vector<std::span<const std::byte>> out(members.size());
+  std::vector<std::span<std::byte>> in(members.size());
+  const std::span<ncclUniqueId> ids(&id, 1);
+  if (rank == 0) {
+    std::fill(out.begin() + 1, out.end(), std::as_bytes(ids));
   } else {
-    in[0] = std::as_writable_bytes(all);
+    in[0] = std::as_writable_bytes(ids);
   }
-  ranks.exchange("NCCL's id", out, in);
+  all.exchange_among(members, "NCCL's id", out, in);
   return id;
 }
 
-std::string name_of(int device) { return concat("NCCL on cuda:", device); }
+std::vector<int> members_of(Collectives& ranks) {
+  std::vector<int> members;
+  for (int r = 0; r < ranks.size(); ++r) members.push_back(ranks.number(r));
+  return members;
+}
+
+std::string name_of(Collectives& ranks) {
+  std::string name = concat("NCCL on cuda:", current_device(), " between");
+  for (const int member : members_of(ranks)) name += concat(" ", member);
+  return name;
+}
+
+std::string name_of(Collectives& ranks, int from, int to) {
+  return concat("NCCL on cuda:", current_device(), " from ", ranks.number(from), " to ", ranks.number(to));
+}
+
+void attach(Collectives& all, const std::string& name, const std::vector<int>& members) {
+  if (!all.attachments.contains(name))
+    all.attachments.emplace(name, std::make_shared<NcclRanks>(all, members, current_device()));
+}
 
 // NCCL waits for all ranks for as long as it takes: a thread does, so that this one hears of ranks that are gone, and
 // leaves it behind.
-ncclComm_t connected(Collectives* ranks, const ncclUniqueId& id, int device) {
+ncclComm_t connected(Collectives& all, const ncclUniqueId& id, int device, int rank, int size) {
   struct Connected {
     ncclResult_t status = ncclSuccess;
     ncclComm_t communicator = nullptr;
   };
   std::promise<Connected> promise;
   std::future<Connected> future = promise.get_future();
-  std::thread([=, function = NCCL(ncclCommInitRank), rank = ranks->rank(), size = ranks->size(),
-               promise = std::move(promise)]() mutable {
+  std::thread([=, function = NCCL(ncclCommInitRank), promise = std::move(promise)]() mutable {
     Connected made;
     made.status =
         cudaSetDevice(device) == cudaSuccess ? function(&made.communicator, size, id, rank) : ncclUnhandledCudaError;
     promise.set_value(made);
   }).detach();
-  while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) ranks->check();
+  while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) all.check();
   const Connected made = future.get();
   expect_success(made.status, "ncclCommInitRank");
   return made.communicator;
@@ -72,18 +90,24 @@ ncclComm_t connected(Collectives* ranks, const ncclUniqueId& id, int device) {
 
 }  // namespace
 
-void NcclRanks::connect(Collectives& ranks) {
-  const int device = current_device();
-  const std::string name = name_of(device);
-  if (!ranks.attachments.contains(name)) ranks.attachments.emplace(name, std::make_shared<NcclRanks>(ranks, device));
+void NcclRanks::connect(Collectives& ranks) { attach(ranks.all(), name_of(ranks), members_of(ranks)); }
+
+std::shared_ptr<NcclRanks> NcclRanks::of(Collectives& ranks) {
+  return std::static_pointer_cast<NcclRanks>(ranks.all().attachments.at(name_of(ranks)));
 }
 
-std::shared_ptr<NcclRanks> NcclRanks::of(const Collectives& ranks) {
-  return std::static_pointer_cast<NcclRanks>(ranks.attachments.at(name_of(current_device())));
+void NcclRanks::connect(Collectives& ranks, int from, int to) {
+  const auto [first, second] = std::minmax({ranks.number(from), ranks.number(to)});
+  attach(ranks.all(), name_of(ranks, from, to), {first, second});
 }
 
-NcclRanks::NcclRanks(Collectives& ranks, int device) : device_(device) {
-  communicator_ = connected(&ranks, shared_id(ranks), device);
+std::shared_ptr<NcclRanks> NcclRanks::of(Collectives& ranks, int from, int to) {
+  return std::static_pointer_cast<NcclRanks>(ranks.all().attachments.at(name_of(ranks, from, to)));
+}
+
+NcclRanks::NcclRanks(Collectives& all, const std::vector<int>& members, int device)
+    : device_(device), rank_(static_cast<int>(std::ranges::find(members, all.rank()) - members.begin())) {
+  communicator_ = connected(all, shared_id(all, members, rank_), device, rank_, static_cast<int>(members.size()));
   try {
     cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   } catch (...) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/collectives.h"
 #include "kernels/cuda/support/runtime.h"
@@ -20,16 +21,32 @@ void* nccl_function(const char* name);
 void* required_nccl_function(const char* name);
 #define NCCL(name) reinterpret_cast<decltype(name)*>(onnx_train::cuda::required_nccl_function(#name))
 
-// The ranks' GPUs, each rank with the device that is current when it is made, and a stream for their exchanges. Ranks
-// own it; one thread at a time uses it. Functions throw Error that names NCCL's call.
+// GPUs of some ranks, each rank with the device that is current when it is made, and a stream for their exchanges.
+//
+// What one stage of a pipeline sends to another has such an object of its own. NCCL does what a communicator is told in
+// its order, and a send lasts until the other rank receives: whatever came after it would wait, too. Even with one
+// communicator for each direction stages can wait for each other for ever, where they exchange with others than their
+// neighbours.
+//
+// NCCL connects two ranks at their first message, and the host waits for the other rank then. All stages come to the
+// first messages of a direction in one order, and that is in the rehearsal of a plan, not while it is captured.
+//
+// All ranks together own it (Collectives::all); one thread at a time uses it. Functions throw Error that names NCCL's
+// call.
 class NcclRanks : public Attachment {
  public:
-  // Connects the ranks, whose attachment it is, unless they are. All ranks call this at the same place.
+  // Connects the ranks, unless they are. All of them call this at the same place.
   static void connect(Collectives& ranks);
-  static std::shared_ptr<NcclRanks> of(const Collectives& ranks);
+  static std::shared_ptr<NcclRanks> of(Collectives& ranks);
+  // The same for what rank `from` of these sends to rank `to`.
+  static void connect(Collectives& ranks, int from, int to);
+  static std::shared_ptr<NcclRanks> of(Collectives& ranks, int from, int to);
 
-  NcclRanks(Collectives& ranks, int device);
+  // `members` are their numbers among all ranks, in ascending order.
+  NcclRanks(Collectives& all, const std::vector<int>& members, int device);
   ~NcclRanks() override;
+
+  int rank() const { return rank_; }
 
   // Enqueues what `enqueue` does with the communicator and the stream, after the work of `main`; `name` is for `join`.
   void start(cudaStream_t main, const std::string& name,
@@ -41,7 +58,7 @@ class NcclRanks : public Attachment {
   void abort() noexcept override;
 
  private:
-  const int device_;
+  const int device_, rank_;
   ncclComm_t communicator_ = nullptr;
   cudaStream_t stream_ = nullptr;
   Event begin_;

@@ -91,7 +91,15 @@ class Recomputer {
   bool waits(const Lifetime& lifetime) const {
     if (lifetime.fixed || lifetime.bytes == 0 || lifetime.first >= peak_step_ || lifetime.last() <= peak_step_)
       return false;
-    return can_copy(lifetime.first) && !std::binary_search(lifetime.uses.begin(), lifetime.uses.end(), peak_step_);
+    return can_copy(lifetime.first) && !std::binary_search(lifetime.uses.begin(), lifetime.uses.end(), peak_step_) &&
+           !is_awaited(lifetime);
+  }
+
+  // Whether a collective that is under way at the peak step may read the memory.
+  bool is_awaited(const Lifetime& lifetime) const {
+    return std::any_of(lifetime.uses.begin(), lifetime.uses.end(), [&](int use) {
+      return use > peak_step_ && lives_->nodes[static_cast<size_t>(use)]->is("Await", kDomain);
+    });
   }
 
   bool can_copy(int position) const {

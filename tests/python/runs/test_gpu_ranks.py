@@ -13,9 +13,16 @@ import pytest
 import reference
 import tool
 
-OPTIONS = "--batch-size", 3, "--accumulate", 2, "--lr", 0.01, "--seed", 5
-GPUS = "--devices", "cuda:0,cuda:1"
+OPTIONS = "--batch-size", 3, "--lr", 0.01, "--seed", 5
 SECONDS = 10  # in which ranks end when one has
+
+
+def gpus(count=2, *options):
+    return "--devices", ",".join(f"cuda:{i}" for i in range(count)), *options
+
+
+GPUS = gpus()
+STAGES = gpus(2, "--pipeline", 2)
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +35,13 @@ def digits(exported, tmp_path_factory):
 
 def line(digits, out, *options):
     model, data = digits
-    return tuple(map(str, ("fit", model, "--data", data, *OPTIONS, "--out", out, *options)))
+    accumulate = () if "--accumulate" in options else ("--accumulate", 2)
+    return tuple(map(str, ("fit", model, "--data", data, *OPTIONS, *accumulate, "--out", out, *options)))
 
 
 def start(arguments, **environment):
     return subprocess.Popen([tool.CUDA_ON_HOST, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env=os.environ | {"OMP_NUM_THREADS": "1"} | environment)  # fmt: skip
+                            env=os.environ | {"OMP_NUM_THREADS": "1", "GPU_HOST_DEVICES": "4"} | environment)  # fmt: skip
 
 
 def run(arguments, **environment):
@@ -44,6 +52,18 @@ def run(arguments, **environment):
 
 def weights(run):
     return {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(run / "last.onnx").graph.initializer}
+
+
+def same_runs(one, other, tolerance=1e-5, states=True):
+    """Losses within the tolerance, and weights and states, relative to their largest element."""
+    losses = [[step["loss"] for step in tool.metrics(run)] for run in (one, other)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=tolerance)
+    values, others = weights(one), weights(other)
+    for name, value in values.items():
+        if name.startswith("state/") and not states:
+            continue
+        largest = np.abs(value).max(initial=0)
+        np.testing.assert_allclose(others[name], value, rtol=0, atol=tolerance * largest, err_msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +78,31 @@ def test_two_gpus_train_as_one_that_accumulates(digits, alone, tmp_path, options
     status, printed, errors = run(line(digits, tmp_path / "run", "--steps", 4, *GPUS, *options))
     assert status == 0, errors
     assert "2 processes" in printed and "device         cuda" in printed
-    for name, value in weights(alone).items():
-        np.testing.assert_allclose(weights(tmp_path / "run")[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
-    one, two = (tool.metrics(run) for run in (alone, tmp_path / "run"))
-    np.testing.assert_allclose([step["loss"] for step in one], [step["loss"] for step in two], rtol=1e-5)
+    same_runs(alone, tmp_path / "run")
+
+
+@pytest.mark.parametrize("count, stages", [(2, 2), (3, 3), (4, 2)], ids=["2 stages", "3 stages", "mesh"])
+def test_stages_on_gpus_train_as_one_gpu(digits, tmp_path, count, stages):
+    """With evaluations, whose batches go through the stages, too."""
+    options = "--steps", 3, "--accumulate", 4, "--eval-data", digits[1]
+    assert run(line(digits, tmp_path / "one", *options, "--device", "cuda"))[0] == 0
+    status, printed, errors = run(line(digits, tmp_path / "run", *options, *gpus(count, "--pipeline", stages)))
+    assert status == 0, errors
+    assert f"{count} processes, stages " in printed and "device         cuda" in printed
+    same_runs(tmp_path / "one", tmp_path / "run", 1e-6)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_gpt_with_tied_embeddings_trains_in_stages(exported, tmp_path, precision):
+    """The first stage sends the embedding to the last one, and gets its gradient from there."""
+    example, path = exported("gpt2")
+    data = tool.save(tmp_path / "data.npz", reference.repeated(example, 8))
+    options = "--precision", precision, "--optimizer", "sgd(momentum=0.9)"
+    tool.run("build", path, "-o", tmp_path / "train.onnx", "--loss", example.loss, "--accumulate", *options)
+    for name, devices in ("one", ("--device", "cuda")), ("two", STAGES), ("three", gpus(3, "--pipeline", 3)), ("mesh", gpus(4, "--pipeline", 2)):
+        status, _, errors = run(line((tmp_path / "train.onnx", data), tmp_path / name, "--accumulate", 5, "--steps", 2, *devices))
+        assert status == 0, errors
+        same_runs(tmp_path / "one", tmp_path / name, *((1e-6,) if precision == "float32" else (1e-2, False)))
 
 
 def graphs(trace):
@@ -91,12 +132,13 @@ def test_sums_of_gradients_run_beside_the_backward_pass(digits, tmp_path):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_each_call_of_nccl_that_fails_ends_all_ranks(digits, tmp_path, rank):
+@pytest.mark.parametrize("devices", [GPUS, STAGES], ids=["data", "stages"])
+def test_each_call_of_nccl_that_fails_ends_all_ranks(digits, tmp_path, devices, rank):
     """One line of each rank, that says what has failed; and nothing hangs."""
     for call in itertools.chain(range(3), itertools.count(3, step=9)):
         out = tmp_path / str(call)
         begin = time.monotonic()
-        status, _, errors = run(line(digits, out, "--steps", 1, *GPUS), GPU_HOST_NCCL_FAILS=f"{rank}:{call}")
+        status, _, errors = run(line(digits, out, "--steps", 1, *devices), GPU_HOST_NCCL_FAILS=f"{rank}:{call}")
         if status == 0:
             break
         assert status == 1 and errors.count("\n") == 2, errors
@@ -107,9 +149,10 @@ def test_each_call_of_nccl_that_fails_ends_all_ranks(digits, tmp_path, rank):
     assert call > 20
 
 
-def test_a_rank_that_is_killed_ends_the_other(digits, tmp_path):
+@pytest.mark.parametrize("devices", [GPUS, STAGES], ids=["data", "stages"])
+def test_a_rank_that_is_killed_ends_the_other(digits, tmp_path, devices):
     out = tmp_path / "run"
-    process = start(line(digits, out, "--steps", 100000, "--checkpoint-every", 1, *GPUS))
+    process = start(line(digits, out, "--steps", 100000, "--checkpoint-every", 1, *devices))
     end = time.monotonic() + tool.PATIENCE
     while not (out / "last.onnx").exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)

@@ -1,0 +1,67 @@
+// One rank with a communicator of NCCL, whose functions are in the captured graph: the only test of the library itself
+// that one GPU allows.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/device.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/builder.h"
+#include "runtime/distribution/simulated_ranks.h"
+#include "runtime/session.h"
+#include "tests/support/empty_model.h"
+#include "tests/support/run_node.h"
+
+namespace onnx_train {
+namespace cuda {
+void* nccl_function(const char* name);  // collective/nccl.h, which includes NCCL's header
+}
+namespace {
+
+constexpr int64_t kSize = 1000;
+
+// An AllReduce that runs beside Tanh, and what else ranks do together.
+Model make_collectives() {
+  Model model = empty_model();
+  Graph& graph = *model.graph;
+  Builder b(&graph);
+  const Var x = b.var(graph.add_input("x", {DType::kFloat, Dims{kSize}}));
+  const Var z = b.var(graph.add_input("z", {DType::kFloat, Dims{kSize}}));
+  const Var active = b.scalar(DType::kInt64, 1);
+  const auto output = [&](const char* name, const Var& value) {
+    b.set_name(name);
+    graph.add_output(b.op("Identity", {value}).value());
+  };
+  const Var sum = call(b, "AllReduce", {x, z, active});
+  const Var beside = tanh(x);
+  output("sum", call(b, "Await", {sum, z}));
+  output("beside", beside);
+  output("reduced", call(b, "Reduce", {x, z, active}, {{"root", 0}}));
+  output("broadcast", call(b, "Broadcast", {x}, {{"root", 0}}));
+  output("gathered", call(b, "AllGather", {x}, {{"ranks", 1}}));
+  return model;
+}
+
+TEST(CudaCollectives, OneRankRunsThemInACapturedGraph) {
+  if (!cuda::nccl_function("ncclGetVersion")) GTEST_SKIP() << "libnccl.so.2 cannot be loaded";
+  SimulatedRanks rank(1, {});
+  cuda_device().connect(rank);
+  SessionOptions options;
+  options.device = &cuda_device();
+  Session alone(make_collectives(), options);
+  options.collectives = &rank;
+  Session session(make_collectives(), options);
+  for (unsigned run = 0; run < 3; ++run) {
+    const TensorMap inputs = {{"x", random_tensor(DType::kFloat, {kSize}, 2 * run)},
+                              {"z", random_tensor(DType::kFloat, {kSize}, 2 * run + 1)}};
+    const TensorMap results = session.run("predict", inputs);
+    for (const auto& [name, expected] : alone.run("predict", inputs)) {
+      const Tensor& found = results.at(name);
+      ASSERT_EQ(found.bytes(), expected.bytes()) << name;
+      EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.bytes()), 0) << name << " in run " << run;
+    }
+  }
+  rank.check();
+}
+
+}  // namespace
+}  // namespace onnx_train
