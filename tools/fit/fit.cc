@@ -275,6 +275,7 @@ int run(FitArguments* a) {
     return ranks.join(status);
   } catch (const std::exception& error) {
     ranks.leave(error.what());
+    if (a->elastic) ranks.go_on_without_killed(*a, error.what());
     throw;
   }
 }

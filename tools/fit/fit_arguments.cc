@@ -103,6 +103,8 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            "train with one process for each of these, such as cpu,cpu; or start the processes with torchrun, mpirun or "
            "srun (docs/distributed.md)",
            "NAME,..."},
+          {"--elastic", &a->elastic,
+           "with --devices: where a process is killed, go on with the others from the last checkpoint"},
           {"--transport",
            &a->transport,
            "what carries what several processes exchange; auto: mpi where mpirun has started them and there is a "

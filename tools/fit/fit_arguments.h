@@ -18,6 +18,7 @@ struct FitArguments {
   std::string model, data, eval_data, time_limit, config, dtype = "float32", memory_limit;
   TrainerOptions trainer;
   bool no_shuffle = false, no_data_check = false, resume = false, overwrite = false, json = false;
+  bool elastic = false;
   bool dry_run = false, tensorboard = false, tui = false, find_batch = false;
   RuntimeOptions runtime;
   DataOptions reading;

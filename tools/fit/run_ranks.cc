@@ -67,7 +67,14 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
   }
   if (!place_ && a->transport == "mpi")
     throw UsageError("--transport mpi is for several processes that mpirun starts: mpirun -np 2 onnx-train fit ...");
+  if (a->elastic && (place_ ? !started_here : devices.size() < 2))
+    throw UsageError(
+        "--elastic is for the processes of --devices; a launcher starts its own again: torchrun --max-restarts");
+  if (a->elastic && (a->pipeline > 1 || a->sync_batch_norm))
+    throw UsageError(concat("--elastic: with ", a->pipeline > 1 ? "--pipeline" : "--sync-batch-norm",
+                            " a run needs its number of processes; leave out one of them"));
   if (!place_ && devices.size() < 2) {
+    if (!devices.empty() && a->given->count("device") == 0) a->runtime.device = devices[0];
     if (a->sync_batch_norm)
       throw UsageError("--sync-batch-norm is for several processes; leave it out, or give --devices");
     if (a->pipeline > 1) throw UsageError("--pipeline is for several processes; leave it out, or give --devices");
@@ -88,7 +95,10 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
     throw UsageError("--devices names the device of each process; leave out --device");
   if (device != "cpu" && !device.starts_with("cuda"))
     throw UsageError(concat("ranks train on the CPU and on CUDA, not on ", device, "; leave out --device"));
-  if (!place_) start_processes(devices);
+  if (!place_) {
+    devices_ = devices;
+    start_processes(devices);
+  }
   if (!devices.empty()) place_->transport = Transport::kTcp;
   if (a->given->count("transport") > 0) place_->transport = transport_of(a->transport, "--transport");
   if (started_here) place_->launcher = "--devices";
@@ -147,6 +157,42 @@ int RunRanks::join(int status) {
     if (status == 0 && ended != 0) status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 1;
   }
   return status;
+}
+
+void RunRanks::go_on_without_killed(const FitArguments& a, const std::string& reason) {
+  std::vector<std::string> left = {devices_.begin(), devices_.begin() + std::min<ptrdiff_t>(1, std::ssize(devices_))};
+  const std::vector<pid_t> started = std::exchange(started_, {});
+  for (size_t i = 0; i < started.size(); ++i) {
+    int ended = 0;
+    while (waitpid(started[i], &ended, 0) < 0 && errno == EINTR) {
+    }
+    if (!WIFSIGNALED(ended)) left.push_back(devices_[i + 1]);
+  }
+  if (left.size() == devices_.size()) return;
+  const bool resumes = std::ifstream(a.last_checkpoint()).good();
+  std::vector<std::string> arguments;
+  for (const std::string& argument : own_command_line()) {
+    const bool is_value = !arguments.empty() && arguments.back() == "--devices";
+    if (is_value) arguments.pop_back();
+    if (!is_value && !argument.starts_with("--devices=") && argument != "--resume" && argument != "--overwrite")
+      arguments.push_back(argument);
+  }
+  std::string devices;
+  for (const std::string& device : left) devices += (devices.empty() ? "" : ",") + device;
+  for (const std::string& more : {std::string("--devices"), devices, std::string(resumes ? "--resume" : "--overwrite")})
+    arguments.push_back(more);
+  if (a.given->count("accumulate") == 0) {
+    arguments.push_back("--accumulate");
+    arguments.push_back(std::to_string(a.trainer.accumulate));
+  }
+  if (left.size() == 1) std::erase(arguments, "--elastic");  // nothing is left to shrink
+  print_error(concat("onnx-train: note: ", reason, "; the run goes on ", resumes ? "from its last checkpoint" : "anew",
+                     " with ", left.size(), left.size() == 1 ? " process" : " processes"));
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  execv("/proc/self/exe", argv.data());
+  fail("cannot run the command again: ", std::strerror(errno));
 }
 
 int RunRanks::threads() const { return threads_of(place_.value_or(RankPlace{})); }

@@ -33,6 +33,9 @@ class RunRanks {
 
   // The others end, too.
   void leave(const std::string& reason) noexcept;
+  // After `leave`: where a signal has ended processes that this one has started, runs the command again on the other
+  // devices, from the last checkpoint on, and does not return.
+  void go_on_without_killed(const FitArguments& arguments, const std::string& reason);
   // When this rank has succeeded: Collectives::end.
   void end() const;
   // The status of the run, for which this rank waits for the processes that it has started.
@@ -43,6 +46,7 @@ class RunRanks {
 
   std::optional<RankPlace> place_;
   std::unique_ptr<Collectives> collectives_;
+  std::vector<std::string> devices_;  // of the processes that this one has started, and its own first
   std::vector<pid_t> started_;
 };
 

@@ -279,6 +279,34 @@ def test_batches_that_would_wait_for_each_other_are_refused(tmp_path):
 # ---- Failures
 
 
+@pytest.mark.parametrize("ranks, victims", [(3, 1), (3, 2)])
+def test_an_elastic_run_goes_on_without_a_killed_process(digits, tmp_path, ranks, victims):
+    run = "--steps", 400, "--checkpoint-every", 5
+    tool.run(*fit(*digits, tmp_path / "alone", *run))
+    out = tmp_path / "run"
+    process = tool.start(*fit(*digits, out, *run, "--elastic", *devices(ranks)))
+    for victim in range(victims):
+        wait_for_steps(out, 20 + 60 * victim, [process])
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        while process.poll() is None and children[-1] in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text():
+            time.sleep(0.05)
+    output, errors = process.communicate(timeout=tool.PATIENCE)
+    assert process.returncode == 0, errors
+    for left in range(ranks - 1, ranks - 1 - victims, -1):
+        assert re.search(rf"rank \d .* is gone: .*; the run goes on from its last checkpoint with {left} process", errors), errors
+    same_files(tmp_path / "alone", out)
+
+
+def test_what_elastic_is_not_for(digits, tmp_path):
+    for options, message in (
+        ((), "is for the processes of --devices"),
+        ((*devices(2), "--pipeline", 2), "with --pipeline a run needs its number of processes"),
+        ((*devices(2), "--sync-batch-norm"), "with --sync-batch-norm a run needs"),
+    ):
+        assert message in tool.run(*fit(*digits, tmp_path / "run", "--steps", 1, "--elastic", *options), status=2)
+
+
 def test_ranks_with_other_files_do_not_begin(digits, exported, tmp_path):
     model, data = digits
     arrays = tool.load(data)
