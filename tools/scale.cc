@@ -146,6 +146,8 @@ int run(const ScaleArguments& a) {
   if (a.pipeline > 1 && a.compute == 0)
     throw UsageError(
         "--pipeline: stages do not compute here; give --compute, the milliseconds that one rank takes for a batch");
+  if (!session_options(a.runtime).device->uses_host_memory())
+    throw UsageError("scale plans and computes on the CPU; leave out --device, and give --compute for another device");
   const ScaledModel scaled = load(a);
   const auto scale = [&](int ranks, int64_t batches) {
     return a.compute > 0 ? simulate(a, scaled, ranks, batches) : measure(a, scaled, ranks, batches);

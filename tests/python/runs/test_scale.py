@@ -98,6 +98,7 @@ def test_a_forward_model_is_built(exported, gpt, tmp_path):
 
 
 def test_what_is_not_scaled_is_said(gpt, tmp_path):
+    assert "on the CPU; leave out --device" in tool.run("scale", *gpt, "--device", "async_host", "--compute", 5, status=2)
     assert "is no number of ranks" in tool.run("scale", *gpt, "--ranks", "2,x", status=2)
     tool.run("build", tool.ROOT / "models/digits_cnn.onnx", "-o", tmp_path / "t.onnx")
     data = tool.ROOT / "models/data/digits_test.npz"
