@@ -31,13 +31,13 @@ struct Network {
   double seconds(double bytes_within, double bytes_beyond) const;
 };
 
-// Where ranks that are simulated together, each by a thread, meet: the stages of a pipeline. Times are the ranks' own,
-// in seconds, so that they do not depend on the threads. Functions wait, and throw Error after `abandon`.
+// Synchronizes simulated ranks, each of which a thread computes: the stages of a pipeline. Times are simulated seconds,
+// so that results do not depend on the threads. Functions block, and throw Error after `abandon`.
 class Rendezvous {
  public:
   void post(int to, const std::string& message, double time);
   double take(int to, const std::string& message);
-  // The latest time of `count` ranks that meet under a name.
+  // Blocks until `count` ranks have called it with this name. Returns the latest of their times.
   double meet(const std::string& name, int count, double time);
   // When a rank has failed.
   void abandon();

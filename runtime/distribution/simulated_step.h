@@ -1,5 +1,6 @@
-// The time of a step on ranks that are not there, from plans that nobody runs: for models and numbers of ranks that no
-// machine at hand has the memory for. A node takes its share of a given time, collectives and stages that of a network.
+// The simulated time of a step on several ranks, from their plans alone: no plan runs, and states have no memory, so
+// that models and numbers of ranks may be larger than this machine. A node takes its share of a given time, by its
+// cost; a collective takes the time of a modelled network.
 #pragma once
 
 #include "runtime/distribution/simulated_ranks.h"

@@ -149,24 +149,32 @@ void RunRanks::end() const {
   if (collectives_) collectives_->end();
 }
 
+namespace {
+
+// How the process has ended, as waitpid says it.
+int wait_for(pid_t pid) {
+  int ended = 0;
+  while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) {
+  }
+  return ended;
+}
+
+}  // namespace
+
 int RunRanks::join(int status) {
   for (const pid_t pid : std::exchange(started_, {})) {
-    int ended = 0;
-    while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) {
-    }
+    const int ended = wait_for(pid);
     if (status == 0 && ended != 0) status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 1;
   }
   return status;
 }
 
 void RunRanks::go_on_without_killed(const FitArguments& a, const std::string& reason) {
-  std::vector<std::string> left = {devices_.begin(), devices_.begin() + std::min<ptrdiff_t>(1, std::ssize(devices_))};
+  if (devices_.empty()) return;  // this is one of the processes that another has started
+  std::vector<std::string> left = {devices_[0]};
   const std::vector<pid_t> started = std::exchange(started_, {});
   for (size_t i = 0; i < started.size(); ++i) {
-    int ended = 0;
-    while (waitpid(started[i], &ended, 0) < 0 && errno == EINTR) {
-    }
-    if (!WIFSIGNALED(ended)) left.push_back(devices_[i + 1]);
+    if (!WIFSIGNALED(wait_for(started[i]))) left.push_back(devices_[i + 1]);
   }
   if (left.size() == devices_.size()) return;
   const bool resumes = std::ifstream(a.last_checkpoint()).good();
