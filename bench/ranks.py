@@ -3,10 +3,11 @@
     cmake --build build --target exchange_bench
     python bench/ranks.py [--build build] [--rounds 3]
 
-The network of the model is this machine's loopback, measured by processes that do nothing else (bench/exchange.cc): what an
-exchange, and each byte, takes of a rank that computes as much between exchanges. The rank's computing is measured while as many processes as there
-will be ranks compute the same, since they share cores, caches and memory. Neither is taken from the trainings of the last
-columns. The three alternate, and medians over the rounds are compared.
+The network of the model is this machine's loopback, measured by processes that do nothing else (bench/exchange.cc): what
+an exchange, and each byte, takes of a rank that computes as much between exchanges. The rank's computing is measured while
+as many processes as there will be ranks compute the same, since they share cores, caches and memory. Neither is taken from
+the trainings of the last columns. The three alternate. A column is the median over the rounds, the last one that of the
+rounds' own ratios.
 """
 
 import argparse

@@ -20,11 +20,13 @@ MpiRanks::MpiRanks(std::shared_ptr<MpiLink> link)
     : link_(std::move(link)),
       messages_(static_cast<size_t>(link_->size())),
       has_said_last_(static_cast<size_t>(link_->size())) {
-  // mpirun takes a program for failed that ends without MPI_Finalize, and the ranks of a library live that long.
-  static const int registered = std::atexit([] {
+  // mpirun takes a program for failed that ends without MPI_Finalize, and the ranks of a library live that long. The
+  // command ends by quick_exit, other programs by exit.
+  static constexpr auto end = [] {
     if (open_ranks) open_ranks->end_link();
-  });
-  if (registered == 0) open_ranks = this;
+  };
+  static const bool registered = std::atexit(end) == 0 && std::at_quick_exit(end) == 0;
+  if (registered) open_ranks = this;
 }
 
 MpiRanks::~MpiRanks() {

@@ -190,7 +190,7 @@ def test_mpi_where_it_cannot_be(model, tmp_path):
 
 def test_without_a_library_of_mpi(model, alone, tmp_path):
     """TCP takes its place, unless MPI is asked for by name. Beside a copy of the library is a module that does not load."""
-    for name in "onnx-train", "libonnx_train.so.0":
+    for name in "onnx-train", "libonnx_train.so.0", "libdnnl.so.3", "libonnxtrain_spin_limit.so":
         shutil.copy(tool.COMMAND.parent / name, tmp_path)
     (tmp_path / MODULE.name).write_text("no library")
     there = {"LD_LIBRARY_PATH": str(tmp_path)}
