@@ -40,6 +40,7 @@ BENCHMARKS = {
     "dlrm": dict(batch=2048, tables=26, rows=10000, bottom=(13, 512, 256, 64, 16), top=(512, 256)),
     "lstm": dict(batch=32, width=256, layers=2, tokens=64, vocabulary=2000),
 }  # fmt: skip
+FITTED = "gpt2", "mlp"  # whose `fit` is timed, too
 # The optimizer's model is built for two precisions; TF32 is an option of the run.
 PRECISIONS = {"bf16": ("bf16", []), "float32": ("float32", []), "tf32": ("float32", ["--tf32"])}
 # Of ncu: time, registers, occupancy and the share of the memory's bandwidth.
@@ -241,11 +242,25 @@ class Check:
         ]
         row = {"ours": round(found["median_ms"], 3), "bound": round(found["roofline_ms"], 3),
                "memory": f"{found['peak_memory_bytes'] / 1e9:.2f} GB"}  # fmt: skip
+        row["idle"] = round(1 - found["nodes_ms"] / found["median_ms"], 3)
+        if precision == "bf16" and network.name_of_network in FITTED:
+            row["fit"] = self.step_of_fit(network, model, row["ours"])
+            row["idle in fit"] = round(1 - found["nodes_ms"] / row["fit"], 3)
         if precision in self.options.peers:
             row |= network.ask(precision, self.options.seconds)
             best = min((row[k] for k in ("eager", "compile") if isinstance(row[k], float)), default=None)
             row["ratio"] = best and round(best / row["ours"], 3)
         return row
+
+    def step_of_fit(self, network, model, expected):
+        """Milliseconds of a step of `fit`, with its data pipeline, in the middle."""
+        with np.load(network.folder / "d.npz") as data:  # eight batches, so that few steps end an epoch
+            np.savez(network.folder / "fit.npz", **{k: np.concatenate([v] * 8) for k, v in data.items()})
+        steps = int(np.clip(1000 * self.options.seconds / expected, 32, 2000))
+        self.command("fit", network.folder / f"{model}.onnx", "--data", network.folder / "fit.npz", "--steps", steps, "--out",
+                     network.folder / "fit", "--batch-size", network.exported["batch"], "--overwrite", "--device", "cuda")  # fmt: skip
+        lines = (network.folder / "fit/metrics.jsonl").read_text().splitlines()
+        return round(float(np.median([json.loads(line)["ms"] for line in lines[steps // 2 :]])), 3)
 
     def counters(self, network):
         """What ncu counts of the kernels of a step in bf16: the ten that lose most of the memory's bandwidth."""

@@ -22,20 +22,33 @@ namespace onnx_train {
 
 class Collectives;  // collectives.h
 
+// How kernels may compute what the graph says.
+struct Arithmetic {
+  // Whether products and convolutions of float32 may round their operands to TF32, with 10 bits after the point, if the
+  // device multiplies such numbers faster.
+  bool tf32 = false;
+  // Whether the same inputs give the same bits again. Otherwise a library may add in the order in which its threads
+  // arrive, where that is faster.
+  bool deterministic = true;
+};
+
 // A node whose inputs and outputs have known types and shapes. A view: the node must outlive it.
 class NodeSpec {
  public:
   // `constants` holds the contents of the inputs that are known when the plan is built, and empty tensors for the
   // others.
-  NodeSpec(const Node& node, std::vector<Tensor> constants, int threads, bool tf32 = false,
+  NodeSpec(const Node& node, std::vector<Tensor> constants, int threads, const Arithmetic& arithmetic = {},
            Collectives* collectives = nullptr)
-      : node_(&node), constants_(std::move(constants)), threads_(threads), tf32_(tf32), collectives_(collectives) {}
+      : node_(&node),
+        constants_(std::move(constants)),
+        threads_(threads),
+        arithmetic_(arithmetic),
+        collectives_(collectives) {}
 
   const Node& node() const { return *node_; }
   int threads() const { return threads_; }
-  // Whether products and convolutions of float32 may round their operands to TF32, with 10 bits after the point, if the
-  // device multiplies such numbers faster.
-  bool tf32() const { return tf32_; }
+  bool tf32() const { return arithmetic_.tf32; }
+  bool deterministic() const { return arithmetic_.deterministic; }
   // Where there are several ranks; else null. It outlives the plan.
   Collectives* collectives() const { return collectives_; }
   int num_inputs() const { return node_->num_inputs(); }
@@ -63,7 +76,7 @@ class NodeSpec {
   const Node* node_;
   std::vector<Tensor> constants_;
   int threads_;
-  bool tf32_;
+  Arithmetic arithmetic_;
   Collectives* collectives_;
 };
 

@@ -66,7 +66,8 @@ const Kernel* find_kernel(const Device& device, const Node& node) {
 
 std::string computation_of(const NodeSpec& spec) {
   const Node& node = spec.node();
-  std::string text = concat(node.domain(), ".", node.op(), spec.tf32() ? " tf32\n" : "\n");
+  std::string text = concat(node.domain(), ".", node.op(), spec.tf32() ? " tf32" : "",
+                            spec.deterministic() ? "\n" : " in any order\n");
   for (const auto& attribute : node.shell().attribute()) text += attribute.ShortDebugString() + "\n";
   const auto add = [&](const Value* value) { text += (value ? to_string(value->type()) : "-") + "\n"; };
   for (const Value* input : node.inputs()) add(input);

@@ -27,14 +27,15 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   SessionOptions options;
   std::string device = "cpu";
   std::optional<int64_t> threads, memory;
-  bool tf32 = false, detect_anomaly = false, allow_non_finite = false;
+  bool detect_anomaly = false, allow_non_finite = false;
   std::string tta, ranks;
   int64_t zero = 0, stages = 1;
   read_options(given, count,
                {{"--device", &device, "", "NAME"},
                 {"--threads", {&threads, Range{1, false, 4096}}, "", "N"},
                 {"--memory", &memory, "", "BYTES"},
-                {"--tf32", &tf32, ""},
+                {"--tf32", &options.plan.arithmetic.tf32, ""},
+                {"--deterministic", &options.plan.arithmetic.deterministic, ""},
                 {"--tta", &tta, "", "VIEWS"},
                 {"--detect-anomaly", &detect_anomaly, ""},
                 {"--allow-non-finite", &allow_non_finite, ""},
@@ -44,7 +45,6 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
                 {"--sync-batch-norm", &options.sync_batch_norm, ""}});
   options.device = &Device::find(device);
   options.threads = static_cast<int>(threads.value_or(0));
-  options.plan.tf32 = tf32;
   options.plan.detect_anomaly = detect_anomaly;
   options.views = parse_views(tta);
   options.refuse_non_finite_loss = !allow_non_finite;

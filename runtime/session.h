@@ -130,6 +130,7 @@ class Session {
   PlannedMemory planned_memory(const std::string& entry, const std::map<std::string, Shape>& shapes);
   // What the states of this rank take, also where they have no memory.
   size_t state_bytes() const;
+  const Arithmetic& arithmetic() const { return options_.plan.arithmetic; }
   size_t memory_budget() const { return options_.plan.memory; }  // 0: none
   // Size in bytes of the arena that all plans share.
   size_t arena_bytes() const { return arena_bytes_; }

@@ -10,6 +10,7 @@
 #include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/distribution/overlap_collectives.h"
 #include "onnx_passes/distribution/pipeline_stages.h"
+#include "onnx_passes/distribution/stage_owners.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 #include "runtime/session.h"

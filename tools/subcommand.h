@@ -35,6 +35,7 @@ Subcommand show_command();
 Subcommand grad_command();
 Subcommand verify_command();
 Subcommand bench_command();
+Subcommand compile_command();
 Subcommand scale_command();
 Subcommand devices_command();
 Subcommand ops_command();

@@ -30,13 +30,14 @@ constexpr size_t kCudaAlignment = 256;  // of cudaMalloc
 // its bytes).
 constexpr size_t kEarlyUpdate = size_t{16} << 20;
 
-// Selects the nodes that get channels-last images: convolutions with operands rounded to 16 bits, and the nodes between
-// such convolutions. Tensor cores read such images, and cuDNN copies others in each convolution; float32 convolutions
-// become slower.
-bool takes_channels_last(const Node& node, ChannelsLastRule* rule) {
+// Selects the nodes that get channels-last images: convolutions for tensor cores, whose operands are rounded to 16 bits
+// or may be rounded to TF32, and the nodes between such convolutions. Tensor cores read such images, and cuDNN copies
+// others in each convolution; other convolutions become slower.
+bool takes_channels_last(const Node& node, const Arithmetic& arithmetic, ChannelsLastRule* rule) {
   if (node.is("Conv") || node.is("ConvGradWeight", kDomain) || node.is("ConvGradInput", kDomain)) {
     const Value *a = widened_from(node.input(0)), *b = widened_from(node.input(1));
-    return a && b && a->dtype() == b->dtype() && cuda::supports_channels_last(node, a->dtype());
+    if (a && b && a->dtype() == b->dtype()) return cuda::supports_channels_last(node, a->dtype());
+    return arithmetic.tf32 && node.input(0)->dtype() == DType::kFloat && cuda::supports_channels_last_tf32(node);
   }
   rule->gains = false;
   static const std::set<std::string> channels_first = {"ConvTranspose", "GroupNormalization", "InstanceNormalization",

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/kernel.h"
 #include "onnx_passes/pass.h"
 
 namespace onnx_train {
@@ -19,6 +20,8 @@ struct Recomputation;
 struct LoweringOptions {
   bool on = true;                    // false: only the passes that every plan needs
   std::vector<std::string> without;  // passes and choices to skip; '-' counts as '_'
+
+  Arithmetic arithmetic = {};  // that of PlanOptions, in a plan
 
   // Limit in bytes of the values alive at once (0: no limit), and the destination of the report of `recompute`.
   size_t memory = 0;

@@ -43,7 +43,12 @@ bool cut_open(Model& model, Lowering& l) {
   return cut_segments(model);
 }
 
-bool lay_channels_last(Model& model, Lowering& l) { return channels_last(model, l.traits.takes_channels_last); }
+bool lay_channels_last(Model& model, Lowering& l) {
+  const auto takes = l.traits.takes_channels_last;
+  if (!takes) return channels_last(model);
+  return channels_last(
+      model, [&](const Node& node, ChannelsLastRule* rule) { return takes(node, l.options.arithmetic, rule); });
+}
 
 bool expand_for_device(Model& model, Lowering& l) { return expand_control_flow(model, l.device.uses_host_memory()); }
 

@@ -15,7 +15,7 @@ struct LoweringTraits {
   // Whether the device's kernel of Fused computes the node; see fuse_elementwise.
   bool (*can_fuse)(const Node&);
   // Whether a node may take part in channels_last; null: every node may.
-  bool (*takes_channels_last)(const Node&, ChannelsLastRule*) = nullptr;
+  bool (*takes_channels_last)(const Node&, const Arithmetic&, ChannelsLastRule*) = nullptr;
   // Whether each node costs a launch, and one product with an epilogue or many tiles is faster than several nodes.
   bool is_gpu = false;
   // See block_attention and simplify_masks.

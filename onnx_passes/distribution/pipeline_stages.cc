@@ -385,17 +385,6 @@ class Stage {
   std::vector<Values> values_;  // by micro-batch
 };
 
-std::set<std::string> names_of_states(const Model& model) {
-  std::set<std::string> names;
-  for (const EntryPoint& point : model.entry_points) {
-    for (const Binding& binding : point.update_bindings) names.insert(binding.state->name());
-  }
-  return names;
-}
-
-// The weights from which each value follows that depends on no batch.
-using WeightsOf = std::map<const Value*, std::set<std::string>>;
-
 }  // namespace
 
 std::string micro_batch_input(const std::string& input, int i) {
@@ -408,79 +397,6 @@ int count_micro_batches(const std::map<std::string, Shape>& inputs) {
     while (inputs.count(micro_batch_input(name, count)) > 0) ++count;
   }
   return count;
-}
-
-StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& cost) {
-  Model flat = flatten(model, "accumulate");
-  Graph& graph = *flat.graph;
-  infer_types(&graph);
-  StateOwners owners;
-  std::set<std::string> weights;
-  for (const Value* input : graph.inputs()) {
-    if (input->has_role(roles::kGradientSum)) weights.insert(input->role()->of);
-  }
-  const std::set<std::string> states = names_of_states(model);
-  const StagePlacement phases(graph, {}, states);
-  double total = 0;
-  const auto is_forward = [&](const Node& node) { return phases.phase(node) == Phase::kForward; };
-  for (const Node* node = graph.first(); node; node = node->next()) total += is_forward(*node) ? cost(*node) : 0;
-
-  for (const Value* input : graph.inputs()) {
-    if (input->has_role(roles::kMagnitudes))
-      fail_as(ErrorCode::kUsage,
-              "a pipeline does not train 8-bit floats: their scales follow from what all stages compute");
-  }
-  WeightsOf weights_of;
-  for (const Value* input : graph.inputs()) {
-    const std::string& weight = input->has_role(roles::kRaw) ? input->role()->of : input->name();
-    if (weights.count(weight)) weights_of[input] = {weight};
-  }
-  double before = 0;
-  int last = 0;
-  for (const Node* node = graph.first(); node; node = node->next()) {
-    std::set<std::string> read;
-    for_each_input(*node, [&](const Value* v) {
-      const auto found = weights_of.find(v);
-      if (found != weights_of.end()) read.insert(found->second.begin(), found->second.end());
-    });
-    if (phases.phase(*node) == Phase::kOnce) {
-      for (const Value* output : node->outputs()) {
-        if (output && !read.empty()) weights_of[output] = read;
-      }
-      continue;
-    }
-    if (!is_forward(*node)) continue;
-    const double own = cost(*node);
-    const double share = total > 0 ? (before + own / 2) / total : 0;
-    before += own;
-    const bool is_new =
-        std::any_of(read.begin(), read.end(), [&](const std::string& weight) { return !owners.count(weight); });
-    if (!is_new) continue;
-    // The first stage has the first weights, also where much is frozen before them.
-    if (!owners.empty()) last = std::clamp(static_cast<int>(share * stages), last, std::min(stages - 1, last + 1));
-    for (const std::string& weight : read) owners.emplace(weight, last);
-  }
-  if (last < stages - 1) {
-    fail_as(ErrorCode::kUsage, "a pipeline of ", stages, " stages: the model's layers with weights make ", last + 1,
-            last == 0 ? " stage" : " stages", " of about the same cost; give --pipeline ", last + 1);
-  }
-  for (const EntryPoint& point : model.entry_points) {
-    for (const Binding& binding : point.update_bindings) {
-      const Value* state = binding.state;
-      const auto owner = state->role() ? owners.find(state->role()->of) : owners.end();
-      if (owner != owners.end()) owners.emplace(state->name(), owner->second);
-    }
-  }
-  // Statistics of batches, and what counts in them; then states that follow from those.
-  for (size_t known = 0; known != owners.size();) {
-    known = owners.size();
-    const StagePlacement placement(graph, owners, states);
-    for (const Value* output : graph.outputs()) {
-      if (!output->has_role(roles::kNext) || owners.count(output->role()->of)) continue;
-      if (placement.stage(*output) != kEveryStage) owners[output->role()->of] = placement.stage(*output);
-    }
-  }
-  return owners;
 }
 
 std::set<std::pair<int, int>> stages_that_send(const Model& flat, const StateOwners& owners,

@@ -1,10 +1,9 @@
 // A model cut into stages, each on a rank of its own, through which the micro-batches of a step go one after the other:
 // a rank computes with one while others compute with those before and after it (GPipe, Huang et al. 2019,
-// arXiv:1811.06965). A stage owns the weights of consecutive layers, with their states and sums of gradients. Functions
-// on models that one caller owns; throw Error.
+// arXiv:1811.06965). stage_owners.h says which stage owns which weights. Functions on models that one caller owns;
+// throw Error.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -15,14 +14,6 @@
 #include "onnx_passes/ir/model.h"
 
 namespace onnx_train {
-
-// What a node takes, in any unit.
-using CostOfNode = std::function<double(const Node&)>;
-
-// The stage of each weight, of its states, and of other states that batches change by what a stage computes. Stages
-// have weights in the order in which "accumulate" reads them, and about the same cost. Throws Error where there are
-// fewer layers with weights than stages, or one of them takes most of the cost, and for 8-bit floats.
-StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& cost);
 
 // The name of an input of micro-batch `i`, from 0: that of the entry point's input for the first.
 std::string micro_batch_input(const std::string& input, int i);

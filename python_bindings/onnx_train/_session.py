@@ -61,6 +61,7 @@ class Session:
         threads: int | None = None,
         memory: int | None = None,
         tf32: bool = False,
+        deterministic: bool = True,
         tta: str | None = None,
         detect_anomaly: bool = False,
         allow_non_finite: bool = False,
@@ -76,6 +77,8 @@ class Session:
         memory: bytes that gradients and activations may take; what the machine has by default.
         tf32: whether products and convolutions of float32 may round their operands to 10 bits after the point, as
             NVIDIA's tensor cores want them; other devices do not.
+        deterministic: False lets a GPU's library add in the order in which its threads arrive, where that is faster: two
+            runs differ in their last bits then.
         tta: views of pictures over which evaluations and predictions average: ``"flip"``, ``"vflip"``, ``"shift(1)"``,
             or several, ``"flip, shift(1)"`` (docs/data.md).
         detect_anomaly: whether a step whose loss or gradients are not finite names the first node that this comes from
@@ -97,6 +100,7 @@ class Session:
                 threads=threads,
                 memory=memory,
                 tf32=tf32,
+                deterministic=deterministic,
                 tta=tta,
                 detect_anomaly=detect_anomaly,
                 allow_non_finite=allow_non_finite,

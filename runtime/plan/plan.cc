@@ -166,6 +166,7 @@ void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>&
   const Sizes sizes = set_shapes(&graph, shapes);
   LoweringOptions lowering = options.lowering;
   lowering.recomputation = &recomputation_;
+  lowering.arithmetic = options.arithmetic;
   std::vector<Pass> passes = lowering_passes(device_, lowering);
   // The first pass infers all shapes. A wrong declaration may make it fail with another error, so declarations are
   // checked in both cases.
@@ -232,7 +233,7 @@ void Plan::select_kernels(const PlanOptions& options) {
     for (const Value* output : node->outputs()) typed = typed && (!output || output->type().is_static());
     Collectives* const ranks =
         options.collectives ? options.collectives->along(node->attr(kMeshAxis, "")) : options.collectives;
-    const NodeSpec spec(*node, std::move(known), num_threads(), options.tf32, ranks);
+    const NodeSpec spec(*node, std::move(known), num_threads(), options.arithmetic, ranks);
     const Kernel* calls = typed ? find_subplan_kernel(device_, *node) : nullptr;
     const Kernel* kernel = calls ? calls : typed ? find_kernel(device_, spec) : nullptr;
     if (!kernel) {

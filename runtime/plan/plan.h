@@ -24,7 +24,7 @@ struct PlanOptions {
   size_t memory = 0;         // limit of the arena in bytes; 0: the machine's memory. See fitting_plan.h
   LoweringOptions lowering;  // off: only the required passes (the reference for tests of lowering)
   PipelineOptions pipeline;
-  bool tf32 = false;                   // NodeSpec::tf32
+  Arithmetic arithmetic;
   Collectives* collectives = nullptr;  // NodeSpec::collectives
   bool check_memory = false;           // whether each node runs under a guard, see memory_guard.h
   // Whether a run looks for the node at which a loss or gradients that are not finite begin (anomaly.h). Without

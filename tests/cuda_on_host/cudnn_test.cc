@@ -147,33 +147,40 @@ TEST(CudaCudnn, WidensOperandsForWhatHasNoPlan) {
 
 // Returns two convolutions with a pool in between; `rounds`: images and filters are rounded to 16 bits.
 std::string two_convolutions(bool rounds) {
+  const char* const end = rounds ? "_r" : "";
   const auto rounded = [&](const std::string& name) {
     return rounds ? concat(name, "_16 = Cast <to = 16> (", name, ")  ", name, "_r = Cast <to = 1> (", name, "_16)  ")
-                  : concat(name, "_r = Identity (", name, ")  ");
+                  : std::string();
   };
   return concat(R"(<ir_version: 10, opset_import: ["" : 21]>
-      g (float[8, 16, 20, 20] x, float[32, 16, 3, 3] v, float[24, 32, 3, 3] w) => (float[8, 24, 8, 8] y) {)",
-                rounded("x"), rounded("v"), rounded("w"), "a = Conv (x_r, v_r)  b = Relu (a)  ",
+      g (float[8, 16, 20, 20] x, float[32, 16, 3, 3] v, float[24, 32, 3, 3] w) => (float[8, 24, 7, 7] y) {)",
+                rounded("x"), rounded("v"), rounded("w"), "a = Conv (x", end, ", v", end, ")  b = Relu (a)  ",
                 "p = MaxPool <kernel_shape = [2, 2], strides = [2, 2], pads = [0, 0, 1, 1]> (b)  ", rounded("p"),
-                "y = Conv <pads = [0, 0, 0, 0]> (p_r, w_r) }");
+                "y = Conv <pads = [0, 0, 0, 0]> (p", end, ", w", end, ") }");
 }
 
-TEST(CudaCudnn, ImagesLieChannelsLastWhereOperandsHave16Bits) {
+TEST(CudaCudnn, ImagesLieChannelsLastForTensorCores) {
   if (!has_cudnn()) GTEST_SKIP() << kNoLibrary;
   const Shape x = {8, 16, 20, 20}, v = {32, 16, 3, 3}, w = {24, 32, 3, 3};
   const TensorMap inputs = {{"x", random_tensor(DType::kFloat, x, 1)},
                             {"v", random_tensor(DType::kFloat, v, 2)},
                             {"w", random_tensor(DType::kFloat, w, 3)}};
-  for (const bool rounds : {false, true}) {
+  struct Case {
+    bool rounds, tf32;
+  };
+  for (const auto& [rounds, tf32] : {Case{false, false}, Case{true, false}, Case{false, true}}) {
+    SCOPED_TRACE(rounds ? "16 bits" : tf32 ? "TF32" : "float32");
     const Model model = from_text(two_convolutions(rounds));
-    Session cpu(clone(model)), cuda(clone(model), on(&cuda_device()));
+    SessionOptions options = on(&cuda_device());
+    options.plan.arithmetic.tf32 = tf32;
+    Session cpu(clone(model)), cuda(clone(model), options);
     int transposes = 0, channels_last = 0;
     for (const PlanStep& step : cuda.plan("predict", shapes_of(inputs)).steps()) {
       transposes += step.node->is("Transpose");
       channels_last += is_channels_last(*step.node);
     }
-    EXPECT_EQ(channels_last, rounds ? 3 : 0);
-    EXPECT_EQ(transposes, rounds ? 2 : 0);  // of x and of y
+    EXPECT_EQ(channels_last, rounds || tf32 ? 3 : 0);
+    EXPECT_EQ(transposes, rounds || tf32 ? 2 : 0);  // of x and of y
     // A sum near the middle of two 16-bit numbers may be rounded to either: 2^-8 of one of the 288 terms of y.
     const double bound = rounds ? 0x1p-12 : 1e-5;
     EXPECT_LT(relative_error(cuda.run("predict", inputs).at("y"), cpu.run("predict", inputs).at("y")), bound);

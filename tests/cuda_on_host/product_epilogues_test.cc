@@ -290,7 +290,7 @@ TEST(CudaTf32, ProductsRoundTheirOperandsWhenTheyMay) {
   const Model model = model_of(DType::kFloat, gradients_of_linear);
   Session exact(clone(model), on(&cuda_device()));
   SessionOptions options = on(&cuda_device());
-  options.plan.tf32 = true;
+  options.plan.arithmetic.tf32 = true;
   Session rounded(clone(model), options);
   const TensorMap expected = exact.run("predict", inputs_of(model)), actual = rounded.run("predict", inputs_of(model));
   const std::string product = exact.model().graph->outputs()[0]->name();

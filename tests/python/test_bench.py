@@ -35,6 +35,7 @@ def test_the_report_as_json(training):
     assert report["peak_gflops"]["float"] > 0 and report["peak_gigabytes_per_second"] > 0
     assert 0 < report["bound_ms"] <= report["roofline_ms"]
     nodes = report["nodes"]
+    assert report["nodes_ms"] == pytest.approx(sum(node["ms"] for node in nodes))
     assert [node["index"] for node in nodes] == list(range(len(nodes)))
     assert {"op", "name", "kernel", "ms", "flops", "bytes", "roofline_ms"} <= nodes[0].keys()
     assert any(node["ms"] > 0 for node in nodes)

@@ -117,3 +117,42 @@ def test_training_is_that_of_the_cpu(exported, tmp_path, name, optimizer, node):
         losses[device] = tool.losses(tmp_path / device)
     assert np.ptp(losses["cpu"]) > 0.01
     np.testing.assert_allclose(losses["cuda"], losses["cpu"], rtol=1e-9)
+
+
+def test_compile_fills_a_folder(training, tmp_path, monkeypatch):
+    """On the host generated kernels are not in the cache; choices are, if they are made."""
+    model, data = training
+    folder = tmp_path / "a folder" / "train.kernels"
+    compile_ = ["compile", model, "--device", "cuda", "--batch-size", 6, "-o", folder]
+    monkeypatch.setenv("ONNX_TRAIN_TIMED_CHOICES", "60")
+    printed = tool.run(*compile_, command=tool.CUDA_ON_HOST).splitlines()
+    assert [line.split(":")[0] for line in printed[:-1]] == ["evaluate", "predict", "step"]
+    choices = sorted(folder.glob("cuda/*.choice"))
+    assert choices and printed[-1].startswith(f"{folder}: {len(choices)} choice, in ")
+    before = [path.stat().st_mtime_ns for path in choices]
+    monkeypatch.setenv("ONNX_TRAIN_CACHE", str(folder))
+    bench(training, "cuda")
+    assert sorted(folder.glob("cuda/*.choice")) == choices
+    assert [path.stat().st_mtime_ns for path in choices] == before, "a choice was made again"
+    (tmp_path / "file").write_text("")
+    for arguments, message in (
+        (["compile", model, "--device", "cpu", "-o", folder], "a part of this program"),
+        ([*compile_[:-1], tmp_path / "file"], "cannot be made"),
+        ([*compile_, "--dim", "nothing=3"], "nothing"),
+    ):
+        status = 2 if message == "a part of this program" else 1
+        assert message in tool.run(*arguments, command=tool.CUDA_ON_HOST, status=status)
+
+
+def test_fit_says_how_it_computes(training, tmp_path):
+    model, data = training
+    fit = ["fit", model, "--data", data, "--steps", 1, "--batch-size", 6]
+    for options, expected in (
+        (["--device", "cuda"], "cuda, 1 threads\n"),
+        (["--device", "cuda", "--tf32", "--deterministic", "off"],
+         "cuda, 1 threads, products of float32 in TF32, not deterministic: sums in any order\n"),
+        (["--tf32", "--deterministic", "off"], "cpu, 1 threads\n"),
+    ):  # fmt: skip
+        printed = tool.run(*fit, *options, "--out", tmp_path / str(len(options)), command=tool.CUDA_ON_HOST)
+        assert f"device         {expected}" in printed, printed
+    assert "on or off" in tool.run(*fit, "--deterministic", "maybe", "--out", tmp_path / "run", status=2)

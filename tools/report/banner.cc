@@ -197,7 +197,11 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   head.add({"training", limits(trainer)});
   head.add({"learning rate", rate(options.schedule)});
   if (options.clip_norm) head.add({"clip", concat("gradient norm at ", format_number(*options.clip_norm))});
-  head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads")});
+  const bool is_host = session->device().uses_host_memory();  // which computes as without these
+  const Arithmetic& arithmetic = session->arithmetic();
+  head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads",
+                             arithmetic.tf32 && !is_host ? ", products of float32 in TF32" : "",
+                             arithmetic.deterministic || is_host ? "" : ", not deterministic: sums in any order")});
   if (session->ranks() > 1) {
     const std::string batches =
         concat(options.accumulate, options.accumulate == 1 ? " batch" : " batches", " of a step");

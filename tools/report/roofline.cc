@@ -61,7 +61,8 @@ class Operand {
 };
 
 // Seconds that the product, or the sum, of two tensors of `shape` takes at best.
-double best_time(Device& device, bool is_product, DType dtype, const Shape& shape) {
+double best_time(const Session& measured, bool is_product, DType dtype, const Shape& shape) {
+  Device& device = measured.device();
   Model model;
   model.context->opsets[""] = 21;
   Builder b(model.graph.get());
@@ -70,6 +71,7 @@ double best_time(Device& device, bool is_product, DType dtype, const Shape& shap
   model.graph->add_output((is_product ? product(b, x, y) : x + y).value());
   SessionOptions options;
   options.device = &device;
+  options.plan.arithmetic = measured.arithmetic();
   Session session(std::move(model), options);
   const Operand left(device, dtype, shape, 0.3), right(device, dtype, shape, 0.7);
   const TensorMap inputs{{"x", left.tensor()}, {"y", right.tensor()}};
@@ -115,14 +117,15 @@ double Roofline::least_milliseconds(const NodeCost& cost) const {
   return std::max(arithmetic_milliseconds(cost), moving);
 }
 
-Roofline measure_roofline(Device& device, const std::set<DType>& types) {
+Roofline measure_roofline(const Session& session, const std::set<DType>& types) {
+  const Device& device = session.device();
   Roofline roofline;
   for (const DType dtype : types) {
     try {
       roofline.flops_per_second[dtype] = best_rate(
           product_sizes(device), [](int64_t n) { return 2.0 * static_cast<double>(n * n * n); },
           [&](int64_t n) {
-            return best_time(device, true, dtype, {n, n});
+            return best_time(session, true, dtype, {n, n});
           });
     } catch (const Error&) {
       // No kernel: what has such products runs as something else.
@@ -131,7 +134,7 @@ Roofline measure_roofline(Device& device, const std::set<DType>& types) {
   // A small sum may be read from a cache: only the largest counts.
   const Sizes sizes = sum_sizes(device);
   for (int64_t size = sizes.first; size <= sizes.last; size *= 2) {
-    const double seconds = best_time(device, false, DType::kFloat, {size});
+    const double seconds = best_time(session, false, DType::kFloat, {size});
     if (seconds > 0) roofline.bytes_per_second = 3.0 * static_cast<double>(size) * sizeof(float) / seconds;
     if (seconds >= kLong) break;
   }

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "kernels/cost.h"
-#include "kernels/device.h"
+#include "runtime/session.h"
 
 namespace onnx_train {
 
@@ -19,9 +19,10 @@ struct Roofline {
   double least_milliseconds(const NodeCost& cost) const;
 };
 
-// Measures on `device`, whose memory holds the operands, with the present number of threads: about a second, and 200 MB
-// (800 MB on a fast GPU), for the products of each type in `types` and the bytes. What counts is the time of the node,
-// as Stream::time gives it. A type whose products the device does not run is left out.
-Roofline measure_roofline(Device& device, const std::set<DType>& types);
+// Measures on the session's device, whose memory holds the operands, with the present number of threads and the
+// session's arithmetic: about a second, and 200 MB (800 MB on a fast GPU), for the products of each type in `types` and
+// the bytes. What counts is the time of the node, as Stream::time gives it. A type whose products the device does not
+// run is left out.
+Roofline measure_roofline(const Session& session, const std::set<DType>& types);
 
 }  // namespace onnx_train

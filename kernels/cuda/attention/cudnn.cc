@@ -48,6 +48,7 @@ enum class Masking { kNone, kCausal, kAdded };
 // An attention as the library describes it. Equal descriptions share a graph.
 struct Description {
   bool backward;
+  bool deterministic;  // NodeSpec::deterministic
   DType type;
   float scale;
   Masking masking;
@@ -135,7 +136,7 @@ std::optional<Description> describe(const NodeSpec& spec, bool backward) {
   const AttentionOperands attention = attention_operands(spec);
   const std::optional<Masking> masking = masking_of(spec, attention);
   if (!masking) return std::nullopt;
-  Description d{backward, type, attention.scale, *masking, {}};
+  Description d{backward, spec.deterministic(), type, attention.scale, *masking, {}};
   for (const AttentionTensor tensor : tensors_of(backward)) {
     const std::optional<CudnnLayout> layout = layout_of(heads_of(spec, tensor));
     const bool is_operand = tensor == kQ || tensor == kK || tensor == kV;
@@ -158,7 +159,7 @@ std::optional<Description> describe(const NodeSpec& spec, bool backward) {
 
 class AttentionGraph : public CudnnGraph {
  public:
-  explicit AttentionGraph(const Description& d) : CudnnGraph(d.type), d_(d) {}
+  explicit AttentionGraph(const Description& d) : CudnnGraph(d.type, d.deterministic), d_(d) {}
 
   // Returns false if the library has no algorithm.
   bool make(cudnnHandle_t handle) {
@@ -209,7 +210,7 @@ class AttentionGraph : public CudnnGraph {
   }
   void add_backward() {
     fe::graph::SDPA_backward_attributes attributes;
-    attributes.set_deterministic_algorithm(true);  // no numerical note marks algorithms that add atomically
+    attributes.set_deterministic_algorithm(d_.deterministic);  // no numerical note marks algorithms that add atomically
     set_scores(&attributes);
     const auto gradients = graph_.sdpa_backward(of_node(kQ), of_node(kK), of_node(kV), of_node(kY), of_node(kDy),
                                                 float32(kLogSumExp), attributes);

@@ -25,6 +25,7 @@ struct Description {
   bool has_bias;               // the bias is added before the result is rounded
   bool channels_last;          // layout of x and y
   bool holds_tf32;             // operands hold TF32 numbers, or may be rounded to TF32
+  bool deterministic;          // NodeSpec::deterministic
   Sizes x, w, y;               // batch or output channels, channels, spatial axes
   Sizes begin = {}, end = {};  // padding
   Sizes stride = {}, dilation = {};
@@ -35,11 +36,11 @@ struct Description {
 // How a node's operands and result are stored.
 struct Storage {
   DType in, out;
-  bool has_bias, tf32;
+  bool has_bias, tf32, deterministic;
 };
 
 Storage storage_of(const NodeSpec& spec, Direction direction) {
-  return {spec.in_type(), spec.out_type(), has_bias(spec, direction), spec.tf32()};
+  return {spec.in_type(), spec.out_type(), has_bias(spec, direction), spec.tf32(), spec.deterministic()};
 }
 
 // Returns the padding at the end for which cuDNN counts `axis.out` windows: as much as at the beginning if possible,
@@ -58,14 +59,15 @@ std::optional<int64_t> padding_at_end(const WindowAxis& axis) {
 }
 
 // `type` is the type of operands and result.
-std::optional<Description> describe(const Convolution& c, Direction direction, DType type, bool has_bias,
-                                    bool holds_tf32) {
+std::optional<Description> describe(const Convolution& c, Direction direction, const Storage& storage, DType type,
+                                    bool has_bias) {
   if (num_elements(c.x) == 0 || num_elements(c.w) == 0 || num_elements(c.y) == 0) return std::nullopt;
   Description d{.direction = direction,
                 .type = type,
                 .has_bias = has_bias,
                 .channels_last = c.channels_last,
-                .holds_tf32 = holds_tf32,
+                .holds_tf32 = is_half(storage.in) || storage.tf32,
+                .deterministic = storage.deterministic,
                 .x = {c.x[0], c.x[1]},
                 .w = {c.w[0], c.w[1]},
                 .y = {c.y[0], c.y[1]}};
@@ -107,7 +109,7 @@ std::optional<Description> as_convolution(const Description& d) {
 
 class ConvolutionGraph : public CudnnGraph {
  public:
-  explicit ConvolutionGraph(const Description& d) : CudnnGraph(d.type), d_(d) {}
+  explicit ConvolutionGraph(const Description& d) : CudnnGraph(d.type, d.deterministic), d_(d) {}
 
   // Returns false if the library has no algorithm.
   bool make(cudnnHandle_t handle) {
@@ -180,11 +182,6 @@ struct Plan {
   bool flips = false;  // the filters: the gradient of the input is a convolution
 };
 
-std::optional<Description> describe(const Convolution& c, Direction direction, const Storage& storage, DType type,
-                                    bool has_bias) {
-  return describe(c, direction, type, has_bias, is_half(storage.in) || storage.tf32);
-}
-
 Plan find_plan(const Convolution& c, Direction direction, const Storage& storage) {
   const auto find = [&](DType type, bool has_bias) {
     const auto description = describe(c, direction, storage, type, has_bias);
@@ -213,8 +210,12 @@ bool has_cudnn_plan(const NodeSpec& spec, const Convolution& c, Direction direct
 }
 
 bool has_narrow_plans(const Convolution& c, Direction direction, DType narrow) {
-  const Storage as_operands{narrow, narrow, false, false}, widened{narrow, DType::kFloat, false, false};
+  const Storage as_operands{narrow, narrow, false, false, true}, widened{narrow, DType::kFloat, false, false, true};
   return find_plan(c, direction, as_operands).graph && find_plan(c, direction, widened).graph;
+}
+
+bool has_tf32_plan(const Convolution& c, Direction direction) {
+  return find_plan(c, direction, {DType::kFloat, DType::kFloat, false, true, true}).graph != nullptr;
 }
 
 namespace {

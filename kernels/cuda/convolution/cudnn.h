@@ -14,6 +14,9 @@ bool has_cudnn_plan(const NodeSpec& spec, const Convolution& c, Direction direct
 // Whether cuDNN has plans for operands of the 16-bit type `narrow` with 16-bit results and with 32-bit results.
 bool has_narrow_plans(const Convolution& c, Direction direction, DType narrow);
 
+// Whether cuDNN has a plan for float32 operands that may be rounded to TF32.
+bool has_tf32_plan(const Convolution& c, Direction direction);
+
 // Requires has_cudnn_plan.
 Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction direction);
 

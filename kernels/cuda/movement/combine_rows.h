@@ -101,7 +101,7 @@ struct TileThread {
   }
 };
 
-inline constexpr int kAhead = 8;  // rows that a thread loads before it combines them
+inline constexpr int kAhead = 8;  // rows, or partial results, that a thread loads before it combines them
 
 // One thread per tile and column.
 template <typename Rows>
@@ -161,7 +161,8 @@ __global__ void combine_tiles(Tiles<typename Rows::Pack> tiles, Rows rows, const
   }
 }
 
-// Joins the partial results of runs that start in a tile and end after it. One thread per tile and column.
+// Joins the partial results of runs that start in a tile and end after it. One thread per tile and column. A run may
+// go through all tiles (the gradient of an embedding of few rows), so partial results are read ahead of their use.
 template <typename Rows>
 __global__ void join_tiles(Tiles<typename Rows::Pack> tiles, Rows rows, const Fault* guard) {
   using Pack = typename Rows::Pack;
@@ -173,14 +174,22 @@ __global__ void join_tiles(Tiles<typename Rows::Pack> tiles, Rows rows, const Fa
   const uint64_t key = tiles.keys[at.last - 1];
   if (tiles.keys[at.last] != key || (at.first > 0 && tiles.keys[at.first - 1] == key)) return;
   Pack sum = tiles.partials[(2 * at.tile + 1) * columns + at.column];
-  bool goes_on = true;
-  for (int64_t tile = at.tile + 1; goes_on; ++tile) {
-    const Pack next = tiles.partials[2 * tile * columns + at.column];
-    for (int e = 0; e < static_cast<int>(std::size(sum.at)); ++e) {
-      sum.at[e] = rows.op.merge(sum.at[e], next.at[e]);
+  bool goes_on = true;  // whether the next tile begins with a row of this run
+  for (int64_t tile = at.tile + 1; goes_on; tile += kAhead) {
+    Pack next[kAhead];
+    bool goes_on_after[kAhead];
+    for (int k = 0; k < kAhead; ++k) {
+      const int64_t end = (tile + k + 1) * tiles.tile;
+      if (end - tiles.tile >= tiles.count) break;
+      next[k] = tiles.partials[2 * (tile + k) * columns + at.column];
+      goes_on_after[k] = end < tiles.count && tiles.keys[end] == key;
     }
-    const int64_t end = (tile + 1) * tiles.tile;
-    goes_on = end < tiles.count && tiles.keys[end] == key;
+    for (int k = 0; k < kAhead && goes_on; ++k) {
+      for (int e = 0; e < static_cast<int>(std::size(sum.at)); ++e) {
+        sum.at[e] = rows.op.merge(sum.at[e], next[k].at[e]);
+      }
+      goes_on = goes_on_after[k];
+    }
   }
   int64_t first = at.last - 1;
   while (first > at.first && tiles.keys[first - 1] == key) --first;

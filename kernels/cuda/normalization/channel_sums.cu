@@ -5,35 +5,42 @@
 namespace onnx_train::cuda {
 namespace {
 
-// A thread's sums are relative to the first element that it reads: cancellation in the variance is then bounded by the
+// What a thread adds: packs of kCount neighbours, which belong to one channel or to as many channels. kAhead packs are
+// read before the first is added, so that each multiprocessor waits for enough bytes at a time.
+
+// Sums are relative to the first element that a thread reads: cancellation in the variance is then bounded by the
 // variance itself.
 template <typename X>
 struct MomentsOf {
   using T = Computed<X>;
   using Result = Moments<T>;
+  static constexpr int kAhead = 4;
   const X* x;
 
   struct Sums {
-    T shift = 0, first = 0, second = 0;
-    int64_t count = 0;
+    T shift, first = 0, second = 0;
   };
-  __device__ Sums start(int64_t) const { return {}; }
+  template <int kCount>
+  using Pack = StoredElements<kCount, X>;
+
+  // `at` is the first element that the thread reads.
+  __device__ Sums start(int64_t, int64_t at) const { return {widened(x[at])}; }
+  template <int kCount>
+  __device__ Pack<kCount> read(int64_t at) const {
+    return load_stored<kCount>(x + at);
+  }
   // Adds element i of a pack to sums[i], or to sums[0] if all elements have one channel.
   template <int kCount, int kChannels>
-  __device__ void add(Sums (&sums)[kChannels], int64_t at) const {
-    const auto elements = load<kCount>(x + at);
+  __device__ void add(Sums (&sums)[kChannels], const Pack<kCount>& elements, int64_t) const {
     for (int i = 0; i < kCount; ++i) {
       Sums& s = sums[kChannels == 1 ? 0 : i];
-      if (s.count == 0) s.shift = widened(elements[i]);
       const T d = widened(elements[i]) - s.shift;
       s.first += d;
       s.second += d * d;
-      ++s.count;
     }
   }
-  __device__ Result finish(const Sums& sums) const {
-    if (sums.count == 0) return {0, 0, 0};
-    const T count = static_cast<T>(sums.count), offset = sums.first / count, square = sums.second - sums.first * offset;
+  __device__ Result finish(const Sums& sums, int64_t elements) const {
+    const T count = static_cast<T>(elements), offset = sums.first / count, square = sums.second - sums.first * offset;
     return {count, sums.shift + offset, square < T{0} ? T{0} : square};
   }
 };
@@ -42,46 +49,77 @@ template <typename X>
 struct GradientSumsOf {
   using T = Computed<X>;
   using Result = GradientSums<T>;
+  static constexpr int kAhead = 2;
   const X* x;
   Rectified<X> gradient;
   const T* mean;
   const Fault* guard;
 
   struct Sums {
-    T mean = 0, first = 0, second = 0;
+    T mean, first = 0, second = 0;
   };
-  __device__ Sums start(int64_t channel) const { return {mean[channel]}; }
+  template <int kCount>
+  struct Pack {
+    StoredElements<kCount, X> x, dy, y;
+  };
+
+  __device__ Sums start(int64_t channel, int64_t) const { return {mean[channel]}; }
+  template <int kCount>
+  __device__ Pack<kCount> read(int64_t at) const {
+    const X* const y = gradient.y ? gradient.y : gradient.dy;  // a branch here would cost registers
+    return {load_stored<kCount>(x + at), load_stored<kCount>(gradient.dy + at), load_stored<kCount>(y + at)};
+  }
   template <int kCount, int kChannels>
-  __device__ void add(Sums (&sums)[kChannels], int64_t at) const {
-    const auto elements = load<kCount>(x + at);
-    auto gradients = load<kCount>(gradient.dy + at);
-    if (gradient.y) {
-      const auto results = load<kCount>(gradient.y + at);
-      for (int i = 0; i < kCount; ++i)
-        gradients[i] = math::convert<X>(math::ReluGrad{}(widened(gradients[i]), widened(results[i])));  // exact
-      if (gradient.dz && !stops(guard)) store(gradients, gradient.dz + at);
-    }
+  __device__ void add(Sums (&sums)[kChannels], const Pack<kCount>& pack, int64_t at) const {
+    Elements<kCount, X> dz;
     for (int i = 0; i < kCount; ++i) {
       Sums& s = sums[kChannels == 1 ? 0 : i];
-      const T dy = widened(gradients[i]);
+      T dy = widened(pack.dy[i]);
+      if (gradient.y) dy = math::ReluGrad{}(dy, widened(pack.y[i]));
+      dz[i] = math::convert<X>(dy);  // exact
       s.first += dy;
-      s.second += dy * (widened(elements[i]) - s.mean);
+      s.second += dy * (widened(pack.x[i]) - s.mean);
     }
+    if (gradient.dz && !stops(guard)) store(dz, gradient.dz + at);
   }
-  __device__ Result finish(const Sums& sums) const { return {sums.first, sums.second}; }
+  __device__ Result finish(const Sums& sums, int64_t) const { return {sums.first, sums.second}; }
 };
+
+// Adds the packs at elements first, first + step, ... below last of a channel. results[i] belongs to element i of the
+// packs, or results[0] to all.
+template <int kCount, int kChannels, typename Op>
+__device__ void sum_packs(const ChannelPlan& plan, const Op& op, int64_t channel, int64_t first, int64_t last,
+                          int64_t step, typename Op::Result (&results)[kChannels]) {
+  if (first >= last) {
+    for (auto& result : results) result = {};
+    return;
+  }
+  typename Op::Sums sums[kChannels];
+  const int64_t start = plan.offset(channel, first);
+  for (int i = 0; i < kChannels; ++i) sums[i] = op.start(channel + i, start + i);
+  const auto add_ahead = [&]<int kAhead>(int64_t e, std::integral_constant<int, kAhead>) {
+    typename Op::template Pack<kCount> packs[kAhead];
+    for (int k = 0; k < kAhead; ++k) packs[k] = op.template read<kCount>(plan.offset(channel, e + k * step));
+    for (int k = 0; k < kAhead; ++k) op.template add<kCount>(sums, packs[k], plan.offset(channel, e + k * step));
+  };
+  int64_t e = first;
+  for (; e + (Op::kAhead - 1) * step < last; e += Op::kAhead * step) {
+    add_ahead(e, std::integral_constant<int, Op::kAhead>());
+  }
+  for (; e < last; e += step) add_ahead(e, std::integral_constant<int, 1>());
+  const int64_t added = (last - first + step - 1) / step * (kChannels == 1 ? kCount : 1);
+  for (int i = 0; i < kChannels; ++i) results[i] = op.finish(sums[i], added);
+}
 
 // Block (x, y): channel, piece. The sizes of pieces and rows are multiples of kCount.
 template <int kCount, typename Op>
 __global__ void sum_rows(ChannelPlan plan, Op op, typename Op::Result* partials) {
   using Result = typename Op::Result;
   for (int64_t channel = blockIdx.x; channel < plan.channels; channel += gridDim.x) {
-    typename Op::Sums sums[] = {op.start(channel)};
+    Result results[1];
     const int64_t first = blockIdx.y * plan.piece, last = std::min(first + plan.piece, plan.count);
-    for (int64_t e = first + threadIdx.x * kCount; e < last; e += kThreads * kCount) {
-      op.template add<kCount>(sums, plan.offset(channel, e));
-    }
-    const Result result = merge_block<kThreads>(op.finish(sums[0]), Result::merge);
+    sum_packs<kCount>(plan, op, channel, first + threadIdx.x * kCount, last, kThreads * kCount, results);
+    const Result result = merge_block<kThreads>(results[0], Result::merge);
     if (threadIdx.x == 0) partials[channel * plan.pieces + blockIdx.y] = result;
   }
 }
@@ -95,14 +133,11 @@ __global__ void sum_columns(ChannelPlan plan, Op op, typename Op::Result* partia
   const int width = static_cast<int>(blockDim.x) * kCount;  // channels of the block
   const int64_t first_channel = int64_t{blockIdx.x} * width, channel = first_channel + threadIdx.x * kCount;
   if (channel < plan.channels) {
-    typename Op::Sums sums[kCount];
-    for (int i = 0; i < kCount; ++i) sums[i] = op.start(channel + i);
+    Result results[kCount];
     const int64_t first = blockIdx.y * plan.piece, last = std::min(first + plan.piece, plan.count);
-    for (int64_t e = first + threadIdx.y; e < last; e += blockDim.y) {
-      op.template add<kCount>(sums, plan.offset(channel, e));
-    }
+    sum_packs<kCount>(plan, op, channel, first + threadIdx.y, last, blockDim.y, results);
     for (int i = 0; i < kCount; ++i) {
-      scratch[static_cast<int>(threadIdx.y) * width + static_cast<int>(threadIdx.x) * kCount + i] = op.finish(sums[i]);
+      scratch[static_cast<int>(threadIdx.y) * width + static_cast<int>(threadIdx.x) * kCount + i] = results[i];
     }
   }
   __syncthreads();

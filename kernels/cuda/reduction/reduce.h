@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/reduction/plan.h"
 #include "kernels/cuda/support/indexing.h"
-#include "kernels/cuda/support/launch.h"
+#include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/cuda/support/warp.h"
 #include "kernels/cuda/support/wide.h"
@@ -35,6 +35,20 @@ struct Piece {
     if (last > count) last = count;
   }
 };
+
+// One output per warp, for rows that would leave most threads of a block without an element.
+template <typename Op, typename S, typename Y>
+__global__ void reduce_short_rows(int64_t num_outputs, Indexing<2> outputs, Indexing<1> elements, int64_t count,
+                                  const S* __restrict__ x, Y* y) {
+  using Threads = RowThreads<gpu::kWarpSize>;
+  const int64_t output = Threads::row();
+  if (output >= num_outputs) return;
+  int64_t offsets[2] = {};
+  outputs.add_offsets(output, offsets);
+  auto acc = fold<Op>(elements, x + offsets[0], Threads::first(), count, Threads::kCount);
+  acc = Threads::merge(acc, [](const auto& a, const auto& b) { return Op::merge(a, b); });
+  if (Threads::first() == 0) y[offsets[1]] = math::convert<Y>(Op::finish(acc, count));
+}
 
 // One output per block.
 template <typename Op, typename S, typename Y>
@@ -105,7 +119,7 @@ __global__ void finish_pieces(int64_t num_outputs, Indexing<2> outputs, int64_t 
 template <typename Op, typename S, typename Y = S>
 Prepared prepare_reduction(const ReductionPlan& plan) {
   using Acc = typename Op::Acc;
-  constexpr int64_t kFew = 8;
+  constexpr int64_t kFew = 8, kShort = 4 * kThreads;
   const int64_t outputs = plan.outputs, count = plan.count, piece = plan.piece;
   if (outputs == 0) return {[](const Launch&) {}};
   const Indexing<2> kept(plan.kept);
@@ -127,6 +141,11 @@ Prepared prepare_reduction(const ReductionPlan& plan) {
         enqueue(launch, "reduce_columns", reduce_columns<Op, S, Y>, dim3(blocks, pieces), dim3(kColumns, kRows), 0,
                 outputs, kept, reduced, count, piece, launch.in<S>(0), launch.out<Y>(), launch.scratch<Acc>());
       };
+    } else if (count <= kShort && outputs >= kThreads) {
+      return {[=](const Launch& launch) {
+        enqueue(launch, "reduce_short_rows", reduce_short_rows<Op, S, Y>, row_blocks<gpu::kWarpSize>(outputs), kThreads,
+                0, outputs, kept, reduced, count, launch.in<S>(0), launch.out<Y>());
+      }};
     }
   }
   if (pieces == 1) return {first};

@@ -101,8 +101,8 @@ class CudnnGraph {
  protected:
   using TensorPointer = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-  // A graph of tensors of `type`, computed in float32.
-  explicit CudnnGraph(DType type) {
+  // A graph of tensors of `type`, computed in float32, in the same bits each time if it is `deterministic`.
+  explicit CudnnGraph(DType type, bool deterministic = true) : deterministic_(deterministic) {
     graph_.set_io_data_type(cudnn_type(type))
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -122,16 +122,17 @@ class CudnnGraph {
     result->set_output(true);
   }
 
-  // Makes the library's list of plans by algorithms that are deterministic, sum in float32 and have no property in
-  // `left_out` or `behavior_left_out`, and builds the first one. Returns false if the library has none.
+  // Makes the library's list of plans by algorithms that are deterministic, if the graph has to be, sum in float32 and
+  // have no property in `left_out` or `behavior_left_out`, and builds the first one. Returns false if the library has
+  // none.
   bool make_plans(cudnnHandle_t handle, const std::vector<fe::NumericalNote_t>& left_out = {},
                   const std::vector<fe::BehaviorNote_t>& behavior_left_out = {}) {
     if (graph_.validate().is_bad() || graph_.build_operation_graph(handle).is_bad() ||
         graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad())
       return false;
     using fe::NumericalNote_t;
-    graph_.deselect_numeric_notes({NumericalNote_t::NONDETERMINISTIC,               // two runs give equal bits
-                                   NumericalNote_t::REDUCED_PRECISION_REDUCTION});  // float16 sums in float16
+    graph_.deselect_numeric_notes({NumericalNote_t::REDUCED_PRECISION_REDUCTION});  // float16 sums in float16
+    if (deterministic_) graph_.deselect_numeric_notes({NumericalNote_t::NONDETERMINISTIC});
     graph_.deselect_numeric_notes(left_out);
     graph_.deselect_behavior_notes(behavior_left_out);
     graph_.deselect_workspace_greater_than(cudnn_limits().workspace);
@@ -162,6 +163,7 @@ class CudnnGraph {
   }
   static std::string engine_of(const CudnnPlan& plan) { return plan.name.substr(0, plan.name.find('_')); }
 
+  const bool deterministic_;
   std::vector<CudnnPlan> plans_;  // those that were looked at and may execute the graph
   int64_t next_ = 0;              // in the library's list, which starts with the fastest by its estimate
   mutable std::mutex mutex_;      // the library does not promise that two threads may run one plan
