@@ -82,7 +82,7 @@ TrainingPosition restore(Session* session, const std::string& path) {
     if (before != now) fail("cannot resume: ", path, " has ", what, " ", before, ", the session ", now);
   }
   SessionOptions options;
-  options.device = &session->device();
+  options.device = &Device::cpu();  // the session's own may have no room for a second copy
   const Session saved(std::move(model), options);
   std::vector<std::pair<std::string, Tensor>> states;
   for (const std::string& name : session->state().names()) states.emplace_back(name, saved.contents(name));

@@ -77,6 +77,14 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
         "for gradients and activations, 500MB or 2GiB: what does not fit is computed again when it is needed",
         "SIZE"},
        {"--tf32", &runtime->tf32, "let products of float32 round their operands to 10 bits after the point, on GPUs"},
+       {"--offload",
+        &runtime->offload,
+        "optimizer: what it keeps for each weight is stored in the host's memory, where a GPU reads and writes it once "
+        "a "
+        "step; the bits stay (docs/cuda.md) [none]",
+        "WHAT",
+        false,
+        {"none", "optimizer"}},
        {"--dump-lowering", &runtime->dump_folder, "write the graph after each lowering pass, as .onnx and .txt", "DIR"},
        {"--check-memory", &runtime->check_memory,
         "stop at a node that writes what is not its own, and let none read what nobody wrote (slow)"},
@@ -93,6 +101,7 @@ SessionOptions session_options(const RuntimeOptions& runtime) {
   options.plan.pipeline.dump_dir = runtime.dump_folder;
   options.plan.memory = parse_bytes(runtime.memory);
   options.plan.tf32 = runtime.tf32;
+  if (runtime.offload == "optimizer") options.offload = Offload::kOptimizer;
   options.plan.check_memory = runtime.check_memory;
   options.plan.detect_anomaly = runtime.detect_anomaly;
   options.views = parse_views(runtime.tta);

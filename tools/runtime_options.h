@@ -18,6 +18,7 @@ struct RuntimeOptions {
   std::string dump_folder;
   std::string memory;  // "500MB"
   bool tf32 = false;
+  std::string offload = "none";
   bool check_memory = false, detect_anomaly = false;
   std::string tta;  // "flip, shift(1)"
 };
