@@ -61,6 +61,7 @@ class Session:
         threads: int | None = None,
         memory: int | None = None,
         tf32: bool = False,
+        offload: str | None = None,
         tta: str | None = None,
         detect_anomaly: bool = False,
         allow_non_finite: bool = False,
@@ -76,6 +77,8 @@ class Session:
         memory: bytes that gradients and activations may take; what the machine has by default.
         tf32: whether products and convolutions of float32 may round their operands to 10 bits after the point, as
             NVIDIA's tensor cores want them; other devices do not.
+        offload: ``"optimizer"``: what the optimizer keeps for each weight is stored in the host's memory, where a GPU reads
+            and writes it in each step; the results are equal in bits (docs/cuda.md). By default on the device.
         tta: views of pictures over which evaluations and predictions average: ``"flip"``, ``"vflip"``, ``"shift(1)"``,
             or several, ``"flip, shift(1)"`` (docs/data.md).
         detect_anomaly: whether a step whose loss or gradients are not finite names the first node that this comes from
@@ -97,6 +100,7 @@ class Session:
                 threads=threads,
                 memory=memory,
                 tf32=tf32,
+                offload=offload,
                 tta=tta,
                 detect_anomaly=detect_anomaly,
                 allow_non_finite=allow_non_finite,
