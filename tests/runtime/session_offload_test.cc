@@ -115,27 +115,6 @@ INSTANTIATE_TEST_SUITE_P(Builds, SessionOffloadOf,
                                          Build{"adamw", "float32", 0, false, true}),
                          name_of);
 
-// Averages are what "evaluate" reads, sums of gradients what "apply" takes the norm of, and each thread reads a scale.
-TEST(SessionOffload, WhatAlsoOthersReadStaysOnTheDevice) {
-  if (!default_device().name().starts_with("cuda")) GTEST_SKIP() << "the device's memory is the host's";
-  const auto on_host = [](const Build& build) {
-    Session session(training_model(build), offloading());
-    const StateStore& state = session.state();
-    std::set<std::string> slots;
-    for (size_t i = 0; i < state.names().size(); ++i) {
-      if (state.memory(i) == StateMemory::kHost) slots.insert(state.role(i)->name);
-    }
-    return slots;
-  };
-  using Slots = std::set<std::string>;
-  EXPECT_EQ(on_host({"adamw", "float32", 0.9, true}), Slots({"exp_avg", "exp_avg_sq"}));
-  EXPECT_EQ(on_host({"adamw8bit(min_8bit_size=1)"}), Slots({"state1", "state2"}));
-  EXPECT_EQ(on_host({"nadam"}), Slots({"exp_avg", "exp_avg_sq"}));
-  EXPECT_EQ(on_host({"adafactor"}), Slots({"variance"}));
-  EXPECT_EQ(on_host({"schedule_free"}), Slots({"exp_avg_sq", "z"}));
-  EXPECT_EQ(on_host({"sgd"}), Slots());
-}
-
 TEST(SessionOffload, AStateIsReadWrittenAndExchangedAtItsAddress) {
   if (!default_device().name().starts_with("cuda")) GTEST_SKIP() << "the device's memory is the host's";
   const Model model = training_model({"adamw"});

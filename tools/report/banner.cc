@@ -137,7 +137,13 @@ std::string offload_text(Session* session) {
   if (offloaded == 0) return "the optimizer has no states to move to the host's memory";
   const std::string text = concat(format_bytes(offloaded), " of the optimizer's states in the host's memory");
   if (streamed == 0) return text;
-  const double bandwidth = session->device().measure_host_bandwidth();
+  double bandwidth = 0;
+  try {
+    bandwidth = session->device().measure_host_bandwidth();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kMemory) throw;
+    return text;  // the plan leaves no room for the copy
+  }
   return concat(text, "; a step reads and writes ", streamed < offloaded ? format_bytes(streamed) + " of them" : "them",
                 " there, at least ", format_number(1e3 * streamed / bandwidth), " ms at the ",
                 format_number(1e-9 * bandwidth), " GB/s of a copy to ", session->device().name());
