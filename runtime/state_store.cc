@@ -72,6 +72,11 @@ StateStore::StateStore(Model* model, Device& device, Stream& stream,
     }
     stream_.synchronize();
   } catch (...) {
+    try {
+      stream_.synchronize();  // uploads that are under way
+    } catch (const Error&) {
+      // The first error is the caller's.
+    }
     free();
     throw;
   }
