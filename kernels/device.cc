@@ -76,6 +76,10 @@ std::vector<std::string> Device::names() {
   return names;
 }
 
+void* Device::allocate_host(size_t /*bytes*/) {
+  fail_as(ErrorCode::kUsage, "kernels of ", name(), " do not use the host's memory in place");
+}
+
 void check_device_number(const std::string& module, int number, int count) {
   if (number < count) return;
   const std::string last = count > 1 ? concat(" to ", module, ":", count - 1) : "";

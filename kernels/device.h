@@ -99,6 +99,15 @@ class Device {
   virtual void* allocate(size_t bytes) = 0;
   // All work that uses the memory must be done.
   virtual void free(void* data) = 0;
+  // Allocates zeroed memory of the host in which the device's kernels read and write without a copy, at an address of
+  // the device with its alignment: each access goes over the bus. Throws Error when there is not enough, and for a
+  // device whose own memory is the host's.
+  virtual void* allocate_host(size_t bytes);
+  // All work that uses the memory, which is of allocate_host, must be done.
+  virtual void free_host(void* /*data*/) {}
+  // Bytes per second of a copy of host memory to the device, measured by each call in some milliseconds; 0 for a device
+  // whose own memory is the host's. Throws Error where the copy fails.
+  virtual double measure_host_bandwidth() { return 0; }
   virtual std::unique_ptr<Stream> make_stream() = 0;
   // Bytes that can still be allocated; the largest size_t if the system does not tell.
   virtual size_t available_bytes() const = 0;

@@ -3,6 +3,7 @@
 
 #include "kernels/collectives.h"
 #include "library/program_data.h"
+#include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/table_metadata.h"
 #include "runtime/data/selection.h"
 #include "runtime/distribution/same_start.h"
@@ -81,15 +82,21 @@ TrainingPosition restore(Session* session, const std::string& path) {
     const std::string before = model.metadata(what), now = session->model().metadata(what);
     if (before != now) fail("cannot resume: ", path, " has ", what, " ", before, ", the session ", now);
   }
-  SessionOptions options;
-  options.device = &session->device();
-  const Session saved(std::move(model), options);
+  std::map<std::string, const Value*> saved;
+  for (const EntryPoint& point : model.entry_points) {
+    for (const auto& bindings : {point.update_bindings, point.initialization_bindings}) {
+      for (const Binding& binding : bindings) saved[binding.state->name()] = binding.state;
+    }
+  }
   std::vector<std::pair<std::string, Tensor>> states;
-  for (const std::string& name : session->state().names()) states.emplace_back(name, saved.contents(name));
+  for (const std::string& name : session->state().names()) {
+    if (!saved.contains(name)) fail("cannot resume: ", path, " has no state '", name, "'");
+    states.emplace_back(name, contents_of(*saved.at(name)));
+  }
   for (const auto& [name, value] : states) session->state().set(name, value);
-  session->set_metadata(kPreprocess, saved.model().metadata(kPreprocess));
+  session->set_metadata(kPreprocess, model.metadata(kPreprocess));
   for (const char* key : kTableMetadata) {
-    if (const std::string text = saved.model().metadata(key); !text.empty()) session->set_metadata(key, text);
+    if (const std::string text = model.metadata(key); !text.empty()) session->set_metadata(key, text);
   }
   return *position;
 }

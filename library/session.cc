@@ -28,7 +28,7 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   std::string device = "cpu";
   std::optional<int64_t> threads, memory;
   bool detect_anomaly = false, allow_non_finite = false;
-  std::string tta, ranks;
+  std::string tta, ranks, offload;
   int64_t zero = 0, stages = 1;
   read_options(given, count,
                {{"--device", &device, "", "NAME"},
@@ -36,6 +36,7 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
                 {"--memory", &memory, "", "BYTES"},
                 {"--tf32", &options.plan.arithmetic.tf32, ""},
                 {"--deterministic", &options.plan.arithmetic.deterministic, ""},
+                {"--offload", &offload, "", "WHAT", false, {"none", "optimizer"}},
                 {"--tta", &tta, "", "VIEWS"},
                 {"--detect-anomaly", &detect_anomaly, ""},
                 {"--allow-non-finite", &allow_non_finite, ""},
@@ -45,6 +46,7 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
                 {"--sync-batch-norm", &options.sync_batch_norm, ""}});
   options.device = &Device::find(device);
   options.threads = static_cast<int>(threads.value_or(0));
+  if (offload == "optimizer") options.offload = Offload::kOptimizer;
   options.plan.detect_anomaly = detect_anomaly;
   options.views = parse_views(tta);
   options.refuse_non_finite_loss = !allow_non_finite;

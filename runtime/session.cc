@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "kernels/collectives.h"
@@ -15,6 +16,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes.h"
+#include "onnx_passes/training/streamed_states.h"
 #include "runtime/plan/fitting_plan.h"
 #include "runtime/plan/upload.h"
 
@@ -86,8 +88,7 @@ Session::Session(Model model, const SessionOptions& options)
       options_(options),
       pipeline_(options.stages > 1 && options.collectives ? pipeline_of(options.collectives, options.stages) : nullptr),
       owners_(owners_of_states(model_, options_, ranks())),
-      state_(&model_, device_, *stream_,
-             [this](const std::string& name) { return !options_.plans_only && has_state(name); }),
+      state_(&model_, device_, *stream_, memory_of_states()),
       active_ranks_(ranks()) {
   options_.plan.collectives = pipeline_ ? pipeline_.get() : options_.collectives;
   // The body of AllReduce would be one rank's.
@@ -97,6 +98,20 @@ Session::Session(Model model, const SessionOptions& options)
   assign_roles(&model_);
   align_contents(&model_);
   fault_ = static_cast<Fault*>(device_.allocate(sizeof(Fault)));
+}
+
+std::function<StateMemory(const std::string&)> Session::memory_of_states() const {
+  std::set<std::string> on_host;
+  if (options_.offload == Offload::kOptimizer) {
+    if (device_.uses_host_memory())
+      fail_as(ErrorCode::kUsage, "offload moves the optimizer's states from a GPU's memory to the host's, where ",
+              device_.name(), " has them; leave it out");
+    on_host = streamed_states(model_);
+  }
+  return [this, on_host = std::move(on_host)](const std::string& name) {
+    if (options_.plans_only || !has_state(name)) return StateMemory::kNone;
+    return on_host.contains(name) ? StateMemory::kHost : StateMemory::kDevice;
+  };
 }
 
 Session::~Session() {

@@ -22,10 +22,18 @@
 
 namespace onnx_train {
 
+// What is stored in the host's memory while a device that has its own trains (Device::allocate_host). The same numbers
+// are computed; what is there crosses the bus in each step.
+enum class Offload {
+  kNone,
+  kOptimizer,  // the states that a step streams (onnx_passes/training/streamed_states.h)
+};
+
 struct SessionOptions {
   Device* device = nullptr;  // null: default_device()
   int threads = 0;           // of the CPU's kernels; 0: default_threads() of the calling thread (kernels/host.h)
   PlanOptions plan;
+  Offload offload = Offload::kNone;  // refused where the device uses the host's memory
   // A run that updates the state fails if its loss is not finite, and then has changed no state where the device uses
   // host memory. Models with loss scaling skip such updates themselves.
   bool refuse_non_finite_loss = false;
@@ -70,6 +78,7 @@ class Session {
   int ranks() const;
   int rank() const;
   Collectives* collectives() const { return options_.collectives; }
+  Offload offload() const { return options_.offload; }
   bool is_pipeline() const { return options_.stages > 1; }
   int pipelines() const { return ranks() / options_.stages; }  // 1 rank is 1 pipeline of one stage
   int pipeline() const { return rank() / options_.stages; }    // this rank's
@@ -128,7 +137,7 @@ class Session {
   std::unique_ptr<Plan> planned(const std::string& entry, const std::map<std::string, Shape>& shapes);
   // What that plan takes.
   PlannedMemory planned_memory(const std::string& entry, const std::map<std::string, Shape>& shapes);
-  // What the states of this rank take, also where they have no memory.
+  // What the states of this rank take in all memories, also where they have none.
   size_t state_bytes() const;
   const Arithmetic& arithmetic() const { return options_.plan.arithmetic; }
   size_t memory_budget() const { return options_.plan.memory; }  // 0: none
@@ -139,6 +148,7 @@ class Session {
   struct CachedPlan;  // an executable and its cache key
   struct Run;         // a started run and the memory of its outputs
   static StateOwners owners_of_states(const Model& model, const SessionOptions& options, int ranks);
+  std::function<StateMemory(const std::string&)> memory_of_states() const;
   std::unique_ptr<Plan> compile(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
   CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
   void make_room(const Plan& plan);

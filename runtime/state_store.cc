@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -18,8 +19,8 @@ struct StateStore::Entry {
   DType dtype;
   Shape shape;
   size_t bytes;
-  bool kept;
-  size_t offset;  // in the block, of one that is kept
+  StateMemory memory;
+  size_t offset;  // in its block, of one that is kept
   std::optional<ValueRole> role;
 };
 
@@ -46,7 +47,7 @@ void give_back_freed_memory() {
 }  // namespace
 
 StateStore::StateStore(Model* model, Device& device, Stream& stream,
-                       const std::function<bool(const std::string&)>& keeps)
+                       const std::function<StateMemory(const std::string&)>& memory_of)
     : device_(device), stream_(stream) {
   std::vector<Value*> states;
   const auto add = [&](Value* state) {
@@ -54,7 +55,7 @@ StateStore::StateStore(Model* model, Device& device, Stream& stream,
     names_.push_back(state->name());
     const Shape shape = constant_shape(*state);
     const auto bytes = static_cast<size_t>(num_elements(shape)) * size_of(state->dtype());
-    entries_.push_back({state->dtype(), shape, bytes, keeps(state->name()), 0, std::nullopt});
+    entries_.push_back({state->dtype(), shape, bytes, memory_of(state->name()), 0, std::nullopt});
     if (state->role()) entries_.back().role = *state->role();
     states.push_back(state);
   };
@@ -63,21 +64,37 @@ StateStore::StateStore(Model* model, Device& device, Stream& stream,
     for (const Binding& binding : point.initialization_bindings) add(binding.state);
   }
   place();
-  block_ = static_cast<char*>(device_.allocate(bytes_));
   try {
+    allocate();
     for (size_t i = 0; i < states.size(); ++i) {
-      if (entries_[i].kept) upload(stored_contents(*states[i]), &stream_, data(i));
+      if (keeps(i)) upload(stored_contents(*states[i]), &stream_, data(i));
       drop_contents(states[i]);
     }
+    stream_.synchronize();
   } catch (...) {
-    device_.free(block_);
+    try {
+      stream_.synchronize();  // uploads that are under way
+    } catch (const Error&) {
+      // The first error is the caller's.
+    }
+    free();
     throw;
   }
-  stream_.synchronize();
   give_back_freed_memory();
 }
 
-StateStore::~StateStore() { device_.free(block_); }
+StateStore::~StateStore() { free(); }
+
+void StateStore::allocate() {
+  block_ = static_cast<char*>(device_.allocate(bytes_));
+  const bool any = std::ranges::any_of(entries_, [](const Entry& e) { return e.memory == StateMemory::kHost; });
+  if (any) host_block_ = static_cast<char*>(device_.allocate_host(host_bytes_));
+}
+
+void StateStore::free() noexcept {
+  if (block_) device_.free(block_);
+  if (host_block_) device_.free_host(host_block_);
+}
 
 // Groups in the order of their first members.
 void StateStore::place() {
@@ -92,9 +109,10 @@ void StateStore::place() {
   }
   for (const std::vector<size_t>& group : groups) {
     for (const size_t i : group) {
-      if (!entries_[i].kept) continue;
-      entries_[i].offset = bytes_;
-      bytes_ += align_up(entries_[i].bytes, device_.alignment());
+      if (!keeps(i)) continue;
+      size_t& end = memory(i) == StateMemory::kHost ? host_bytes_ : bytes_;
+      entries_[i].offset = end;
+      end += align_up(entries_[i].bytes, device_.alignment());
     }
   }
 }
@@ -109,17 +127,21 @@ DType StateStore::dtype(size_t i) const { return entries_[i].dtype; }
 const Shape& StateStore::shape(size_t i) const { return entries_[i].shape; }
 const ValueRole* StateStore::role(size_t i) const { return entries_[i].role ? &*entries_[i].role : nullptr; }
 
-bool StateStore::keeps(size_t i) const { return entries_[i].kept; }
-const void* StateStore::data(size_t i) const { return entries_[i].kept ? block_ + entries_[i].offset : nullptr; }
-void* StateStore::data(size_t i) { return entries_[i].kept ? block_ + entries_[i].offset : nullptr; }
+StateMemory StateStore::memory(size_t i) const { return entries_[i].memory; }
+void* StateStore::data(size_t i) {
+  if (!keeps(i)) return nullptr;
+  return (memory(i) == StateMemory::kHost ? host_block_ : block_) + entries_[i].offset;
+}
+const void* StateStore::data(size_t i) const { return const_cast<StateStore*>(this)->data(i); }
 
 void StateStore::check_kept(size_t i) const {
-  if (!entries_[i].kept) fail_as(ErrorCode::kUsage, "the state '", names_[i], "' is kept by another rank");
+  if (!keeps(i)) fail_as(ErrorCode::kUsage, "the state '", names_[i], "' is kept by another rank");
 }
 
 bool StateStore::overlaps(const void* data, size_t bytes) const {
   const auto* begin = static_cast<const char*>(data);
-  return begin < block_ + bytes_ && block_ < begin + bytes;
+  const auto overlaps = [&](const char* block, size_t size) { return begin < block + size && block < begin + bytes; };
+  return overlaps(block_, bytes_) || (host_block_ && overlaps(host_block_, host_bytes_));
 }
 
 void StateStore::read(size_t i, void* to) const {
@@ -159,22 +181,21 @@ void StateStore::set(const std::string& name, const Tensor& value) {
 }
 
 void StateStore::exchange(const std::string& name, StateStore* other) {
-  Entry &mine = entries_[index(name)], &theirs = other->entries_[other->index(name)];
+  const size_t i = index(name), j = other->index(name);
+  const Entry &mine = entries_[i], &theirs = other->entries_[j];
   if (mine.dtype != theirs.dtype || mine.shape != theirs.shape || &device_ != &other->device_) {
     fail_as(ErrorCode::kData, "state '", name, "' is ", onnx_train::name(mine.dtype), to_string(mine.shape), " on ",
             device_.name(), " and ", onnx_train::name(theirs.dtype), to_string(theirs.shape), " on ",
             other->device_.name(), "; only equal ones can be exchanged");
   }
-  check_kept(index(name));
-  other->check_kept(other->index(name));
+  check_kept(i);
+  other->check_kept(j);
   const auto free = [this](void* data) { device_.free(data); };
   const std::unique_ptr<void, decltype(free)> between(device_.allocate(mine.bytes), free);
-  void* const ours = block_ + mine.offset;
-  void* const others = other->block_ + theirs.offset;
   other->stream_.synchronize();
-  stream_.copy({between.get(), ours, mine.bytes});
-  stream_.copy({ours, others, mine.bytes});
-  stream_.copy({others, between.get(), mine.bytes});
+  stream_.copy({between.get(), data(i), mine.bytes});
+  stream_.copy({data(i), other->data(j), mine.bytes});
+  stream_.copy({other->data(j), between.get(), mine.bytes});
   stream_.synchronize();
 }
 

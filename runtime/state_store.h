@@ -1,6 +1,7 @@
-// The state tensors of one training model on one device, in one block of memory; their addresses are fixed as long as
-// the store lives. States of one role and element type (weights; first moments of the optimizer; ...) are adjacent. Of
-// states that other ranks keep the store knows type and shape alone. A session owns the store; one thread at a time.
+// The state tensors of one training model on one device, in one block of the device's memory and one of the host's that
+// the device's kernels use in place; their addresses are fixed as long as the store lives. States of one role and
+// element type (weights; first moments of the optimizer; ...) are adjacent. Of states that other ranks keep the store
+// knows type and shape alone. A session owns the store; one thread at a time.
 #pragma once
 
 #include <functional>
@@ -14,12 +15,21 @@
 
 namespace onnx_train {
 
+// Where a state is stored.
+enum class StateMemory {
+  kNone,    // another rank keeps it
+  kDevice,  // Device::allocate
+  kHost,    // Device::allocate_host
+};
+
 class StateStore {
  public:
   // Moves the value of every state (every target of an update or initialization binding) out of the model, one after
-  // the other, so that there are never two copies of all; the model's initializers keep types and shapes. Values of
-  // states for which `keeps` is false are dropped. Device and stream outlive the store.
-  StateStore(Model* model, Device& device, Stream& stream, const std::function<bool(const std::string&)>& keeps);
+  // the other, so that there are never two copies of all; the model's initializers keep types and shapes. `memory_of`
+  // says where the state of a name goes; values that go nowhere are dropped. Device and stream outlive the store.
+  // Throws Error when there is not enough memory.
+  StateStore(Model* model, Device& device, Stream& stream,
+             const std::function<StateMemory(const std::string&)>& memory_of);
   ~StateStore();
   StateStore(const StateStore&) = delete;
 
@@ -28,13 +38,15 @@ class StateStore {
   size_t index(const std::string& name) const;  // throws Error if `name` is not a state
   DType dtype(size_t i) const;
   const Shape& shape(size_t i) const;
-  const ValueRole* role(size_t i) const;   // null for weights and running statistics
-  bool keeps(size_t i) const;              // whether its value is here
-  size_t bytes() const { return bytes_; }  // of the block
-  // Whether memory of the device overlaps the block: a run may change it.
+  const ValueRole* role(size_t i) const;  // null for weights and running statistics
+  StateMemory memory(size_t i) const;
+  bool keeps(size_t i) const { return memory(i) != StateMemory::kNone; }  // whether its value is here
+  size_t bytes() const { return bytes_; }                                 // of the block in the device's memory
+  size_t host_bytes() const { return host_bytes_; }                       // of the block in the host's
+  // Whether memory of the device overlaps a block: a run may change it.
   bool overlaps(const void* data, size_t bytes) const;
 
-  const void* data(size_t i) const;  // on the device, aligned; null where another rank keeps it
+  const void* data(size_t i) const;  // its address on the device, aligned; null where another rank keeps it
   void* data(size_t i);
 
   // All of these wait for the work of the stream, and throw Error for a state that another rank keeps.
@@ -50,14 +62,16 @@ class StateStore {
  private:
   struct Entry;
   void place();  // assigns offsets to the entries
+  void allocate();
+  void free() noexcept;
   void check_kept(size_t i) const;
   Device& device_;
   Stream& stream_;
   std::vector<std::string> names_;
   std::map<std::string, size_t> index_;
   std::vector<Entry> entries_;
-  char* block_ = nullptr;
-  size_t bytes_ = 0;
+  char *block_ = nullptr, *host_block_ = nullptr;
+  size_t bytes_ = 0, host_bytes_ = 0;
 };
 
 }  // namespace onnx_train

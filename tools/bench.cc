@@ -92,9 +92,10 @@ void write_trace(const std::string& path, const std::vector<NodeProfile>& profil
 }
 
 // Bytes of the memory of the session's device. On the CPU `peak` is what the process had resident at most; elsewhere
-// what of the device's memory the session takes, with what libraries and drivers have for it.
+// what of the device's memory the session takes, with what libraries and drivers have for it. `host_state` is in the
+// host's memory, of --offload.
 struct Memory {
-  double peak = 0, state = 0, arena = 0, workspace = 0, constants = 0;
+  double peak = 0, state = 0, host_state = 0, arena = 0, workspace = 0, constants = 0;
 
   double other() const { return std::max(0.0, peak - state - arena - constants); }
 };
@@ -136,6 +137,7 @@ void print_json(const BenchArguments& arguments, const TensorMap& batch, const R
               {"device", report.device},
               {"peak_memory_bytes", report.memory.peak},
               {"state_bytes", report.memory.state},
+              {"host_state_bytes", report.memory.host_state},
               {"arena_bytes", report.memory.arena},
               {"workspace_bytes", report.memory.workspace},
               {"constant_bytes", report.memory.constants},
@@ -164,6 +166,7 @@ void print_tables(const BenchArguments& arguments, const Report& report) {
   const Memory& memory = report.memory;
   table.add({concat("peak memory", report.is_host ? "" : " of " + report.device), format_bytes(memory.peak)});
   table.add({"states", format_bytes(memory.state)});
+  if (memory.host_state > 0) table.add({"states in the host's memory", format_bytes(memory.host_state)});
   table.add(
       {"arena", concat(format_bytes(memory.arena), ", a kernel's workspace up to ", format_bytes(memory.workspace))});
   if (!report.is_host) table.add({"constants", format_bytes(memory.constants)});
@@ -193,6 +196,7 @@ Memory memory_of(Session& session, const Plan& plan, size_t available) {
   return {
       .peak = device.uses_host_memory() ? peak_memory() : static_cast<double>(available - std::min(left, available)),
       .state = static_cast<double>(session.state().bytes()),
+      .host_state = static_cast<double>(session.state().host_bytes()),
       .arena = static_cast<double>(session.arena_bytes()),
       .workspace = static_cast<double>(plan.workspace_bytes()),
       .constants = static_cast<double>(plan.constant_bytes())};

@@ -79,12 +79,18 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
        {"--tf32", &runtime->tf32, "let products of float32 round their operands to 10 bits after the point, on GPUs"},
        {"--deterministic",
         &runtime->deterministic,
-        "off lets a GPU's library add in the order in which its threads arrive, where that is faster: two runs differ "
-        "in "
-        "their last bits [on]",
+        "off lets a GPU's library add in the order in which its threads arrive, where that is faster: two runs "
+        "differ in their last bits [on]",
         "on|off",
         false,
         {"on", "off"}},
+       {"--offload",
+        &runtime->offload,
+        "optimizer: what it keeps for each weight is stored in the host's memory, where a GPU reads and writes it "
+        "once a step; the bits stay (docs/cuda.md) [none]",
+        "WHAT",
+        false,
+        {"none", "optimizer"}},
        {"--dump-lowering", &runtime->dump_folder, "write the graph after each lowering pass, as .onnx and .txt", "DIR"},
        {"--check-memory", &runtime->check_memory,
         "stop at a node that writes what is not its own, and let none read what nobody wrote (slow)"},
@@ -101,6 +107,7 @@ SessionOptions session_options(const RuntimeOptions& runtime) {
   options.plan.pipeline.dump_dir = runtime.dump_folder;
   options.plan.memory = parse_bytes(runtime.memory);
   options.plan.arithmetic = {.tf32 = runtime.tf32, .deterministic = runtime.deterministic == "on"};
+  if (runtime.offload == "optimizer") options.offload = Offload::kOptimizer;
   options.plan.check_memory = runtime.check_memory;
   options.plan.detect_anomaly = runtime.detect_anomaly;
   options.views = parse_views(runtime.tta);

@@ -19,6 +19,7 @@ struct RuntimeOptions {
   std::string memory;  // "500MB"
   bool tf32 = false;
   std::string deterministic = "on";  // or "off"
+  std::string offload = "none";
   bool check_memory = false, detect_anomaly = false;
   std::string tta;  // "flip, shift(1)"
 };

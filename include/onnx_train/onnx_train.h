@@ -222,10 +222,12 @@ typedef struct onnx_train_session onnx_train_session;
  * gradients and activations may take) [what the machine has], "tf32" ("true": products and convolutions of float32 may
  * round their operands to 10 bits after the point, which NVIDIA's tensor cores multiply many times as fast; no other
  * device does) ["false"], "deterministic" ("false": a GPU's library may add in the order in which its threads arrive,
- * where that is faster; two runs differ in their last bits then) ["true"], "tta" ("flip, shift(1)": the views of
- * pictures over which "evaluate" and "predict" average, see docs/data.md), "detect-anomaly" ("true": a run whose loss
- * or gradients are not finite fails with ONNX_TRAIN_DATA, which names the first node that this comes from; slow, on the
- * CPU) ["false"], "allow-non-finite"
+ * where that is faster; two runs differ in their last bits then) ["true"], "offload" ("optimizer": what the optimizer
+ * keeps for each weight is stored in the host's memory, where a GPU reads and writes it in each step; the same bits;
+ * refused on the CPU) ["none"], "tta" ("flip, shift(1)": the views of pictures over which "evaluate" and "predict"
+ * average, see docs/data.md), "detect-anomaly"
+ * ("true": a run whose loss or gradients are not finite fails with ONNX_TRAIN_DATA, which names the first node that
+ * this comes from; slow, on the CPU) ["false"], "allow-non-finite"
  * ("true": a step whose loss is NaN or infinite updates the state with it; otherwise the run fails with
  * ONNX_TRAIN_DATA, on the CPU before any update; models with loss scaling skip such updates) ["false"], "ranks"
  * ("environment": this process is one of several that train together, as a launcher's variables say, see

@@ -1,5 +1,6 @@
 #include "kernels/cuda/device.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <set>
@@ -16,6 +17,7 @@
 #include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/runtime.h"
 #include "kernels/cuda/support/stream.h"
+#include "kernels/host.h"
 #include "kernels/lowering/layout/channels_last_rules.h"
 #include "kernels/lowering/pipeline.h"
 #include "kernels/lowering/types/rounding.h"
@@ -117,6 +119,57 @@ class CudaDevice : public Device {
     return data;
   }
   void free(void* data) override { cudaFree(data); }
+
+  void* allocate_host(size_t bytes) override {
+    const cuda::CurrentDevice here(number_);
+    // Asked first: a control group that runs out of memory ends the process.
+    const size_t available = available_host_memory();
+    void* host = nullptr;
+    const cudaError_t status = bytes > available
+                                   ? cudaErrorMemoryAllocation
+                                   : cudaHostAlloc(&host, std::max<size_t>(bytes, 1), cudaHostAllocMapped);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      fail_as(
+          ErrorCode::kMemory, "out of memory: ", bytes, " bytes of the host's memory could not be pinned for ", name(),
+          available == SIZE_MAX ? "" : concat(", with ", available, " available"),
+          "; raise the limit of the container or of locked memory (ulimit -l), build the model with fewer or smaller "
+          "states (--optimizer adamw8bit, lion), or leave out offload");
+    }
+    cuda::check(status, "cudaHostAlloc");
+    try {
+      void* data = nullptr;
+      cuda::check(cudaHostGetDevicePointer(&data, host, 0), "cudaHostGetDevicePointer");
+      cuda::check(cudaMemsetAsync(data, 0, bytes, nullptr), "cudaMemset");
+      cuda::check(cudaStreamSynchronize(nullptr), "cudaMemset");
+      const std::lock_guard lock(mutex_);
+      host_of_[data] = host;
+      return data;
+    } catch (...) {
+      cudaFreeHost(host);
+      throw;
+    }
+  }
+  void free_host(void* data) override {
+    const std::lock_guard lock(mutex_);
+    cudaFreeHost(host_of_.at(data));
+    host_of_.erase(data);
+  }
+  double measure_host_bandwidth() override {
+    const cuda::CurrentDevice here(number_);
+    constexpr size_t kBytes = size_t{32} << 20, kCopies = 4;
+    const cuda::PinnedMemory from(kBytes);
+    const cuda::DeviceMemory to(kBytes);
+    cuda::CudaStream stream(number_);
+    const auto copy = [&](size_t) {
+      cuda::check(cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDefault, stream.handle()),
+                  "cudaMemcpyAsync");
+    };
+    const std::vector<double> ends = stream.time(kCopies, copy);
+    double least = ends[1] - ends[0];  // the first copy also waits for the graph to start
+    for (size_t i = 2; i < kCopies; ++i) least = std::min(least, ends[i] - ends[i - 1]);
+    return static_cast<double>(kBytes) / (1e-3 * std::max(least, 1e-6));
+  }
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<cuda::CudaStream>(number_); }
   size_t available_bytes() const override {
     const cuda::CurrentDevice here(number_);
@@ -152,6 +205,8 @@ class CudaDevice : public Device {
   const int number_, count_;
   const KernelTable kernels_;
   cudaDeviceProp properties_ = {};
+  std::mutex mutex_;
+  std::map<void*, void*> host_of_;  // the host's address of what allocate_host returned
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "kernels/lowering/pipeline.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 
 #include "kernels/device.h"
@@ -59,6 +60,12 @@ bool attend_by_blocks(Model& model, Lowering& l) {
 bool simplify_attention_masks(Model& model, Lowering& l) { return simplify_masks(model, l.traits.needs_finite_masks); }
 
 bool batch_gradients(Model& model, Lowering& l) { return batch_weight_gradients(model, l.device, l.options.memory); }
+
+// recompute copies a node whole: to have one copy of a weight again it would make those of all weights.
+bool merge_kept_casts(Model& model, Lowering& l) {
+  const bool recomputes = l.options.memory != 0 && l.options.memory != SIZE_MAX;
+  return !recomputes && merge_casts(model);
+}
 
 bool fuse_supported(Model& model, Lowering& l) { return fuse_elementwise(model, l.traits.can_fuse); }
 
@@ -128,7 +135,7 @@ const std::vector<LoweringPass>& lowering_table() {
       {"fuse_products", "fusion", {"narrow_storage"}, on_gpus, fuse_products},
       {"pad_classes", "fusion", {"fuse_products"}, on_gpus, pad_classes},
       {"batch_weight_gradients", "fusion", {"sum_products", "fuse_products", "pad_classes"}, on_gpus, batch_gradients},
-      {"merge_casts", "fusion", {"narrow_storage"}, on_gpus, merge_casts},
+      {"merge_casts", "fusion", {"narrow_storage"}, on_gpus, merge_kept_casts},
       // Before merge_casts, casts separate the lookups.
       {"merge_lookups", "fusion", {"merge_casts"}, on_gpus, merge_lookups},
       {"fuse_elementwise", "fusion", {"fuse_products", "merge_casts"}, by_default, fuse_supported},

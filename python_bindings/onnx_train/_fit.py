@@ -248,6 +248,7 @@ def fit(
     threads: int | None = None,
     tf32: bool = False,
     deterministic: bool = True,
+    offload: str | None = None,
     tta: str | None = None,
     detect_anomaly: bool = False,
     ranks: str | None = None,
@@ -329,7 +330,7 @@ def fit(
             `build` takes them.
         callbacks: `Callback` objects, or functions of the session and the `Step` that are called after each step.
         progress: whether to show it, with tqdm if that is installed; by default in terminals and notebooks.
-        device, threads, tf32, deterministic, tta, detect_anomaly: of the session that is made.
+        device, threads, tf32, deterministic, offload, tta, detect_anomaly: of the session that is made.
         ranks, zero, pipeline, sync_batch_norm: of the session that is made. With ``ranks="environment"`` each process of a launcher
             gives the same model, data and options; they share out the batches of a step, rank 0 writes `folder`, and
             `Step` and `Evaluation` are alike on all.
@@ -404,6 +405,7 @@ def fit(
             threads=threads,
             tf32=tf32,
             deterministic=deterministic,
+            offload=offload,
             tta=tta,
             detect_anomaly=detect_anomaly,
             ranks=ranks,

@@ -62,6 +62,7 @@ class Session:
         memory: int | None = None,
         tf32: bool = False,
         deterministic: bool = True,
+        offload: str | None = None,
         tta: str | None = None,
         detect_anomaly: bool = False,
         allow_non_finite: bool = False,
@@ -79,6 +80,8 @@ class Session:
             NVIDIA's tensor cores want them; other devices do not.
         deterministic: False lets a GPU's library add in the order in which its threads arrive, where that is faster: two
             runs differ in their last bits then.
+        offload: ``"optimizer"``: what the optimizer keeps for each weight is stored in the host's memory, where a GPU reads
+            and writes it in each step; the results are equal in bits (docs/cuda.md). By default on the device.
         tta: views of pictures over which evaluations and predictions average: ``"flip"``, ``"vflip"``, ``"shift(1)"``,
             or several, ``"flip, shift(1)"`` (docs/data.md).
         detect_anomaly: whether a step whose loss or gradients are not finite names the first node that this comes from
@@ -101,6 +104,7 @@ class Session:
                 memory=memory,
                 tf32=tf32,
                 deterministic=deterministic,
+                offload=offload,
                 tta=tta,
                 detect_anomaly=detect_anomaly,
                 allow_non_finite=allow_non_finite,

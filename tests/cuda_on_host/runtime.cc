@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -96,6 +97,38 @@ size_t memory_bytes() {
   return value ? std::strtoull(value, nullptr, 10) : size_t{4} << 30;
 }
 
+size_t padded_to_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+// Where a block starts in its pages: it ends with them, up to the alignment of its address.
+size_t start_in_pages(size_t bytes) { return (padded_to_pages(bytes) - bytes) / kAddressAlignment * kAddressAlignment; }
+
+// Memory of the host that has an address of the device, too.
+class MappedMemory {
+ public:
+  explicit MappedMemory(size_t bytes) : bytes_(bytes), file_(memfd_create("mapped", MFD_CLOEXEC)) {
+    const size_t padded = padded_to_pages(bytes);
+    if (file_ < 0 || ftruncate(file_, static_cast<off_t>(padded)) != 0) std::abort();
+    void* pages = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    if (pages == MAP_FAILED) std::abort();
+    pages_ = static_cast<char*>(pages);
+  }
+  ~MappedMemory() {
+    munmap(pages_, padded_to_pages(bytes_));
+    close(file_);
+  }
+  MappedMemory(const MappedMemory&) = delete;
+
+  void* host() const { return pages_ + start_in_pages(bytes_); }
+  size_t bytes() const { return bytes_; }
+  int file() const { return file_; }
+  void show(bool yes) const { mprotect(pages_, padded_to_pages(bytes_), yes ? PROT_READ | PROT_WRITE : PROT_NONE); }
+  void* device = nullptr;
+
+ private:
+  size_t bytes_;
+  int file_;
+  char* pages_ = nullptr;
+};
+
 // Device memory: addresses that are accessible only while work of the device runs, and that are never reused.
 class DeviceMemory {
  public:
@@ -105,50 +138,54 @@ class DeviceMemory {
     begin_ = static_cast<char*>(space);
   }
 
-  void* allocate(size_t bytes, int device) {
-    if (bytes > limit - used_) return nullptr;
-    const size_t padded = (bytes + kPage - 1) / kPage * kPage;
+  // `file`: of memory that has an address of the host, too, in the same place of its pages; it is no memory of the
+  // device.
+  void* allocate(size_t bytes, int device, int file = -1) {
+    if (file < 0 && bytes > limit - used_) return nullptr;
+    const size_t padded = padded_to_pages(bytes);
     // Large pages make opening and closing a hundred times as fast.
     const size_t alignment = padded >= kLargePage ? kLargePage : kPage;
     const auto unaligned = reinterpret_cast<size_t>(begin_ + end_) % alignment;
     if (unaligned != 0) end_ += alignment - unaligned;
     if (end_ > kSpace || padded + kPage > kSpace - end_) return nullptr;
-    // The block ends at the end of its pages, up to the alignment of its address; an inaccessible page follows.
-    char* const data = begin_ + end_ + (padded - bytes) / kAddressAlignment * kAddressAlignment;
-    const Block block{data, begin_ + end_, padded, bytes, device};
+    // An inaccessible page follows the block's.
+    char* const data = begin_ + end_ + start_in_pages(bytes);
+    const Block block{data, begin_ + end_, padded, bytes, device, file >= 0};
     end_ += padded + kPage;
+    if (file >= 0 && padded > 0 && mmap(block.pages, padded, PROT_NONE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
+      return nullptr;
     if (alignment == kLargePage) madvise(block.pages, padded, MADV_HUGEPAGE);
     if (padded > 0 && mprotect(block.pages, padded, open_ ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) return nullptr;
     if (padded > 0) ASAN_POISON_MEMORY_REGION(block.pages, padded);
     ASAN_UNPOISON_MEMORY_REGION(data, bytes);
     blocks_[data] = block;
-    used_ += bytes;
+    if (!block.is_mapped) used_ += bytes;
     // Fresh memory has arbitrary contents; floats are NaN.
     const Access access(this);
     std::memset(data, 0xff, bytes);
     return data;
   }
 
-  bool free(void* data) {
+  bool free(void* data, bool is_mapped = false) {
     const auto found = blocks_.find(data);
-    if (found == blocks_.end()) return false;
+    if (found == blocks_.end() || found->second.is_mapped != is_mapped) return false;
     const Block& block = found->second;
     if (block.padded > 0) {
-      mprotect(block.pages, block.padded, PROT_NONE);
-      madvise(block.pages, block.padded, MADV_DONTNEED);
+      mmap(block.pages, block.padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     }
-    used_ -= block.bytes;
+    if (!is_mapped) used_ -= block.bytes;
     blocks_.erase(found);
     return true;
   }
 
-  // Whether all of the bytes are in one block of the device.
-  bool contains(const void* data, size_t bytes, int device) const {
+  // Whether all of the bytes are in one block of the device; `or_mapped`: or of mapped memory.
+  bool contains(const void* data, size_t bytes, int device, bool or_mapped = false) const {
     const auto after = blocks_.upper_bound(const_cast<void*>(data));
     if (after == blocks_.begin()) return false;
     const Block& block = std::prev(after)->second;
     const auto begin = static_cast<size_t>(static_cast<const char*>(data) - block.data);
-    return block.device == device && begin <= block.bytes && bytes <= block.bytes - begin;
+    return block.device == device && (or_mapped || !block.is_mapped) && begin <= block.bytes &&
+           bytes <= block.bytes - begin;
   }
   // Whether the address is in the range of all blocks.
   bool is_address(const void* data) const {
@@ -180,6 +217,7 @@ class DeviceMemory {
     char* pages;
     size_t padded, bytes;
     int device;
+    bool is_mapped;
   };
 
   void protect(int protection) {
@@ -207,7 +245,10 @@ thread_local int current = 0;  // device
 struct Runtime {
   std::recursive_mutex mutex;
   DeviceMemory memory;
-  std::set<void*> pinned;
+  std::map<void*, size_t> pinned;                         // with their bytes
+  std::map<void*, std::unique_ptr<MappedMemory>> mapped;  // by the host's address
+  bool shows_mapped = true;
+  size_t mapped_limit = SIZE_MAX;
   std::vector<CUstream_st> default_streams;
   std::set<CUstream_st*> streams;
   size_t events = 0, graphs = 0;
@@ -234,10 +275,26 @@ cudaError_t result(cudaError_t error) {
   return error;
 }
 
+// A call of the runtime. At its end, the host can access mapped memory unless work is enqueued.
+class Call {
+ public:
+  ~Call() {
+    Runtime& r = runtime();
+    if (r.mapped.empty()) return;
+    const auto is_idle = [](const CUstream_st* stream) { return stream->work.empty(); };
+    const bool shows = std::all_of(r.streams.begin(), r.streams.end(), is_idle);
+    if (shows == std::exchange(r.shows_mapped, shows)) return;
+    for (const auto& [host, memory] : r.mapped) memory->show(shows);
+  }
+
+ private:
+  const std::lock_guard<std::recursive_mutex> lock_{runtime().mutex};
+};
+
 // Runs `f` as one call of the runtime, which is counted and may be made to fail.
 template <typename F>
 cudaError_t call(F&& f) {
-  const std::lock_guard lock(runtime().mutex);
+  const Call now;
   if (runtime().calls++ == runtime().failing) return result(cudaErrorUnknown);
   return result(f());
 }
@@ -331,6 +388,20 @@ bool is_accessible(const void* data, size_t bytes, bool on_device) {
   return on_device ? memory.contains(data, bytes, current) : data && !memory.is_address(data);
 }
 
+// Whether a copy whose direction is not given may: they are where the runtime knows the address.
+bool is_known(const void* data, size_t bytes) {
+  const Runtime& r = runtime();
+  const auto holds = [&](const void* begin, size_t size) {
+    const auto* const first = static_cast<const char*>(begin);
+    const auto* const at = static_cast<const char*>(data);
+    return std::less_equal<>()(first, at) && std::less_equal<>()(at + bytes, first + size);
+  };
+  return r.memory.contains(data, bytes, current, /*or_mapped=*/true) ||
+         std::any_of(r.pinned.begin(), r.pinned.end(), [&](const auto& p) { return holds(p.first, p.second); }) ||
+         std::any_of(r.mapped.begin(), r.mapped.end(),
+                     [&](const auto& m) { return holds(m.first, m.second->bytes()); });
+}
+
 }  // namespace
 
 namespace gpu_host {
@@ -342,10 +413,12 @@ void fail_call(int64_t n) {
 int64_t calls() { return runtime().calls; }
 size_t live_objects() {
   Runtime& r = runtime();
-  return r.memory.blocks() + r.pinned.size() + r.streams.size() - r.default_streams.size() + r.events + r.graphs;
+  return r.memory.blocks() + r.mapped.size() + r.pinned.size() + r.streams.size() - r.default_streams.size() +
+         r.events + r.graphs;
 }
 const std::map<const void*, int64_t>& launches() { return runtime().launches; }
 void set_memory_bytes(size_t bytes) { runtime().memory.limit = bytes; }
+void set_mapped_bytes(size_t bytes) { runtime().mapped_limit = bytes; }
 
 cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, std::function<void()> work) {
   return call([&] {
@@ -425,7 +498,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   });
 }
 cudaError_t cudaFree(void* data) {
-  const std::lock_guard lock(runtime().mutex);
+  const Call now;
   if (captures()) return result(cudaErrorStreamCaptureUnsupported);
   for (CUstream_st* stream : runtime().streams) drain(*stream);
   return result(!data || runtime().memory.free(data) ? cudaSuccess : cudaErrorInvalidValue);
@@ -434,14 +507,45 @@ cudaError_t cudaMallocHost(void** data, size_t bytes) {
   return call([&] {
     if (captures()) return cudaErrorStreamCaptureUnsupported;
     *data = std::malloc(bytes);
-    runtime().pinned.insert(*data);
+    runtime().pinned[*data] = bytes;
+    return cudaSuccess;
+  });
+}
+// Only mapped memory. Fresh memory has arbitrary contents.
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags) {
+  return call([&] {
+    Runtime& r = runtime();
+    if (captures()) return cudaErrorStreamCaptureUnsupported;
+    if (flags != cudaHostAllocMapped || bytes == 0) return cudaErrorInvalidValue;
+    size_t used = 0;
+    for (const auto& [host, memory] : r.mapped) used += memory->bytes();
+    if (used > r.mapped_limit || bytes > r.mapped_limit - used) return cudaErrorMemoryAllocation;
+    auto memory = std::make_unique<MappedMemory>(bytes);
+    memory->device = r.memory.allocate(bytes, current, memory->file());
+    if (!memory->device) return cudaErrorMemoryAllocation;
+    memory->show(r.shows_mapped);
+    *data = memory->host();
+    r.mapped[*data] = std::move(memory);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaHostGetDevicePointer(void** data, void* host, unsigned flags) {
+  return call([&] {
+    const auto found = runtime().mapped.find(host);
+    if (flags != 0 || found == runtime().mapped.end()) return cudaErrorInvalidValue;
+    *data = found->second->device;
     return cudaSuccess;
   });
 }
 cudaError_t cudaFreeHost(void* data) {
-  const std::lock_guard lock(runtime().mutex);
+  const Call now;
   if (captures()) return result(cudaErrorStreamCaptureUnsupported);
   for (CUstream_st* stream : runtime().streams) drain(*stream);
+  if (const auto found = runtime().mapped.find(data); found != runtime().mapped.end()) {
+    runtime().memory.free(found->second->device, /*is_mapped=*/true);
+    runtime().mapped.erase(found);
+    return cudaSuccess;
+  }
   if (data && runtime().pinned.erase(data) == 0) return result(cudaErrorInvalidValue);
   std::free(data);
   return cudaSuccess;
@@ -449,9 +553,12 @@ cudaError_t cudaFreeHost(void* data) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   return call([&] {
     const bool to_host = kind == cudaMemcpyDeviceToHost, from_host = kind == cudaMemcpyHostToDevice;
-    if (!to_host && !from_host && kind != cudaMemcpyDeviceToDevice) return cudaErrorInvalidMemcpyDirection;
-    if (bytes > 0 && (!is_accessible(to, bytes, !to_host) || !is_accessible(from, bytes, !from_host)))
-      return cudaErrorInvalidValue;
+    if (!to_host && !from_host && kind != cudaMemcpyDeviceToDevice && kind != cudaMemcpyDefault)
+      return cudaErrorInvalidMemcpyDirection;
+    const auto allows = [&](const void* data, bool on_device) {
+      return kind == cudaMemcpyDefault ? is_known(data, bytes) : is_accessible(data, bytes, on_device);
+    };
+    if (bytes > 0 && (!allows(to, !to_host) || !allows(from, !from_host))) return cudaErrorInvalidValue;
     // The documentation leaves overlapping copies undefined.
     const auto *const a = static_cast<const char*>(to), *const b = static_cast<const char*>(from);
     if (bytes > 0 && std::less<>()(a, b + bytes) && std::less<>()(b, a + bytes)) return cudaErrorInvalidValue;
@@ -460,7 +567,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   return call([&] {
-    if (bytes > 0 && !is_accessible(to, bytes, true)) return cudaErrorInvalidValue;
+    if (bytes > 0 && !runtime().memory.contains(to, bytes, current, /*or_mapped=*/true)) return cudaErrorInvalidValue;
     return enqueue(stream, [=] { return std::memset(to, value, bytes), true; });
   });
 }
@@ -473,7 +580,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   });
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  const std::lock_guard lock(runtime().mutex);
+  const Call now;
   drain(*stream);
   runtime().streams.erase(stream);
   delete stream;
@@ -556,7 +663,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   // cudaErrorNotReady is no error that cudaGetLastError reports.
-  const std::lock_guard lock(runtime().mutex);
+  const Call now;
   if (*event->done) return cudaSuccess;
   // The device goes on while the host asks.
   const DeviceMemory::Access access(&runtime().memory);
@@ -634,7 +741,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  const std::lock_guard lock(runtime().mutex);
+  const Call now;
   --runtime().graphs;
   for (const auto& lane : executable->lanes) {
     drain(*lane);

@@ -2,7 +2,9 @@
 //
 // Streams are lazy: work runs only when the host waits for it, and work of other streams as late as events allow, so
 // that a missing wait gives a wrong result. Device memory is inaccessible to the host: only work of a stream and copies
-// can access it, and freed memory stays inaccessible. Any thread may call all functions; one at a time runs.
+// can access it, and freed memory stays inaccessible. Mapped memory of the host has two addresses: that of the device
+// is such memory, that of the host is inaccessible while any work is enqueued, which may use it. Any thread may call
+// all functions; one at a time runs.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +20,9 @@ int64_t calls();        // number of calls so far
 size_t live_objects();  // memory blocks, streams, events and graphs not destroyed
 // Returns how often each kernel has run, by the address of its host function; null counts the library's products.
 const std::map<const void*, int64_t>& launches();
-// Limits the device's memory; further allocations beyond it fail.
+// Limits the device's memory, and the mapped memory of the host; further allocations beyond it fail.
 void set_memory_bytes(size_t bytes);
+void set_mapped_bytes(size_t bytes);
 // Sets whether cuBLASLt has the epilogues that sum an operand, which it lacks for some products.
 void let_products_sum_operands(bool yes);
 // Sets how many algorithms cuBLASLt has for each product, 1 at first. Each is slower than those that it ranks below.

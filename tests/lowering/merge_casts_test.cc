@@ -5,7 +5,9 @@
 #include "kernels/lowering/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
+#include "onnx_passes/passes.h"
 #include "runtime/session.h"
+#include "tests/support/device_network.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
@@ -94,6 +96,30 @@ TEST(MergeCasts, EveryBitIsThatOfTheSingleCasts) {
     }
     EXPECT_EQ(count(merged.plan("predict", shapes_of(given)), "Casts"), default_device().name() == "cuda" ? 2 : 0);
   }
+}
+
+// To have the copy of one weight again, a plan would make those of all of them.
+TEST(MergeCasts, APlanThatComputesValuesAgainKeepsThemApart) {
+  if (default_device().name() != "cuda") GTEST_SKIP() << "only CUDA has Casts";
+  Model model = make_transformer({.blocks = 2, .width = 32, .tokens = kDeviceTestTokens});
+  BuildOptions build;
+  build.precision = Precision::kBfloat16;
+  build_training_model(&model, build);
+  const auto shapes = shapes_of(batch());
+  Session expected(clone(model));
+  const Plan& merged = expected.plan("step", shapes);
+  EXPECT_GT(count(merged, "Casts"), 0);
+  SessionOptions options;
+  options.plan.memory = merged.arena_bytes();
+  EXPECT_EQ(count(Session(clone(model), options).plan("step", shapes), "Casts"), count(merged, "Casts"));
+  options.plan.memory -= options.plan.memory / 8;
+  Session session(clone(model), options);
+  const Plan& plan = session.plan("step", shapes);
+  EXPECT_GT(plan.recomputation().nodes, 0u);
+  EXPECT_EQ(count(plan, "Casts"), 0);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(session.run("step", batch(i)).at("loss").at(0), expected.run("step", batch(i)).at("loss").at(0));
+  expect_equal(states_of(session), states_of(expected));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 """The CUDA backend, executed on the host, against the CPU: gradients of the networks of models/networks.py, and training."""
 
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -89,6 +91,50 @@ def test_bench_measures_the_sessions_device(training):
         assert report["peak_gigabytes_per_second"] < cpu["peak_gigabytes_per_second"]
     table = bench(training, "cuda:1")
     assert "peak memory of cuda:1" in table and "inputs, outputs, libraries" in table
+
+
+def test_offload_takes_the_states_bytes_from_the_device(training):
+    """The rest of a step has the memory that it had."""
+    without, offloaded = (json.loads(bench(training, "cuda", "--json", *options)) for options in ((), ("--offload", "optimizer")))
+    moved = offloaded["host_state_bytes"]
+    assert without["host_state_bytes"] == 0 < moved
+    assert moved >= 2 / 3 * 0.9 * without["state_bytes"]  # AdamW: two moments of three tensors
+    for name in "state_bytes", "peak_memory_bytes":
+        assert without[name] - offloaded[name] == moved
+    for name in "arena_bytes", "constant_bytes", "other_bytes":
+        assert without[name] == offloaded[name]
+    assert "states in the host's memory" in bench(training, "cuda", "--offload", "optimizer")
+    line = "offload moves the optimizer's states from a GPU's memory to the host's, where cpu has them; leave it out\n"
+    assert bench(training, "cpu", "--offload", "optimizer", status=1).endswith(line)
+
+
+@pytest.mark.parametrize("name, build, options", [
+    ("mlp", ("--optimizer", "adamw8bit(min_8bit_size=1)"), ()),
+    ("cnn", ("--optimizer", "sgd(momentum=0.9)"), ("--tf32",)),
+    ("cnn", ("--ema", 0.9, "--accumulate", "--precision", "bf16"), ("--accumulate", 2)),
+])  # fmt: skip
+def test_a_run_goes_on_with_another_choice_of_offload(exported, tmp_path, name, build, options):
+    """In bits, with evaluations and checkpoints; what is not given stays."""
+    example, path = exported(name, **(dict(train=True) if name == "cnn" else {}))
+    data, model = tool.save(tmp_path / "data.npz", reference.repeated(example, batches=2)), tmp_path / "train.onnx"
+    tool.run("build", path, "-o", model, "--loss", example.loss, *build)
+
+    def fit(out, steps, *more):
+        return tool.run("fit", model, "--data", data, "--eval-data", data, "--steps", steps, "--batch-size", 6, "--lr", 2**-7, "--schedule",
+                        "constant", "--device", "cuda", "--out", tmp_path / out, *options, *more, command=tool.CUDA_ON_HOST)  # fmt: skip
+
+    fit("whole", 4)
+    printed = fit("first", 2, "--offload", "optimizer")
+    assert re.search(r"offload +\S+ \w*B of the optimizer's states in the host's memory; a step reads and writes them there, at least "
+                     r"\S+ ms at the \S+ GB/s of a copy to cuda", printed)  # fmt: skip
+    assert json.loads((tmp_path / "first" / "options.json").read_text())["derived"]["memory"]["states in the host's memory"] > 0
+    for folder in "same", "back":
+        shutil.copytree(tmp_path / "first", tmp_path / folder)
+    assert "in the host's memory" in fit("same", 4, "--resume")
+    assert "in the host's memory" not in fit("back", 4, "--resume", "--offload", "none")
+    for folder in "same", "back":
+        assert (tmp_path / folder / "last.onnx").read_bytes() == (tmp_path / "whole" / "last.onnx").read_bytes()
+    assert np.array_equal(tool.losses(tmp_path / "back"), tool.losses(tmp_path / "whole"))
 
 
 def test_bench_counts_its_seconds_from_the_end_of_the_warm_up(training):

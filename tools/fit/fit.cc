@@ -204,6 +204,7 @@ int run(FitArguments* a, const RunRanks& ranks) {
     adopt_settings(a, start.position->settings);
     adopt_end(a);
     adopt_threads(a);
+    adopt_offload(a);
     adopt_eval_data(a);
     check_usage(a);
     start.model = in_precision(std::move(start.model), a->dtype);

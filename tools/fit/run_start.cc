@@ -173,6 +173,12 @@ void adopt_threads(FitArguments* a) {
   if (a->runtime.threads == 0) a->runtime.threads = count_in(options_of_run(a->trainer.folder), "threads");
 }
 
+void adopt_offload(FitArguments* a) {
+  if (a->given->count("offload") > 0 || Device::find(a->runtime.device).uses_host_memory()) return;
+  const nlohmann::json json = options_of_run(a->trainer.folder);
+  if (json.value("offload", nlohmann::json()) == "optimizer") a->runtime.offload = "optimizer";
+}
+
 void adopt_accumulation(FitArguments* a) {
   if (a->given->count("accumulate") > 0) return;
   a->trainer.accumulate = std::max<int64_t>(count_in(options_of_run(a->trainer.folder), "accumulate"), 1);

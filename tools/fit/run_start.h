@@ -50,6 +50,8 @@ void adopt_settings(FitArguments* arguments, const std::map<std::string, std::st
 void adopt_end(FitArguments* arguments);
 // The same of --threads: by another number of them, sums are rounded otherwise.
 void adopt_threads(FitArguments* arguments);
+// The same of --offload, on a device that has its own memory.
+void adopt_offload(FitArguments* arguments);
 // The same of --eval-data, whose identity must be what it was.
 void adopt_eval_data(FitArguments* arguments);
 

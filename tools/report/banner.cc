@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "kernels/host.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
@@ -97,26 +98,55 @@ double mapped_constants(const Plan& plan) {
 // so far, while it loaded and planned, or what is resident now and all that the steps add. Pages of mapped files count.
 MemoryRows memory_rows(const Session& session, const Plan& plan, const StateStore& state, const DataBytes& data,
                        double batch, const Trainer& trainer) {
-  double weights = 0, moments = 0;
+  double weights = 0, moments = 0, offloaded = 0;
   for (size_t i = 0; i < state.names().size(); ++i) {
-    if (state.keeps(i)) (state.role(i) ? moments : weights) += static_cast<double>(bytes_of(state, i));
+    if (!state.keeps(i)) continue;
+    double& row = state.memory(i) == StateMemory::kHost ? offloaded : state.role(i) ? moments : weights;
+    row += static_cast<double>(bytes_of(state, i));
   }
   const auto arena = static_cast<double>(session.arena_bytes()), constants = static_cast<double>(plan.constant_bytes());
   const auto copy = static_cast<double>(trainer.checkpoint_bytes());
   const double passing = batch + bytes_of_ports(plan.outputs());
   const double to_come = passing + copy + mapped_constants(plan) + data.mapped + data.made;
   const double total = std::max(peak_memory(), resident_memory() + to_come);
-  const double named = weights + moments + arena + constants + passing + copy + data.all;
-  MemoryRows rows = {{"weights and statistics", weights},
-                     {"moments and other state", moments},
-                     {"gradients and activations", arena},
-                     {"frozen weights and constants", constants},
-                     {data.made > 0 ? "batches, also those ahead" : "one batch and its outputs", passing}};
+  const double named = weights + moments + offloaded + arena + constants + passing + copy + data.all;
+  MemoryRows rows = {{"weights and statistics", weights}, {"moments and other state", moments}};
+  if (offloaded > 0) rows.emplace_back("states in the host's memory", offloaded);
+  rows.insert(rows.end(), {{"gradients and activations", arena},
+                           {"frozen weights and constants", constants},
+                           {data.made > 0 ? "batches, also those ahead" : "one batch and its outputs", passing}});
   if (copy > 0) rows.emplace_back("the state, while it is saved", copy);
   rows.emplace_back("data", data.all);
   rows.emplace_back("program, graph and loading", std::max(0.0, total - named));
   rows.emplace_back("total", total);
   return rows;
+}
+
+// What --offload costs a step. A table that is updated row by row is left out: a step reads the rows of a batch.
+std::string offload_text(Session* session) {
+  const StateStore& state = session->state();
+  const auto updates = optimizer_nodes(session->model());
+  double offloaded = 0, streamed = 0;
+  for (size_t i = 0; i < state.names().size(); ++i) {
+    if (state.memory(i) != StateMemory::kHost) continue;
+    const auto bytes = static_cast<double>(bytes_of(state, i));
+    offloaded += bytes;
+    const auto update = updates.find(state.role(i)->of);
+    if (update == updates.end() || !update->second->is("SparseAdam", kDomain)) streamed += bytes;
+  }
+  if (offloaded == 0) return "the optimizer has no states to move to the host's memory";
+  const std::string text = concat(format_bytes(offloaded), " of the optimizer's states in the host's memory");
+  if (streamed == 0) return text;
+  double bandwidth = 0;
+  try {
+    bandwidth = session->device().measure_host_bandwidth();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kMemory) throw;
+    return text;  // the plan leaves no room for the copy
+  }
+  return concat(text, "; a step reads and writes ", streamed < offloaded ? format_bytes(streamed) + " of them" : "them",
+                " there, at least ", format_number(1e3 * streamed / bandwidth), " ms at the ",
+                format_number(1e-9 * bandwidth), " GB/s of a copy to ", session->device().name());
 }
 
 std::string memory_table(const MemoryRows& rows) {
@@ -202,6 +232,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads",
                              arithmetic.tf32 && !is_host ? ", products of float32 in TF32" : "",
                              arithmetic.deterministic || is_host ? "" : ", not deterministic: sums in any order")});
+  if (session->offload() != Offload::kNone) head.add({"offload", offload_text(session)});
   if (session->ranks() > 1) {
     const std::string batches =
         concat(options.accumulate, options.accumulate == 1 ? " batch" : " batches", " of a step");

@@ -86,7 +86,7 @@ void CudaStream::copy_from_host(void* to, const void* from, size_t bytes) {
     const size_t piece = std::min(bytes - at, kLargestPiece);
     char* const staged = reserve(piece);
     std::memcpy(staged, static_cast<const char*>(from) + at, piece);
-    check(cudaMemcpyAsync(static_cast<char*>(to) + at, staged, piece, cudaMemcpyHostToDevice, handle_),
+    check(cudaMemcpyAsync(static_cast<char*>(to) + at, staged, piece, cudaMemcpyDefault, handle_),
           "cudaMemcpyAsync to the device");
     add_point().end = head_;
   }
@@ -97,7 +97,7 @@ void CudaStream::copy_to_host(void* to, const void* from, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kLargestPiece) {
     const size_t piece = std::min(bytes - at, kLargestPiece);
     char* const staged = reserve(piece);
-    check(cudaMemcpyAsync(staged, static_cast<const char*>(from) + at, piece, cudaMemcpyDeviceToHost, handle_),
+    check(cudaMemcpyAsync(staged, static_cast<const char*>(from) + at, piece, cudaMemcpyDefault, handle_),
           "cudaMemcpyAsync to the host");
     Point& point = add_point();
     point.end = head_;
@@ -110,8 +110,7 @@ void CudaStream::copy_to_host(void* to, const void* from, size_t bytes) {
 void CudaStream::copy(const Transfer& transfer) {
   if (transfer.bytes == 0) return;
   const CurrentDevice here(device_);
-  check(cudaMemcpyAsync(transfer.to, transfer.from, transfer.bytes, cudaMemcpyDeviceToDevice, handle_),
-        "cudaMemcpyAsync");
+  check(cudaMemcpyAsync(transfer.to, transfer.from, transfer.bytes, cudaMemcpyDefault, handle_), "cudaMemcpyAsync");
 }
 
 void CudaStream::commit(const std::vector<Transfer>& transfers, const Fault* fault) {

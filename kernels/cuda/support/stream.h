@@ -1,5 +1,7 @@
 // A stream of a CUDA device. Copies from and to the host go through a ring of pinned memory, so that they do not wait
-// for earlier work; a copy larger than half of the ring is made in pieces.
+// for earlier work; a copy larger than half of the ring is made in pieces. An address of the device may be one of the
+// host's memory (Device::allocate_host), so the direction of a copy is left to CUDA, which knows both
+// (cudaMemcpyDefault).
 #pragma once
 
 #include <deque>

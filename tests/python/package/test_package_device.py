@@ -268,6 +268,7 @@ def test_on_cuda_states_have_its_interface_and_producers_get_the_stream():
     program = """
         import sys
         sys.path[:0] = sys.argv[1:]
+        import numpy as np
         from test_package_device import LABELS, MLP, T, X, Foreign, onnx_train, square, tensor_of
         ours, theirs, other = square("cuda"), square("cuda"), square("cuda", seed=1)
         array = other.state["w"]
@@ -280,6 +281,19 @@ def test_on_cuda_states_have_its_interface_and_producers_get_the_stream():
         training = onnx_train.build(MLP)
         exact, rounded = (onnx_train.Session(training, "cuda", tf32=tf32).step(X, LABELS).loss for tf32 in (False, True))
         assert 0 < abs(exact - rounded) < 2**-10 * exact
+        sessions = [onnx_train.Session(training, "cuda", offload=offload) for offload in (None, "optimizer")]
+        losses = [[session.step(X, LABELS).loss for _ in range(3)] for session in sessions]
+        assert losses[0] == losses[1] and losses[0][2] < losses[0][0]
+        moments = [session.state["state/fc1.weight/exp_avg"] for session in sessions]
+        assert np.array_equal(moments[0].numpy(), moments[1].numpy()) and moments[0].numpy().any()
+        sessions[1].state["state/fc1.weight/exp_avg"] = sessions[0].state["fc1.weight"]
+        assert np.array_equal(moments[1].numpy(), sessions[0].state["fc1.weight"].numpy())
+        assert moments[1].__dlpack_device__() == (2, 0)
+        try:
+            onnx_train.Session(training, offload="optimizer")
+            raise SystemExit("the CPU offloads")
+        except onnx_train.UsageError as error:
+            assert str(error).endswith("where cpu has them; leave it out"), error
         second = square("cuda:1")
         array = second.state["w"]
         assert array.__dlpack_device__() == (2, 1) and repr(array).endswith("float32 (4, 16) on cuda:1>")

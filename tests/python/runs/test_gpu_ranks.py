@@ -81,6 +81,15 @@ def test_two_gpus_train_as_one_that_accumulates(digits, alone, tmp_path, options
     same_runs(alone, tmp_path / "run")
 
 
+@pytest.mark.parametrize("options", [("--zero", 1), ("--pipeline", 2)], ids=["zero 1", "2 stages"])
+def test_each_gpu_offloads_the_states_that_it_keeps(digits, tmp_path, options):
+    for out, offload in ("without", "none"), ("offloaded", "optimizer"):
+        status, printed, errors = run(line(digits, tmp_path / out, "--steps", 3, *GPUS, *options, "--offload", offload))
+        assert status == 0, errors
+        assert ("optimizer's states in the host's memory" in printed) == (offload == "optimizer")
+    assert (tmp_path / "without" / "last.onnx").read_bytes() == (tmp_path / "offloaded" / "last.onnx").read_bytes()
+
+
 @pytest.mark.parametrize("count, stages", [(2, 2), (3, 3), (4, 2)], ids=["2 stages", "3 stages", "mesh"])
 def test_stages_on_gpus_train_as_one_gpu(digits, tmp_path, count, stages):
     """With evaluations, whose batches go through the stages, too."""
