@@ -35,7 +35,7 @@ Model training_model(const Build& build) {
 SessionOptions offloading(bool tf32 = false) {
   SessionOptions options;
   options.offload = Offload::kOptimizer;
-  options.plan.tf32 = tf32;
+  options.plan.arithmetic.tf32 = tf32;
   return options;
 }
 
@@ -70,7 +70,7 @@ class SessionOffloadOf : public testing::TestWithParam<Build> {
 TEST_P(SessionOffloadOf, EveryBitIsThatOfStatesOnTheDevice) {
   const Model model = training_model(GetParam());
   SessionOptions options;
-  options.plan.tf32 = GetParam().tf32;
+  options.plan.arithmetic.tf32 = GetParam().tf32;
   Session expected(clone(model), options), session(clone(model), offloading(GetParam().tf32));
   ASSERT_GT(session.state().host_bytes(), 0u);
   EXPECT_EQ(session.state().bytes() + session.state().host_bytes(), expected.state().bytes());
