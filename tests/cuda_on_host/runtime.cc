@@ -345,6 +345,10 @@ size_t live_objects() {
   return r.memory.blocks() + r.pinned.size() + r.streams.size() - r.default_streams.size() + r.events + r.graphs;
 }
 const std::map<const void*, int64_t>& launches() { return runtime().launches; }
+bool is_device_memory(const void* data, size_t bytes) {
+  const std::lock_guard lock(runtime().mutex);
+  return runtime().memory.contains(data, bytes, current);
+}
 void set_memory_bytes(size_t bytes) { runtime().memory.limit = bytes; }
 
 cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, std::function<void()> work) {
