@@ -26,6 +26,8 @@ FunctionText text_of_quantize(const FunctionCall& call) {
   const auto cast = [](const char* to, const char* from, DType type) {
     return concat("  ", to, " = Cast <to = ", static_cast<int>(type), "> (", from, ")\n");
   };
+  const bool is_scalar = call.inputs[0].rank() == 0;
+  const int last = is_scalar ? 0 : -1;  // axis
   std::string outputs, lines = cast("wide", "x", DType::kFloat), inner;
   const char* x = "wide";
   if (!activation.empty()) {
@@ -43,17 +45,17 @@ FunctionText text_of_quantize(const FunctionCall& call) {
   if (stored != "columns") outputs = "rows, ";
   if (stored != "rows") {
     outputs += "columns, ";
-    lines += "  matrix = Flatten <axis = -1> (rows)\n  columns = Transpose <perm = [1, 0]> (matrix)\n";
+    lines += concat("  matrix = Flatten <axis = ", last, "> (rows)\n  columns = Transpose <perm = [1, 0]> (matrix)\n");
   }
   lines += concat("  magnitudes = Abs (", x, ")\n  magnitude = ReduceMax <keepdims = 0> (magnitudes)\n");
   outputs += "magnitude";
   if (!sums_of.empty()) {
     outputs += ", sums";
     if (sums_of == "stored") lines += "  summed = DequantizeLinear (rows, scale)\n";
-    lines += concat("  summands = Flatten <axis = -1> (", sums_of == "stored" ? "summed" : x,
+    lines += concat("  summands = Flatten <axis = ", last, "> (", sums_of == "stored" ? "summed" : x,
                     ")\n  axis = Constant <value_ints = [0]> ()\n  sums = ReduceSum <keepdims = 0> (summands, axis)\n");
   }
-  std::string attributes = "to, stored", overload = concat(stored, "_", name(dtype));
+  std::string attributes = "to, stored", overload = concat(stored, "_", name(dtype), is_scalar ? "_scalar" : "");
   for (const char* attribute : {"activation", "activation_gradient", "sums_of"}) {
     const std::string value = text_attribute(call, attribute);
     if (value.empty()) continue;
