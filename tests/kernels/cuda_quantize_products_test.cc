@@ -1,5 +1,5 @@
 // Operands and products of 8 bits: the kernel that stores operands, which products the pass finds, and results compared
-// with those of products of 16 bits on rounded operands.
+// with those of float32 products of the rounded operands. On the host, and in gpu_tests on a GPU.
 #include <cuda_fp8.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +9,6 @@
 #include <map>
 
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/products/cublas.h"
 #include "kernels/cuda/support/stream.h"
 #include "kernels/functions/functions.h"
 #include "kernels/place.h"
@@ -20,7 +19,6 @@
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/mixed_precision.h"
 #include "runtime/session.h"
-#include "tests/cuda_on_host/runtime.h"
 #include "tests/support/device_network.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
@@ -270,8 +268,12 @@ TensorMap inputs_of(const Model& model) {
   return tensors;
 }
 
+// Tensor cores of compute capability 9.0 add products of 8 bits with fewer bits than float32 has, before the library
+// adds their sums in float32.
+double order_of_sums() { return cuda_device().description().starts_with("CUDA on the host") ? 1e-6 : 1e-3; }
+
 // Expects the results of the CPU, and returns the numbers of nodes.
-std::map<std::string, int> expect_as_on_cpu(const Model& model, double tolerance = 1e-6) {
+std::map<std::string, int> expect_as_on_cpu(const Model& model, double tolerance = order_of_sums()) {
   Session cpu(clone(model)), cuda(clone(model), on(&cuda_device()));
   const TensorMap given = inputs_of(model);
   std::map<std::string, int> counts;
@@ -408,55 +410,6 @@ TEST(CudaQuantizeProducts, AStepComputesWhatItComputesWithProductsOf16Bits) {
     const auto states = states_of(narrow), wanted = states_of(wide);
     EXPECT_LT(relative_error(states.at("state/fp8/magnitudes"), wanted.at("state/fp8/magnitudes")), 0.02);
   }
-}
-
-// ---- What the library demands
-
-TEST(CudaQuantizeProducts, TheLibraryMultipliesRowsOfBothByTheirScales) {
-  constexpr int64_t kM = 16, kN = 32, kK = 48;
-  Product p;
-  p.m = kM, p.n = kN, p.k = kK;
-  p.a = row_major_matrices({}, kM, kK);
-  p.b = row_major_matrices({}, kK, kN, /*transposed=*/true);
-  p.y = row_major_matrices({}, kM, kN);
-  const cuda::ProductTypes types = {DType::kFloat8E4M3FN, DType::kFloat, false, DType::kFloat8E5M2};
-  const auto exists = [](const Product& product, cuda::ProductTypes of) {
-    return !cuda::LibraryProduct::find(product, of, Epilogue::kNone, 1).empty();
-  };
-  EXPECT_TRUE(exists(p, types));
-  cuda::ProductTypes both = types;
-  both.in = DType::kFloat8E5M2;
-  EXPECT_FALSE(exists(p, both));
-  EXPECT_FALSE(cuda::has_8_bit_product(both.in, both.in_b, both.out));
-  Product plain = p, odd = p;
-  plain.b = row_major_matrices({}, kK, kN);
-  EXPECT_FALSE(exists(plain, types));
-  odd.n = 24;
-  odd.b = row_major_matrices({}, kK, 24, true);
-  odd.y = row_major_matrices({}, kM, 24);
-  EXPECT_FALSE(exists(odd, types));
-
-  const cuda::LibraryProduct product(p, types);
-  cuda::CudaStream stream(0);
-  Launch launch = {};
-  launch.stream = &stream;
-  const DeviceBytes a(kM * kK), b(kN * kK), y(kM * kN * sizeof(float)), scales(8), workspace(product.workspace());
-  const float on_host[] = {0.5f, 0.25f};
-  stream.copy_from_host(scales.data(), on_host, sizeof on_host);
-  const Bytes ones(kN * kK, 0x38), twos(kN * kK, 0x40);  // 1 in E4M3, and 2 in E5M2
-  stream.copy_from_host(a.data(), ones.data(), kM * kK);
-  stream.copy_from_host(b.data(), twos.data(), kN * kK);
-  const float* const at = static_cast<const float*>(scales.data());
-  const auto run = [&](const void* of_a, const void* of_b) {
-    product.run(launch, a.data(), b.data(), y.data(), nullptr, workspace.data(), nullptr, nullptr, {of_a, of_b});
-  };
-  EXPECT_THROW(run(nullptr, at), Error);
-  EXPECT_THROW(run(at, on_host), Error);
-  run(at, at + 1);
-  std::vector<float> sums(kM * kN);
-  stream.copy_to_host(sums.data(), y.data(), sums.size() * sizeof(float));
-  stream.synchronize();
-  for (const float sum : sums) EXPECT_EQ(sum, 0.5f * 0.25f * 2 * kK);
 }
 
 }  // namespace
