@@ -8,7 +8,6 @@
 
 #include "kernels/cuda/support/launch.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/ir/float8.h"
 
 namespace onnx_train::cuda {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/support/pack.h"
 #include "kernels/geometry/products.h"
+#include "onnx_passes/ir/float8.h"
 
 namespace onnx_train::cuda {
 
@@ -21,10 +22,11 @@ bool has_8_bit_product(DType a, DType b, DType out);
 struct ProductTypes {
   DType in, out;
   bool tf32 = false;
-  DType in_b = in;  // of the second operand
+  DType in_b = in;  // of the second operand, which differs from the first only in 8 bits
 };
 inline ProductTypes types_of(const NodeSpec& spec) {
-  return {spec.in_type(), spec.out_type(), spec.tf32(), spec.in_type(1)};
+  const DType in = spec.in_type();
+  return {in, spec.out_type(), spec.tf32(), is_8_bit_float(in) ? spec.in_type(1) : in};
 }
 
 // The addresses of the scales of 8-bit operands, float32 in device memory, by which their elements are multiplied.
