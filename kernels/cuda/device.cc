@@ -31,6 +31,7 @@ constexpr size_t kCudaAlignment = 256;  // of cudaMalloc
 // A gradient whose update alone takes ten times as long as the two launches more that it needs (AdamW moves seven times
 // its bytes).
 constexpr size_t kEarlyUpdate = size_t{16} << 20;
+constexpr int kFirstWith8BitProducts = 89;  // compute capability, times 10
 
 // Selects the nodes that get channels-last images: convolutions for tensor cores, whose operands are rounded to 16 bits
 // or may be rounded to TF32, and the nodes between such convolutions. Tensor cores read such images, and cuDNN copies
@@ -54,37 +55,20 @@ class CudaDevice : public Device {
         count_(count),
         kernels_({
             cuda::cudnn_attention_kernels(),  // precede ours
-            cuda::cudnn_product_kernels(),
-            cuda::attention_kernels(),
-            cuda::cast_kernels(),
-            cuda::collective_kernels(),
-            cuda::convolution_kernels(),
-            cuda::determinant_kernels(),
-            cuda::elementwise_kernels(),
-            cuda::extremum_kernels(),
-            cuda::gather_kernels(),
-            cuda::generator_kernels(),
-            cuda::lookup_kernels(),
-            cuda::loss_kernels(),
-            cuda::movement_kernels(),
-            cuda::optimizer_kernels(),
-            cuda::pad_trilu_reverse_kernels(),
-            cuda::normalization_kernels(),
-            cuda::pooling_kernels(),
-            cuda::product_kernels(),
-            cuda::random_kernels(),
-            cuda::recurrent_kernels(),
-            cuda::reduction_kernels(),
-            cuda::resampling_kernels(),
-            cuda::row_normalization_kernels(),
-            cuda::sampling_kernels(),
-            cuda::scan_kernels(),
-            cuda::scatter_kernels(),
-            cuda::softmax_kernels(),
-            cuda::sparse_update_kernels(),
+            cuda::cudnn_product_kernels(),   cuda::attention_kernels(),      cuda::cast_kernels(),
+            cuda::collective_kernels(),      cuda::convolution_kernels(),    cuda::determinant_kernels(),
+            cuda::elementwise_kernels(),     cuda::extremum_kernels(),       cuda::gather_kernels(),
+            cuda::generator_kernels(),       cuda::lookup_kernels(),         cuda::loss_kernels(),
+            cuda::movement_kernels(),        cuda::optimizer_kernels(),      cuda::pad_trilu_reverse_kernels(),
+            cuda::normalization_kernels(),   cuda::pooling_kernels(),        cuda::product_kernels(),
+            cuda::quantize_kernels(),        cuda::random_kernels(),         cuda::recurrent_kernels(),
+            cuda::reduction_kernels(),       cuda::resampling_kernels(),     cuda::row_normalization_kernels(),
+            cuda::sampling_kernels(),        cuda::scaled_product_kernels(), cuda::scan_kernels(),
+            cuda::scatter_kernels(),         cuda::softmax_kernels(),        cuda::sparse_update_kernels(),
             cuda::top_k_kernels(),
         }) {
     cuda::check(cudaGetDeviceProperties(&properties_, number_), "cudaGetDeviceProperties");
+    traits_.multiplies_8_bits = 10 * properties_.major + properties_.minor >= kFirstWith8BitProducts;
   }
 
   std::string name() const override { return number_ == 0 ? "cuda" : concat("cuda:", number_); }
@@ -188,15 +172,7 @@ class CudaDevice : public Device {
     cuda::NcclRanks::connect(ranks, from, to);
   }
 
-  const LoweringTraits& lowering() const override {
-    static const LoweringTraits traits = {.can_fuse = cuda::can_fuse,
-                                          .takes_channels_last = takes_channels_last,
-                                          .is_gpu = true,
-                                          .attends_through_roundings = true,
-                                          .needs_finite_masks = true,
-                                          .early_update = kEarlyUpdate};
-    return traits;
-  }
+  const LoweringTraits& lowering() const override { return traits_; }
 
  private:
   int enter() const override { return cuda::set_device(number_); }
@@ -207,6 +183,12 @@ class CudaDevice : public Device {
   cudaDeviceProp properties_ = {};
   std::mutex mutex_;
   std::map<void*, void*> host_of_;  // the host's address of what allocate_host returned
+  LoweringTraits traits_ = {.can_fuse = cuda::can_fuse,
+                            .takes_channels_last = takes_channels_last,
+                            .is_gpu = true,
+                            .attends_through_roundings = true,
+                            .needs_finite_masks = true,
+                            .early_update = kEarlyUpdate};
 };
 
 }  // namespace

@@ -27,6 +27,7 @@ std::vector<FunctionRow> batch_normalization_functions();  // batch_normalizatio
 std::vector<FunctionRow> block_attention_functions();      // attention.cc
 std::vector<FunctionRow> embedding_functions();            // embeddings.cc
 std::vector<FunctionRow> selection_functions();            // selections.cc
+std::vector<FunctionRow> float8_functions();               // float8.cc: operands of 8 bits
 
 // Returns float convolutions, channels first or last (channels_last.cc), from which products.cc makes its rows.
 std::vector<FunctionRow> convolution_layouts();

@@ -114,6 +114,10 @@ bool sum_products(Model& model, const Device& device);
 // Absorbs the casts around a node whose kernel of `device` reads and writes 16-bit floats (narrow_nodes.h).
 bool narrow_storage(Model& model, const Device& device);
 
+// Replaces products of operands that FakeQuantize has rounded to 8-bit floats by products of operands that are stored
+// in 8 bits, where `device` has kernels for both.
+bool quantize_products(Model& model, const Device& device);
+
 // Fuses a product with the residual sum, the activation or its gradient that follows it, where `device` has a kernel.
 bool fuse_products(Model& model, const Device& device);
 

@@ -21,6 +21,7 @@ namespace {
 
 bool every_plan(const Lowering&) { return true; }  // these passes cannot be left out
 bool by_default(const Lowering& l) { return l.options.on; }
+bool with_8_bit_products(const Lowering& l) { return l.options.on && l.traits.multiplies_8_bits; }
 bool on_gpus(const Lowering& l) { return l.options.on && l.traits.is_gpu; }
 
 // ---- Runs
@@ -131,8 +132,10 @@ const std::vector<LoweringPass>& lowering_table() {
       {"pack_attention", "storage", {"merge_projections"}, by_default, pack_attention},
       // The passes before narrow_storage expect operands, biases and results of products in float32.
       {"narrow_storage", "storage", {"sum_products", "pack_attention"}, by_default, narrow_storage},
+      // The operands and results of products have their stored types now.
+      {"quantize_products", "storage", {"narrow_storage"}, with_8_bit_products, quantize_products},
 
-      {"fuse_products", "fusion", {"narrow_storage"}, on_gpus, fuse_products},
+      {"fuse_products", "fusion", {"narrow_storage", "quantize_products"}, on_gpus, fuse_products},
       {"pad_classes", "fusion", {"fuse_products"}, on_gpus, pad_classes},
       {"batch_weight_gradients", "fusion", {"sum_products", "fuse_products", "pad_classes"}, on_gpus, batch_gradients},
       {"merge_casts", "fusion", {"narrow_storage"}, on_gpus, merge_kept_casts},

@@ -18,6 +18,8 @@ struct LoweringTraits {
   bool (*takes_channels_last)(const Node&, const Arithmetic&, ChannelsLastRule*) = nullptr;
   // Whether each node costs a launch, and one product with an epilogue or many tiles is faster than several nodes.
   bool is_gpu = false;
+  // Whether matrix units multiply 8-bit floats, for quantize_products.
+  bool multiplies_8_bits = false;
   // See block_attention and simplify_masks.
   int64_t least_keys = 1;
   bool attends_through_roundings = false, needs_finite_masks = false;

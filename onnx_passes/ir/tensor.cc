@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/float8.h"
 #include "onnx_passes/ir/half.h"
 #include "onnx_passes/ir/load_element.h"
 #include "onnx_passes/ir/onnx.h"
@@ -63,6 +64,7 @@ Out convert(In value) {
 }  // namespace
 
 Tensor::Tensor(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape)), size_(num_elements(shape_)) {
+  if (is_8_bit_float(dtype)) fail("tensors of type ", name(dtype), " are not supported here");
   size_t bytes = 0;
   if (__builtin_mul_overflow(static_cast<size_t>(size_), size_of(dtype), &bytes)) {
     fail("a tensor of shape ", to_string(shape_), " does not fit into memory");

@@ -11,7 +11,9 @@ size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kUint8:
     case DType::kInt8:
-    case DType::kBool: return 1;
+    case DType::kBool:
+    case DType::kFloat8E4M3FN:
+    case DType::kFloat8E5M2: return 1;
     case DType::kUint16:
     case DType::kInt16:
     case DType::kFloat16:

@@ -65,6 +65,10 @@ std::vector<Operator> product_operators() {
       Operator{"TransposedMatMul", kTransposed, kDomain, kOfSchema, nullptr, OperatorKind::kProduct}
           .narrow({0, 1, 2}, {0})
           .counting(multiply_adds_of_transposed_matmul),
+      // Operands of 8-bit floats, with k innermost (kernels/functions/float8.cc).
+      Operator{"ScaledMatMul", "a:any[S..., K] b:any[N, K] scale_a:float[] scale_b:float[] more*:any -> y:any[S..., N]",
+               kDomain}
+          .counting(multiply_adds_of_matmul),
   };
 }
 

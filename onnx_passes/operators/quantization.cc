@@ -54,6 +54,7 @@ std::vector<Operator> quantization_operators() {
        "x[N, C, S...] x_scale[] x_zero[] w[M, _, K...] w_scale w_zero y_scale[] y_zero[] bias?:int32[M] -> "
        "y[N, M, O...] where #K = #S, #O = #S"},
       {"TfIdfVectorizer", "x -> y:float", "", ElementTypes::kOfSchema, check_grams},
+      {"Quantize", "x[S...] scale:float[] operand?[S...] -> first:any second?:any third?:any fourth?:any", kDomain},
       {"UnpackInt4", "packed[_...] -> q[_...]", kDomain},
       {"FakeQuantizeWeight", "w[S...] -> y[S...]", kDomain, ElementTypes::kOneFloat},
   };

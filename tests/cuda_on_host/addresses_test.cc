@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/products/cublas.h"
@@ -55,6 +56,53 @@ TEST(CudaAddresses, AProductRefusesWhatWasNotPromised) {
   EXPECT_NO_THROW(biased.run(launch, a, b, y, bias + 16, workspace));
   EXPECT_THROW(biased.run(launch, a, b, y, bias + 4, workspace), Error);
   stream.synchronize();
+}
+
+TEST(CudaAddresses, AProductOf8BitsDemandsRowsOfBothAndScalesInDeviceMemory) {
+  constexpr int64_t kM = 16, kN = 32, kK = 48;
+  Product p;
+  p.m = kM, p.n = kN, p.k = kK;
+  p.a = row_major_matrices({}, kM, kK);
+  p.b = row_major_matrices({}, kK, kN, /*transposed=*/true);
+  p.y = row_major_matrices({}, kM, kN);
+  const cuda::ProductTypes types = {DType::kFloat8E4M3FN, DType::kFloat, false, DType::kFloat8E5M2};
+  const auto exists = [](const Product& product, cuda::ProductTypes of) {
+    return !cuda::LibraryProduct::find(product, of, Epilogue::kNone, 1).empty();
+  };
+  EXPECT_TRUE(exists(p, types));
+  cuda::ProductTypes both = types;
+  both.in = DType::kFloat8E5M2;
+  EXPECT_FALSE(exists(p, both));
+  EXPECT_FALSE(cuda::has_8_bit_product(both.in, both.in_b, both.out));
+  Product plain = p, odd = p;
+  plain.b = row_major_matrices({}, kK, kN);
+  EXPECT_FALSE(exists(plain, types));
+  odd.n = 24;
+  odd.b = row_major_matrices({}, kK, 24, true);
+  odd.y = row_major_matrices({}, kM, 24);
+  EXPECT_FALSE(exists(odd, types));
+
+  const cuda::LibraryProduct product(p, types);
+  cuda::CudaStream stream(0);
+  Launch launch = {};
+  launch.stream = &stream;
+  const Block a(kM * kK), b(kN * kK), y(kM * kN * sizeof(float)), scales(8), workspace(product.workspace());
+  const float on_host[] = {0.5f, 0.25f};
+  stream.copy_from_host(scales.at(0), on_host, sizeof on_host);
+  const std::vector<uint8_t> ones(kN * kK, 0x38), twos(kN * kK, 0x40);  // 1 in E4M3, and 2 in E5M2
+  stream.copy_from_host(a.at(0), ones.data(), kM * kK);
+  stream.copy_from_host(b.at(0), twos.data(), kN * kK);
+  const float* const at = reinterpret_cast<const float*>(scales.at(0));
+  const auto run = [&](const void* of_a, const void* of_b) {
+    product.run(launch, a.at(0), b.at(0), y.at(0), nullptr, workspace.at(0), nullptr, nullptr, {of_a, of_b});
+  };
+  EXPECT_THROW(run(nullptr, at), Error);
+  EXPECT_THROW(run(at, on_host), Error);
+  run(at, at + 1);
+  std::vector<float> sums(kM * kN);
+  stream.copy_to_host(sums.data(), y.at(0), sums.size() * sizeof(float));
+  stream.synchronize();
+  for (const float sum : sums) EXPECT_EQ(sum, 0.5f * 0.25f * 2 * kK);
 }
 
 __global__ void clear(int4* to) { *to = {}; }

@@ -5,6 +5,7 @@
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 #include <bit>
@@ -56,7 +57,13 @@ T attribute(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t nam
 }
 
 double load(const void* data, cudaDataType_t type, int64_t i) {
+  const auto of_8_bits = [&](__nv_fp8_interpretation_t format) {
+    const __half_raw number = __nv_cvt_fp8_to_halfraw(static_cast<const __nv_fp8_storage_t*>(data)[i], format);
+    return static_cast<double>(__half2float(__half(number)));
+  };
   switch (type) {
+    case CUDA_R_8F_E4M3: return of_8_bits(__NV_E4M3);
+    case CUDA_R_8F_E5M2: return of_8_bits(__NV_E5M2);
     case CUDA_R_32F: return static_cast<const float*>(data)[i];
     case CUDA_R_64F: return static_cast<const double*>(data)[i];
     case CUDA_R_16BF: return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
@@ -93,19 +100,29 @@ double rounded_to_tf32(double value) {
   return std::bit_cast<float>(bits >> kDropped << kDropped);
 }
 
+// The factors of operands of 8 bits, in device memory.
+struct Scales {
+  const float *a = nullptr, *b = nullptr;
+
+  double product() const { return a ? static_cast<double>(*a) * static_cast<double>(*b) : 1; }
+};
+
 struct Call {
   Layout a, b, c, d;
   bool a_transposed, b_transposed, has_tf32;
   int epilogue;
   void* vector;  // vector of the epilogue
+  cudaDataType_t vector_type;
   int64_t vector_stride;
   void* operand;  // of GELU
   int64_t operand_leading, operand_stride;
   double alpha, beta;
   const void *a_at, *b_at, *c_at;
   void* d_at;
+  Scales scales;
 
   void run() const {
+    const double factor = alpha * scales.product();
     const int64_t m = d.rows, n = d.columns, k = a_transposed ? a.rows : a.columns;
     std::vector<double> left(static_cast<size_t>(m * k)), right(static_cast<size_t>(k * n)),
         sums(static_cast<size_t>(m * n));
@@ -125,14 +142,14 @@ struct Call {
           std::transform(matrix->begin(), matrix->end(), matrix->begin(), rounded_to_tf32);
       }
       const auto size = [](int64_t x) { return static_cast<blasint>(x); };
-      cblas_dgemm(CblasColMajor, CblasNoTrans, CblasNoTrans, size(m), size(n), size(k), alpha, left.data(), size(m),
+      cblas_dgemm(CblasColMajor, CblasNoTrans, CblasNoTrans, size(m), size(n), size(k), factor, left.data(), size(m),
                   right.data(), size(k), 0, sums.data(), size(m));
       for (int64_t j = 0; j < n; ++j) {
         for (int64_t i = 0; i < m; ++i) {
           double value = sums[static_cast<size_t>(j * m + i)];
           if (beta != 0) value += beta * load(c_at, c.type, batch * c.stride + j * c.leading + i);
           const int64_t at = batch * operand_stride + j * operand_leading + i;
-          if (epilogue & kBias) value += load(vector, d.type, batch * vector_stride + i);
+          if (epilogue & kBias) value += load(vector, vector_type, batch * vector_stride + i);
           if (epilogue & kRelu) value = value < 0 ? 0 : value;
           if (epilogue & kGelu && epilogue & kOperand) store(operand, d.type, at, value);
           if (epilogue & kGelu) value = gelu(value);
@@ -201,6 +218,32 @@ Promised promised_by(cublasLtMatmulPreference_t preference, cublasLtMatmulDesc_t
 
 bool is_aligned(const void* address, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(address) % bytes == 0; }
 
+bool is_8_bits(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+
+// Whether the library multiplies the operands: anything but 8 bits, or what its documentation demands of those
+// ("FP8 kernels", for compute capability 9.0): the first transposed, the second not, sizes and steps that are multiples
+// of 16, sums in float32, and types of its table. Fast accumulation would give other sums, and nobody asks for it.
+bool has_types(cublasLtMatmulDesc_t description, const Layout& a, const Layout& b, const Layout& c, const Layout& d) {
+  if (!is_8_bits(a.type) && !is_8_bits(b.type)) return true;
+  const auto is_multiple = [](int64_t size) { return size % 16 == 0; };
+  const auto fits = [&](const Layout& layout) {
+    return is_multiple(layout.rows) && is_multiple(layout.columns) && is_multiple(layout.leading) &&
+           is_multiple(layout.stride);
+  };
+  const int epilogue = attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_EPILOGUE);
+  const bool has_bias = epilogue & kBias;
+  const auto bias = static_cast<cudaDataType_t>(attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE));
+  return is_8_bits(a.type) && is_8_bits(b.type) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3) &&
+         attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_TRANSA) == CUBLAS_OP_T &&
+         attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_N &&
+         attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE) == CUBLAS_COMPUTE_32F &&
+         attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_SCALE_TYPE) == CUDA_R_32F &&
+         attribute<int8_t>(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM) == 0 &&
+         (epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS) &&
+         (!has_bias || bias == CUDA_R_16BF) && (d.type == CUDA_R_16BF || d.type == CUDA_R_32F) && c.type == d.type &&
+         fits(a) && fits(b) && fits(c) && fits(d);
+}
+
 // Restrictions from the library's documentation and from reports of its users.
 bool has_epilogue(cublasLtMatmulDesc_t description) {
   const auto is_transposed = [&](cublasLtMatmulDescAttributes_t operand) {
@@ -242,12 +285,14 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
 const char* cublasLtGetStatusName(cublasStatus_t) { return "an error of the library on the host"; }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t preference,
-                                              int requested, cublasLtMatmulHeuristicResult_t* results, int* count) {
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int requested,
+                                              cublasLtMatmulHeuristicResult_t* results, int* count) {
   *count = 0;
   if (!is_on_its_device(handle)) return CUBLAS_STATUS_INVALID_VALUE;
-  if (!has_epilogue(description)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!has_epilogue(description) || !has_types(description, Layout(a), Layout(b), Layout(c), Layout(d)))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   *count = std::min(requested, algorithms);
   Promised promised = promised_by(preference, description);
   for (int i = 0; i < *count; ++i) {
@@ -279,6 +324,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
             attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE) == CUBLAS_COMPUTE_32F_FAST_TF32,
             epilogue,
             attribute<void*>(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER),
+            static_cast<cudaDataType_t>(attribute<int32_t>(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE)),
             attribute<int64_t>(description, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE),
             attribute<void*>(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER),
             attribute<int64_t>(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD),
@@ -288,7 +334,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
             a,
             b,
             c,
-            d};
+            d,
+            {attribute<const float*>(description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER),
+             attribute<const float*>(description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER)}};
   const int64_t k = call.a_transposed ? call.a.rows : call.a.columns;
   const bool fits = (call.a_transposed ? call.a.columns : call.a.rows) == call.d.rows &&
                     (call.b_transposed ? call.b.rows : call.b.columns) == call.d.columns &&
@@ -300,11 +348,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const bool is_kept = is_aligned(a, promised.a) && is_aligned(b, promised.b) && is_aligned(c, promised.c) &&
                        is_aligned(d, promised.d) && is_aligned(call.vector, promised.vector) &&
                        is_aligned(call.operand, promised.operand);
+  const auto is_scale = [](const float* at) {
+    return is_aligned(at, sizeof(float)) && gpu_host::is_device_memory(at, sizeof(float));
+  };
+  const bool has_scales = is_8_bits(call.a.type)
+                              ? is_scale(call.scales.a) && is_scale(call.scales.b) && is_aligned(a, 16) &&
+                                    is_aligned(b, 16) && is_aligned(c, 16) && is_aligned(d, 16)
+                              : !call.scales.a && !call.scales.b;
   const bool in_place_as_it_is = c != d || call.c == call.d;
-  if (!fits || !is_kept || !in_place_as_it_is || !is_on_its_device(handle) || !workspace ||
+  if (!fits || !is_kept || !in_place_as_it_is || !has_scales || !is_on_its_device(handle) || !workspace ||
       workspace_bytes < kWorkspace || !is_aligned(workspace, kWorkspaceAlignment))
     return CUBLAS_STATUS_INVALID_VALUE;
-  if (!has_epilogue(description)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!has_epilogue(description) || !has_types(description, call.a, call.b, call.c, call.d))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   const cudaError_t status = gpu_host::enqueue_launch(stream, nullptr, [call, times = promised.repetitions] {
     for (uint32_t i = 0; i < times; ++i) call.run();
   });

@@ -12,10 +12,12 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/support/cache.h"
 #include "kernels/cuda/support/stream.h"
+#include "kernels/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/model.h"
 #include "tests/cuda_on_host/runtime.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/scoped_variable.h"
 
 namespace onnx_train::cuda {
@@ -162,6 +164,26 @@ TEST_F(CudaFastest, AProductHasTheFastestAlgorithm) {
   const NodeSpec spec(*model.graph->first(), {Tensor(), Tensor()}, 1);
   const DeviceScope scope(cuda_device());
   EXPECT_EQ(prepare(*find_kernel(cuda_device(), spec), spec).form, "algorithm 3");
+  gpu_host::let_products_have_algorithms(1);
+}
+
+TEST_F(CudaFastest, AProductOf8BitsHasAnAlgorithmThatIsFasterThanTheFirst) {
+  gpu_host::let_products_have_algorithms(4);
+  Model model = empty_model();
+  Builder b(model.graph.get());
+  const auto input = [&](const char* name, DType type, const Dims& dims) {
+    return b.var(model.graph->add_input(name, {type, dims}));
+  };
+  const Node& node =
+      *call_lowered(b, "ScaledMatMul",
+                    {input("a", DType::kFloat8E4M3FN, {192, 208}), input("b", DType::kFloat8E5M2, {192, 208}),
+                     input("s", DType::kFloat, {}), input("t", DType::kFloat, {})},
+                    {{"to", static_cast<int>(DType::kFloat)}})
+           .value()
+           ->producer();
+  const NodeSpec spec(node, std::vector<Tensor>(4), 1);
+  const DeviceScope scope(cuda_device());
+  EXPECT_NE(prepare(*find_kernel(cuda_device(), spec), spec).form, "algorithm 0");
   gpu_host::let_products_have_algorithms(1);
 }
 

@@ -417,6 +417,10 @@ size_t live_objects() {
          r.events + r.graphs;
 }
 const std::map<const void*, int64_t>& launches() { return runtime().launches; }
+bool is_device_memory(const void* data, size_t bytes) {
+  const std::lock_guard lock(runtime().mutex);
+  return runtime().memory.contains(data, bytes, current);
+}
 void set_memory_bytes(size_t bytes) { runtime().memory.limit = bytes; }
 void set_mapped_bytes(size_t bytes) { runtime().mapped_limit = bytes; }
 

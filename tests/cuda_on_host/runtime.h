@@ -23,6 +23,8 @@ const std::map<const void*, int64_t>& launches();
 // Limits the device's memory, and the mapped memory of the host; further allocations beyond it fail.
 void set_memory_bytes(size_t bytes);
 void set_mapped_bytes(size_t bytes);
+// Whether the bytes are in one block of the current device's memory.
+bool is_device_memory(const void* data, size_t bytes);
 // Sets whether cuBLASLt has the epilogues that sum an operand, which it lacks for some products.
 void let_products_sum_operands(bool yes);
 // Sets how many algorithms cuBLASLt has for each product, 1 at first. Each is slower than those that it ranks below.

@@ -36,6 +36,8 @@ cudaDataType_t type_of(DType dtype) {
     case DType::kDouble: return CUDA_R_64F;
     case DType::kBFloat16: return CUDA_R_16BF;
     case DType::kFloat16: return CUDA_R_16F;
+    case DType::kFloat8E4M3FN: return CUDA_R_8F_E4M3;
+    case DType::kFloat8E5M2: return CUDA_R_8F_E5M2;
     default: fail("cuBLASLt has no products of ", name(dtype));
   }
 }
@@ -111,7 +113,7 @@ struct LibraryProduct::State {
   std::unique_ptr<Layout> a, b, y;
   std::vector<cublasLtMatmulHeuristicResult_t> algorithms;  // by the library's estimate of their time
   std::vector<Start> starts = {{}};
-  bool is_double = false;
+  bool is_double = false, has_scales = false;
   Epilogue epilogue = Epilogue::kNone;  // in terms of the library's operands
   bool is_swapped = false;              // a is the caller's b
 
@@ -134,7 +136,8 @@ namespace {
 // Returns the offsets along all batch axes but the last, which one call covers.
 std::vector<Start> starts_of(const Product& p, ProductTypes types) {
   std::vector<Start> starts = {{}};
-  const auto in_bytes = static_cast<int64_t>(size_of(types.in)), out_bytes = static_cast<int64_t>(size_of(types.out));
+  const auto a_bytes = static_cast<int64_t>(size_of(types.in)), b_bytes = static_cast<int64_t>(size_of(types.in_b)),
+             out_bytes = static_cast<int64_t>(size_of(types.out));
   for (size_t axis = 0; axis + 1 < p.y.batch.size(); ++axis) {
     const auto step = [&](const Matrices& m, int64_t bytes) {
       return m.batch[axis] == 1 ? 0 : m.batch_strides[axis] * bytes;
@@ -143,7 +146,7 @@ std::vector<Start> starts_of(const Product& p, ProductTypes types) {
     for (const Start& start : starts) {
       for (int64_t i = 0; i < p.y.batch[axis]; ++i) {
         more.push_back(
-            {start.a + i * step(p.a, in_bytes), start.b + i * step(p.b, in_bytes), start.y + i * step(p.y, out_bytes)});
+            {start.a + i * step(p.a, a_bytes), start.b + i * step(p.b, b_bytes), start.y + i * step(p.y, out_bytes)});
       }
     }
     starts = std::move(more);
@@ -163,7 +166,7 @@ void LibraryProduct::State::describe(ProductTypes types) {
   const int64_t batch = p.y.batch.empty() ? 1 : p.y.batch.back();
   const auto stride = [&](const Matrices& m) { return batch == 1 || m.batch.back() == 1 ? 0 : m.batch_strides.back(); };
   a = std::make_unique<Layout>(transposed(p.a), p.k, p.m, types.in, batch, stride(p.a));
-  b = std::make_unique<Layout>(transposed(p.b), p.n, p.k, types.in, batch, stride(p.b));
+  b = std::make_unique<Layout>(transposed(p.b), p.n, p.k, types.in_b, batch, stride(p.b));
   y = std::make_unique<Layout>(transposed(p.y), p.n, p.m, types.out, batch, stride(p.y));
   const int32_t of_b = b->is_transposed() ? CUBLAS_OP_T : CUBLAS_OP_N,
                 of_a = a->is_transposed() ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -178,7 +181,8 @@ void LibraryProduct::State::describe(ProductTypes types) {
   };
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<int32_t>(name()));
   if (epilogue != Epilogue::kNone) {
-    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(types.out)));
+    const DType bias = has_scales ? DType::kBFloat16 : types.out;
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(bias)));
     // The library chooses an algorithm by the alignment of the vector's address, which run() sets later.
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(kVectorBytes));
   }
@@ -187,6 +191,11 @@ void LibraryProduct::State::describe(ProductTypes types) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, y->leading());
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, y->stride());
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, reinterpret_cast<void*>(kVectorBytes));
+  }
+  if (has_scales) {
+    // As for the vector: run() sets the addresses.
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, reinterpret_cast<void*>(kVectorBytes));
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, reinterpret_cast<void*>(kVectorBytes));
   }
   // All matrices share one bias.
   if (epilogue == Epilogue::kSumsOfA) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.m);
@@ -221,7 +230,7 @@ void LibraryProduct::State::find_algorithms(ProductTypes types, int64_t addresse
   // Partial sums go through the workspace in a fixed order, so that results do not change between runs, and in the type
   // of the sums, so that a 16-bit result is rounded once.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(*b, types.in, &Start::b));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(*b, types.in_b, &Start::b));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(*a, types.in, &Start::a));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(*y, types.out, &Start::y));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(*y, types.out, &Start::y));
@@ -241,6 +250,11 @@ bool has_library_product(DType in, DType out) {
          (is_narrow && out == DType::kFloat);
 }
 
+bool has_8_bit_product(DType a, DType b, DType out) {
+  return is_8_bit_float(a) && is_8_bit_float(b) && (a == DType::kFloat8E4M3FN || b == DType::kFloat8E4M3FN) &&
+         (out == DType::kBFloat16 || out == DType::kFloat);
+}
+
 namespace {
 
 Epilogue with_swapped_operands(Epilogue epilogue) {
@@ -254,13 +268,14 @@ Epilogue with_swapped_operands(Epilogue epilogue) {
 }  // namespace
 
 LibraryProduct::State::State(const Product& p, ProductTypes types, Epilogue e, int64_t alignment, int most)
-    : product(p), is_double(types.in == DType::kDouble), epilogue(e) {
+    : product(p), is_double(types.in == DType::kDouble), has_scales(is_8_bit_float(types.in)), epilogue(e) {
   if (p.y.column_stride != 1 && p.n > 1) {
     // yᵀ = bᵀ aᵀ
     product.a = transposed(p.b);
     product.b = transposed(p.a);
     product.y = transposed(p.y);
     std::swap(product.m, product.n);
+    std::swap(types.in, types.in_b);
     is_swapped = true;
     epilogue = with_swapped_operands(e);
   }
@@ -289,7 +304,7 @@ std::string LibraryProduct::version() { return concat("cuBLASLt ", cublasLtGetVe
 size_t LibraryProduct::workspace() const { return state_->algorithms[rank_].workspaceSize; }
 
 void LibraryProduct::run(const Launch& launch, const void* a, const void* b, void* y, const void* vector,
-                         void* workspace, const void* c, const void* x) const {
+                         void* workspace, const void* c, const void* x, OperandScales scales) const {
   State& s = *state_;
   if (s.epilogue != Epilogue::kNone) s.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
   const double alpha = s.product.alpha, beta = s.product.accumulate ? 1 : 0;
@@ -297,7 +312,11 @@ void LibraryProduct::run(const Launch& launch, const void* a, const void* b, voi
   const void* const alpha_at = s.is_double ? static_cast<const void*>(&alpha) : &narrow_alpha;
   const void* const beta_at = s.is_double ? static_cast<const void*>(&beta) : &narrow_beta;
   const cublasLtMatmulHeuristicResult_t& algorithm = s.algorithms[rank_];
-  if (s.is_swapped) std::swap(a, b);
+  if (s.is_swapped) std::swap(a, b), std::swap(scales.a, scales.b);
+  if (s.has_scales) {
+    s.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales.b);
+    s.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.a);
+  }
   for (const Start& start : s.starts) {
     char* const to = static_cast<char*>(y) + start.y;
     const void* const from = c ? static_cast<const char*>(c) + start.y : to;

@@ -163,7 +163,8 @@ class FuseProducts {
     for (const char* attribute : {kResidual, "activation", "activation_gradient"}) {
       if (node.has_attr(attribute)) return false;
     }
-    const bool is_product = node.op() == "MatMul" || node.op() == "Gemm" || node.op() == "TransposedMatMul";
+    const bool is_product =
+        node.op() == "MatMul" || node.op() == "Gemm" || node.op() == "TransposedMatMul" || node.op() == "ScaledMatMul";
     const auto& inputs = node.inputs();
     const auto is_vector = [](const Value* v) { return v && v->rank() < 2; };
     if (is_product && (is_vector(node.input(0)) || is_vector(node.input(1)))) return false;
