@@ -88,16 +88,9 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
   for (int r = 0; r < kRows; ++r) highest[r] = -static_cast<T>(INFINITY);
   load_tile<Tiles::kQueries, kWidth, kStride, Tiles::kThreads>(queries, p.q.of(head), first, p.queries, p.width);
   if (begin < end) load_keys(keys, k, begin, p.width);
-  const auto wait_for = [](T* tile) {
-    gpu::wait_for_copies();
-    if constexpr (Threads::kOnTensorCores) round_tile<Tiles::kKeys, kWidth, kStride, Tiles::kThreads>(tile);
-  };
-  if constexpr (Threads::kOnTensorCores) {
-    gpu::wait_for_copies();
-    round_tile<Tiles::kQueries, kWidth, kStride, Tiles::kThreads>(queries);
-  }
+  if constexpr (Threads::kOnTensorCores) wait_for_tile<Threads, Tiles::kQueries, kWidth, kStride>(queries);
   for (int b = begin; b < end; ++b) {
-    wait_for(keys);
+    wait_for_tile<Threads, Tiles::kKeys, kWidth, kStride>(keys);
     __syncthreads();  // the keys are there, and the values have been read
     load_keys(values, v, b, p.value_width);
     T scores[kRows][kColumns] = {};
@@ -125,7 +118,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
     } else {
       store_products<Threads, kScoreStride>(probabilities, scores);
     }
-    wait_for(values);
+    wait_for_tile<Threads, Tiles::kKeys, kWidth, kStride>(values);
     __syncthreads();  // the values and the probabilities are there, and the keys have been read
     if (b + 1 < end) load_keys(keys, k, b + 1, p.width);
     if constexpr (Threads::kOnTensorCores) {

@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
   T* const inverse = highest + kQueries;
   T* const mean = inverse + kQueries;
   GPU_SHARED(taken, int);
-  GPU_SHARED(range, BlockRange);  // of queries; registers are scarce
+  GPU_SHARED(range, BlockRange);  // of blocks of queries; registers are scarce
   const bool is_first = threadIdx.x == 0;
   if (is_first) {
     taken = atomicAdd(g.next_keys, 1);
@@ -177,13 +177,6 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
     load_row<kQueries>(mean, g.mean + row, first, p.queries);
   };
 
-  // Waits for the thread's copies. Tensor cores take them rounded: here those to two tiles of kRowsOf rows, one after
-  // the other.
-  const auto wait_for = [&]<int kRowsOf>(std::integral_constant<int, kRowsOf>, T* tiles) {
-    gpu::wait_for_copies();
-    if constexpr (Threads::kOnTensorCores) round_tile<2 * kRowsOf, kWidth, kStride, Tiles::kThreads>(tiles);
-  };
-
   T key_sums[kKeyRows][kEach] = {}, value_sums[kKeyRows][kEach] = {};
   load_tile<kKeys, kWidth, kStride, Tiles::kThreads>(keys, p.k.of(head), first_key, p.keys, p.width);
   load_tile<kKeys, kWidth, kStride, Tiles::kThreads>(values, p.v.of(head), first_key, p.keys, p.value_width);
@@ -194,12 +187,13 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
   int added = -1;  // the block of queries to which this block has added, but has not counted itself
   int b = before(range.end);
   if (b >= 0) load(b);
-  if constexpr (Threads::kOnTensorCores) wait_for(std::integral_constant<int, kKeys>(), keys);
+  // Each pair of tiles is one of twice as many rows.
+  if constexpr (Threads::kOnTensorCores) wait_for_tile<Threads, 2 * kKeys, kWidth, kStride>(keys);
   while (b >= 0) {
     const KeyBlocks key_blocks = p.key_blocks[b];
     const int first = b * kQueries;
     const bool plain = is_plain(key_blocks, block) && first + kQueries <= p.queries;
-    wait_for(std::integral_constant<int, kQueries>(), queries);
+    wait_for_tile<Threads, 2 * kQueries, kWidth, kStride>(queries);
     __syncthreads();  // the queries are there, and the sums that this block added to are written
     if (is_first && added >= 0) count(added);
     T scores[kRows][kColumns] = {}, dp[kRows][kColumns] = {};

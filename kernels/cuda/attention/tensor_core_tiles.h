@@ -4,8 +4,7 @@
 // numbered so that
 //   - a product's accumulators are operands of the next one as they are: a thread has the columns t and t + 4 of eight,
 //   - columns of a tile are read in fours, of which each element is a column of another instruction,
-//   - no read has a conflict of banks. Rows are 4 (mod 32) banks apart, so that eight rows of four elements have
-//   all 32.
+//   - no read has a conflict of banks. Rows are 4 (mod 32) banks apart, so eight rows of four elements have all 32.
 //     Shared memory serves the fours of lanes g = 2i and 2i + 1 at once: four fours of rows that are 4 banks apart, and
 //     those that are 16 banks after them.
 #pragma once
@@ -54,18 +53,22 @@ struct TensorCoreGrid {
 template <typename Threads>
 concept OnTensorCores = Threads::kOnTensorCores;
 
-// Rounds the elements of a tile that the calling thread copied with load_tile, after it has waited for them.
-template <int kRows, int kWidth, int kStride, int kThreads>
-__device__ void round_tile(float* tile) {
-  constexpr int kFours = kWidth / 4, kStep = kThreads / kFours;
-  const int thread = static_cast<int>(threadIdx.x);
-  tile += thread / kFours * kStride + thread % kFours * 4;
+// Waits for the calling thread's copies. On tensor cores it also rounds those that load_tile made to a tile of kRows
+// rows, so that nobody rounds them again when they are read; for other threads they are there after a barrier.
+template <typename Threads, int kRows, int kWidth, int kStride, typename T>
+__device__ void wait_for_tile(T* tile) {
+  gpu::wait_for_copies();
+  if constexpr (Threads::kOnTensorCores) {
+    constexpr int kFours = kWidth / 4, kStep = Threads::kThreads / kFours;
+    const int thread = static_cast<int>(threadIdx.x);
+    tile += thread / kFours * kStride + thread % kFours * 4;
 #pragma unroll 1
-  for (int row = 0; row < kRows; row += kStep, tile += kStep * kStride) {
-    Four<float> four = four_at(tile);
+    for (int row = 0; row < kRows; row += kStep, tile += kStep * kStride) {
+      Four<T> four = four_at(tile);
 #pragma unroll
-    for (float& element : four.at) element = gpu::to_tf32(element);
-    *gpu::vector_at<Four<float>>(tile) = four;
+      for (T& element : four.at) element = gpu::to_tf32(element);
+      *gpu::vector_at<Four<T>>(tile) = four;
+    }
   }
 }
 
