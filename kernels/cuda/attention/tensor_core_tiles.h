@@ -62,7 +62,7 @@ __device__ void wait_for_tile(T* tile) {
     constexpr int kFours = kWidth / 4, kStep = Threads::kThreads / kFours;
     const int thread = static_cast<int>(threadIdx.x);
     tile += thread / kFours * kStride + thread % kFours * 4;
-#pragma unroll 1
+#pragma unroll 2
     for (int row = 0; row < kRows; row += kStep, tile += kStep * kStride) {
       Four<T> four = four_at(tile);
 #pragma unroll
