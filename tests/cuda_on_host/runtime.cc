@@ -96,6 +96,12 @@ size_t memory_bytes() {
   return value ? std::strtoull(value, nullptr, 10) : size_t{4} << 30;
 }
 
+// What a block may ask for: an H200's, or $GPU_HOST_SHARED_BYTES.
+int shared_bytes() {
+  const char* value = std::getenv("GPU_HOST_SHARED_BYTES");
+  return value ? std::atoi(value) : kDevice.shared_bytes;
+}
+
 // Device memory: addresses that are accessible only while work of the device runs, and that are never reused.
 class DeviceMemory {
  public:
@@ -402,7 +408,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->multiProcessorCount = kDevice.processors;
     properties->totalGlobalMem = runtime().memory.limit;
     properties->sharedMemPerBlock = 48 << 10;
-    properties->sharedMemPerBlockOptin = kDevice.shared_bytes;
+    properties->sharedMemPerBlockOptin = static_cast<size_t>(shared_bytes());
     properties->warpSize = 32;
     properties->maxThreadsPerBlock = 1024;
     properties->maxThreadsPerMultiProcessor = 2048;
@@ -666,7 +672,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     switch (attribute) {
       case cudaDevAttrComputeCapabilityMajor: *value = kDevice.major; break;
       case cudaDevAttrMultiProcessorCount: *value = kDevice.processors; break;
-      case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kDevice.shared_bytes; break;
+      case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = shared_bytes(); break;
       default: *value = 0;
     }
     return cudaSuccess;
