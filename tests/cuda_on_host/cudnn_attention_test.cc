@@ -291,11 +291,13 @@ class Bounds {
 
 // Expects equal bits of two runs of a plan with these kernels and, within tensor cores' rounding, the CPU's results.
 // Returns the plan's forms.
-std::string expect_results(const Example& e, const std::vector<std::string>& kernels = kLibrary) {
+std::string expect_results(const Example& e, const std::vector<std::string>& kernels = kLibrary, bool tf32 = false) {
   const auto [operands, wanted] = expected_of(e);
   const Bounds bounds(e, operands, wanted);
   const TensorMap inputs = inputs_of(e, operands);
-  Session session(model_of(e, operands), on_cuda());
+  SessionOptions options = on_cuda();
+  options.plan.tf32 = tf32;
+  Session session(model_of(e, operands), options);
   const Plan& plan = session.plan("predict", shapes_of(inputs));
   EXPECT_EQ(kernels_of(plan), kernels);
   std::vector<Tensor> first;
@@ -397,6 +399,17 @@ TEST(CudaAttention, OurKernelRunsWhatTheLibraryDoesNotHave) {
       guarded{.queries = 128, .keys = 128, .mask = square, .added = causal, .guarded = true, .is_constant = false};
   for (const Example& e : {narrow, chosen}) EXPECT_EQ(kernels_of(e), kOurs);
   EXPECT_EQ(kernels_of(guarded), kLibrary);  // the mask is finite
+}
+
+// Numbers of 16 bits are TF32 numbers, so the kernel on tensor cores rounds what the library rounds.
+TEST(CudaAttention, OurKernelReads16BitsOnTensorCores) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
+    for (const bool packed : {false, true}) {
+      SCOPED_TRACE(testing::Message() << name(type) << " " << packed);
+      const Example narrow{.width = 12, .value_width = 12, .type = type, .packed = packed};
+      EXPECT_EQ(expect_results(narrow, kOurs, true), "TF32\nTF32\n");
+    }
+  }
 }
 
 TEST(CudaAttention, WhatRunsIsInThePlan) {

@@ -240,6 +240,36 @@ inline void wait_for_copies() { gpu_host::async_wait(); }
 inline void store_release(int* to, int value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
 inline int load_acquire(const int* from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }
 
+// kernels/cuda/support/tensor_core.h
+inline float to_tf32(float x) {
+  constexpr unsigned kDropped = 13;  // bits
+  if (x != x) return x;
+  return std::bit_cast<float>((std::bit_cast<unsigned>(x) + (1u << (kDropped - 1))) >> kDropped << kDropped);
+}
+inline void multiply_add_16x8x8(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
+  struct Fragments {
+    float a[4], b[2];
+  };
+  const Fragments own = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+  for (const float element : {a[0], a[1], a[2], a[3], b[0], b[1]}) {
+    if (element == element && to_tf32(element) != element) gpu_host::refuse("an operand that is not rounded to TF32");
+  }
+  const Fragments* const all = gpu_host::lanes(0xffffffffu, own);
+  const int g = gpu_host::lane() / 4, t = gpu_host::lane() % 4;
+  for (int i = 0; i < 4; ++i) {
+    const int low = i / 2, column = 2 * t + i % 2;  // d[i] is element (g + 8 low, column)
+    for (int k = 0; k < 8; ++k) {
+      d[i] += all[4 * g + k % 4].a[k / 4 * 2 + low] * all[4 * column + k % 4].b[k / 4];
+    }
+  }
+}
+
+inline void load_matrices(float (&elements)[4], const float* row) {
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) gpu_host::refuse("ldmatrix at an address that is not aligned");
+  const float* const* const rows = gpu_host::lanes(0xffffffffu, row);
+  for (int i = 0; i < 4; ++i) elements[i] = rows[8 * i + gpu_host::lane() / 4][gpu_host::lane() % 4];
+}
+
 template <typename P, typename T>
 P* vector_at(T* p) {
   if (reinterpret_cast<uintptr_t>(p) % alignof(P) != 0) gpu_host::refuse("a vector at an address that is not aligned");

@@ -128,6 +128,11 @@ class MappedMemory {
   int file_;
   char* pages_ = nullptr;
 };
+// What a block may ask for: an H200's, or $GPU_HOST_SHARED_BYTES.
+int shared_bytes() {
+  const char* value = std::getenv("GPU_HOST_SHARED_BYTES");
+  return value ? std::atoi(value) : kDevice.shared_bytes;
+}
 
 // Device memory: addresses that are accessible only while work of the device runs, and that are never reused.
 class DeviceMemory {
@@ -479,7 +484,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->multiProcessorCount = kDevice.processors;
     properties->totalGlobalMem = runtime().memory.limit;
     properties->sharedMemPerBlock = 48 << 10;
-    properties->sharedMemPerBlockOptin = kDevice.shared_bytes;
+    properties->sharedMemPerBlockOptin = static_cast<size_t>(shared_bytes());
     properties->warpSize = 32;
     properties->maxThreadsPerBlock = 1024;
     properties->maxThreadsPerMultiProcessor = 2048;
@@ -777,7 +782,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     switch (attribute) {
       case cudaDevAttrComputeCapabilityMajor: *value = kDevice.major; break;
       case cudaDevAttrMultiProcessorCount: *value = kDevice.processors; break;
-      case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kDevice.shared_bytes; break;
+      case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = shared_bytes(); break;
       default: *value = 0;
     }
     return cudaSuccess;

@@ -12,13 +12,15 @@
 
 namespace onnx_train::cuda {
 
-// kBlocks is the number of blocks that a processor shall run at once, which bounds the registers.
-template <int kWidth_, int kQueries_, int kKeys_, int kBlocks_ = 1>
+// kBlocks is the number of blocks that a processor shall run at once, which bounds the registers. All scores of a query
+// are in one warp.
+template <int kWidth_, int kQueries_, int kKeys_, int kBlocks_ = 1, typename Threads_ = ThreadGrid<16, 8>>
 struct AttentionTiles {
   static constexpr int kWidth = kWidth_, kQueries = kQueries_, kKeys = kKeys_, kBlocks = kBlocks_;
-  using Threads = ThreadGrid<16, 8>;  // all scores of a query are in one warp
+  using Threads = Threads_;
   static constexpr int kThreads = Threads::kThreads;
-  static constexpr int kStride = kWidth + 4, kScoreStride = kKeys + 8;
+  // Tensor cores take probabilities from registers.
+  static constexpr int kStride = kWidth + 4, kScoreStride = Threads::kOnTensorCores ? 0 : kKeys + 8;
   static constexpr int kElements = (kQueries + 2 * kKeys) * kStride + kQueries * kScoreStride;  // of shared memory
 };
 
@@ -86,13 +88,14 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
   for (int r = 0; r < kRows; ++r) highest[r] = -static_cast<T>(INFINITY);
   load_tile<Tiles::kQueries, kWidth, kStride, Tiles::kThreads>(queries, p.q.of(head), first, p.queries, p.width);
   if (begin < end) load_keys(keys, k, begin, p.width);
+  if constexpr (Threads::kOnTensorCores) wait_for_tile<Threads, Tiles::kQueries, kWidth, kStride>(queries);
   for (int b = begin; b < end; ++b) {
-    gpu::wait_for_copies();
+    wait_for_tile<Threads, Tiles::kKeys, kWidth, kStride>(keys);
     __syncthreads();  // the keys are there, and the values have been read
     load_keys(values, v, b, p.value_width);
     T scores[kRows][kColumns] = {};
     add_row_products<Threads, kWidth, kStride>(queries, keys, scores);
-    make_scores<Threads>(p, head, is_plain(blocks, b), first, b * Tiles::kKeys, scores);
+    make_scores<RowsOfQueries<Threads>>(p, head, is_plain(blocks, b), first, b * Tiles::kKeys, scores);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       T most = highest[r];
@@ -110,11 +113,19 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
 #pragma unroll
       for (int e = 0; e < kEach; ++e) sums[r][e] *= factor;
     }
-    store_products<Threads, kScoreStride>(probabilities, scores);
-    gpu::wait_for_copies();
+    if constexpr (Threads::kOnTensorCores) {
+      round_factors(scores);
+    } else {
+      store_products<Threads, kScoreStride>(probabilities, scores);
+    }
+    wait_for_tile<Threads, Tiles::kKeys, kWidth, kStride>(values);
     __syncthreads();  // the values and the probabilities are there, and the keys have been read
     if (b + 1 < end) load_keys(keys, k, b + 1, p.width);
-    add_products<Threads, Tiles::kKeys, kScoreStride, kStride>(probabilities, values, sums);
+    if constexpr (Threads::kOnTensorCores) {
+      add_products_of<Threads, kStride>(scores, values, sums);
+    } else {
+      add_products<Threads, Tiles::kKeys, kScoreStride, kStride>(probabilities, values, sums);
+    }
   }
 
   const Matrix<T> result = y.of(head);
@@ -130,7 +141,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
       parts.sum[of_part] = sum[r];
 #pragma unroll
       for (int e = 0; e < kEach; ++e) {
-        const int column = (Threads::column() + e / 4 * Threads::kAcross) * 4 + e % 4;
+        const int column = Threads::four(e / 4) * 4 + e % 4;
         if (column < p.value_width) parts.products[of_part * p.value_width + column] = sums[r][e];
       }
       continue;
@@ -144,7 +155,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
     for (int e = 0; e < kEach; ++e) sums[r][e] = row(sums[r][e]);
 #pragma unroll
     for (int e = 0; e < kEach; e += 4) {
-      result.store(query, (Threads::column() + e / 4 * Threads::kAcross) * 4, p.value_width, sums[r] + e);
+      result.store(query, Threads::four(e / 4) * 4, p.value_width, sums[r] + e);
     }
   }
 }

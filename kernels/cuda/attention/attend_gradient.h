@@ -20,9 +20,26 @@ template <int kWidth_, int kQueries_, int kKeys_, int kDown = 8, int kBlocks_ = 
 struct AttentionGradientTiles {
   static constexpr int kWidth = kWidth_, kQueries = kQueries_, kKeys = kKeys_, kBlocks = kBlocks_;
   using Threads = ThreadGrid<kDown, 16>;
+  using QueryThreads = Threads;  // of the gradients of queries
+  using Scores = RowsOfQueries<Threads>;
   static constexpr int kThreads = Threads::kThreads;
+  static constexpr int kScoreRows = kQueries / Threads::kDown, kScoreColumns = kKeys / Threads::kAcross;  // of a thread
   static constexpr int kStride = kWidth + 4, kScoreStride = kKeys + 8;
   // Of shared memory: Q, dY, K, V, P or dS, and the statistics of the queries.
+  static constexpr int kElements = 2 * (kQueries + kKeys) * kStride + kQueries * kScoreStride + 3 * kQueries;
+};
+
+// On tensor cores, S and dP are computed as K Qᵀ and V dYᵀ: then a thread has P and dS where the products with dY and Q
+// need them, and only dQ takes dS from shared memory.
+template <int kWidth_, int kQueries_, int kKeys_, int kBlocks_ = 1>
+struct TensorCoreGradientTiles {
+  static constexpr int kWidth = kWidth_, kQueries = kQueries_, kKeys = kKeys_, kBlocks = kBlocks_;
+  using Threads = TensorCoreGrid<32, 4>;
+  using QueryThreads = TensorCoreGrid<16, 8>;
+  using Scores = RowsOfKeys<Threads>;
+  static constexpr int kThreads = Threads::kThreads;
+  static constexpr int kScoreRows = kKeys / Threads::kDown, kScoreColumns = kQueries / Threads::kAcross;
+  static constexpr int kStride = kWidth + 4, kScoreStride = kKeys + 4;
   static constexpr int kElements = 2 * (kQueries + kKeys) * kStride + kQueries * kScoreStride + 3 * kQueries;
 };
 
@@ -86,28 +103,29 @@ __device__ void load_row(T* to, const T* from, int first, int end) {
 }
 
 // P = exp(S - highest) / sum
-template <typename Threads, int kRows, int kColumns, typename T>
+template <typename Scores, int kRows, int kColumns, typename T>
 __device__ void make_probabilities(const T* highest, const T* inverse, T (&scores)[kRows][kColumns]) {
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const int row = Threads::row() + r * Threads::kDown;
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) scores[r][c] = math::exp(scores[r][c] - highest[row]) * inverse[row];
+    for (int c = 0; c < kColumns; ++c) {
+      const int query = Scores::query(r, c);
+      scores[r][c] = math::exp(scores[r][c] - highest[query]) * inverse[query];
+    }
   }
 }
 
 // dS = P (dP - mean) scale, in the place of dP. If the attention guards against NaN, such a probability becomes 0.
-template <typename Threads, int kRows, int kColumns, typename T>
+template <typename Scores, int kRows, int kColumns, typename T>
 __device__ void make_score_gradients(const AttentionProblem<T>& p, const T* mean, T (&probabilities)[kRows][kColumns],
                                      T (&dp)[kRows][kColumns]) {
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const int row = Threads::row() + r * Threads::kDown;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       T& probability = probabilities[r][c];
       if (p.nan_safe && probability != probability) probability = dp[r][c] = 0;
-      dp[r][c] = probability * (dp[r][c] - mean[row]) * p.scale;
+      dp[r][c] = probability * (dp[r][c] - mean[Scores::query(r, c)]) * p.scale;
     }
   }
 }
@@ -116,10 +134,13 @@ template <typename T, typename Tiles>
 __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
     attend_gradient(AttentionProblem<T> p, AttentionGradient<T> g) {
   using Threads = typename Tiles::Threads;
+  using QueryThreads = typename Tiles::QueryThreads;
+  using Scores = typename Tiles::Scores;
   constexpr int kQueries = Tiles::kQueries, kKeys = Tiles::kKeys, kWidth = Tiles::kWidth, kStride = Tiles::kStride,
                 kScoreStride = Tiles::kScoreStride;
-  constexpr int kRows = kQueries / Threads::kDown, kColumns = kKeys / Threads::kAcross,
-                kKeyRows = kKeys / Threads::kDown, kEach = kWidth / Threads::kAcross;
+  constexpr int kRows = Tiles::kScoreRows, kColumns = Tiles::kScoreColumns, kKeyRows = kKeys / Threads::kDown,
+                kEach = kWidth / Threads::kAcross, kQueryRows = kQueries / QueryThreads::kDown,
+                kQueryEach = kWidth / QueryThreads::kAcross;
   GPU_DYNAMIC_SHARED(T, shared);
   T* const queries = shared;
   T* const gradients = queries + kQueries * kStride;
@@ -130,15 +151,18 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
   T* const inverse = highest + kQueries;
   T* const mean = inverse + kQueries;
   GPU_SHARED(taken, int);
+  GPU_SHARED(range, BlockRange);  // of blocks of queries; registers are scarce
   const bool is_first = threadIdx.x == 0;
-  if (is_first) taken = atomicAdd(g.next_keys, 1);
+  if (is_first) {
+    taken = atomicAdd(g.next_keys, 1);
+    range = g.queries[taken / p.heads];
+  }
   __syncthreads();
   const int head = taken % p.heads, block = taken / p.heads, first_key = block * kKeys;
 
-  const BlockRange* const range = g.queries + block;  // read again where it is needed: registers are scarce
   // The last block of queries before `b` that reads the keys, or -1.
   const auto before = [&](int b) {
-    for (--b; b >= range->begin; --b) {
+    for (--b; b >= range.begin; --b) {
       if (block >= p.key_blocks[b].begin && block < p.key_blocks[b].end) return b;
     }
     return -1;
@@ -158,52 +182,62 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
   load_tile<kKeys, kWidth, kStride, Tiles::kThreads>(values, p.v.of(head), first_key, p.keys, p.value_width);
   // The number of blocks of keys that come before these.
   const auto place = [&](int b) { return block - p.key_blocks[b].begin; };
-  const auto counter = [&](int b) { return g.num_added + int64_t{head} * g.query_blocks + b; };
+  const auto counter = [&](int b) { return g.num_added + (head * g.query_blocks + b); };
   const auto count = [&](int b) { gpu::store_release(counter(b), place(b) + 1); };
   int added = -1;  // the block of queries to which this block has added, but has not counted itself
-  int b = before(range->end);
+  int b = before(range.end);
   if (b >= 0) load(b);
+  // Each pair of tiles is one of twice as many rows.
+  if constexpr (Threads::kOnTensorCores) wait_for_tile<Threads, 2 * kKeys, kWidth, kStride>(keys);
   while (b >= 0) {
     const KeyBlocks key_blocks = p.key_blocks[b];
     const int first = b * kQueries;
     const bool plain = is_plain(key_blocks, block) && first + kQueries <= p.queries;
-    gpu::wait_for_copies();
+    wait_for_tile<Threads, 2 * kQueries, kWidth, kStride>(queries);
     __syncthreads();  // the queries are there, and the sums that this block added to are written
     if (is_first && added >= 0) count(added);
     T scores[kRows][kColumns] = {}, dp[kRows][kColumns] = {};
-    add_row_products<Threads, kWidth, kStride>(queries, keys, scores);
-    make_scores<Threads>(p, head, plain, first, first_key, scores);
-    make_probabilities<Threads>(highest, inverse, scores);
-    add_row_products<Threads, kWidth, kStride>(gradients, values, dp);
-    make_score_gradients<Threads>(p, mean, scores, dp);
+    add_score_products<Scores, kWidth, kStride>(queries, keys, scores);
+    make_scores<Scores>(p, head, plain, first, first_key, scores);
+    make_probabilities<Scores>(highest, inverse, scores);
+    add_score_products<Scores, kWidth, kStride>(gradients, values, dp);
+    make_score_gradients<Scores>(p, mean, scores, dp);
     if (!plain) {
       const HeadMask<T> mask(p.mask, head);
-      for_each_score<Threads>(first, first_key, dp, [&](int query, int key, T* gradient) {
+      for_each_score<Scores>(first, first_key, dp, [&](int query, int key, T* gradient) {
         if (query >= p.queries || key >= p.keys || (mask.selects() && mask.hides(query, key))) *gradient = 0;
       });
     }
-    store_products<Threads, kScoreStride>(factors, scores);
-    __syncthreads();
-    add_column_products<Threads, kQueries, kScoreStride, kStride>(factors, gradients, value_sums);
-    __syncthreads();
-    store_products<Threads, kScoreStride>(factors, dp);
-    __syncthreads();
-    add_column_products<Threads, kQueries, kScoreStride, kStride>(factors, queries, key_sums);
+    if constexpr (Threads::kOnTensorCores) {
+      round_factors(scores);
+      add_products_of<Threads, kStride>(scores, gradients, value_sums);
+      round_factors(dp);
+      add_products_of<Threads, kStride>(dp, queries, key_sums);
+      store_products<Threads, 1, kScoreStride>(factors, dp);
+    } else {
+      store_products<Threads, kScoreStride>(factors, scores);
+      __syncthreads();
+      add_column_products<Threads, kQueries, kScoreStride, kStride>(factors, gradients, value_sums);
+      __syncthreads();
+      store_products<Threads, kScoreStride>(factors, dp);
+      __syncthreads();
+      add_column_products<Threads, kQueries, kScoreStride, kStride>(factors, queries, key_sums);
+    }
     const bool is_sum = place(b) > 0;  // of earlier blocks
     while (is_first && is_sum && gpu::load_acquire(counter(b)) < place(b)) {
     }
     __syncthreads();  // the queries have been read, and the block of keys before this one has been added
     const int following = before(b);
     if (following >= 0) load(following);
-    T sums[kRows][kEach] = {};
+    T sums[kQueryRows][kQueryEach] = {};
     const Matrix<T> dq = g.dq.of(head);
     const auto for_each_four = [&](const auto& f) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const int query = first + Threads::row() + r * Threads::kDown;
+      for (int r = 0; r < kQueryRows; ++r) {
+        const int query = first + QueryThreads::row() + r * QueryThreads::kDown;
 #pragma unroll
-        for (int e = 0; e < kEach; e += 4) {
-          const int column = (Threads::column() + e / 4 * Threads::kAcross) * 4;
+        for (int e = 0; e < kQueryEach; e += 4) {
+          const int column = QueryThreads::four(e / 4) * 4;
           if (query < p.queries && column < p.width) {
             f(gpu::vector_at<Four<T>>(dq.template at<T>(query, column)), sums[r] + e);
           }
@@ -216,7 +250,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
         for (int e = 0; e < 4; ++e) of_four[e] = four->at[e];
       });
     }
-    add_products<Threads, kKeys, kScoreStride, kStride>(factors, keys, sums);
+    add_products<QueryThreads, kKeys, kScoreStride, kStride>(factors, keys, sums);
     for_each_four([](Four<T>* four, const T* of_four) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) four->at[e] = of_four[e];
@@ -229,11 +263,11 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kBlocks)
   const Matrix<T> dk = g.dk.of(head), dv = g.dv.of(head);
 #pragma unroll
   for (int r = 0; r < kKeyRows; ++r) {
-    const int key = first_key + (Threads::row() + r / 4 * Threads::kDown) * 4 + r % 4;
+    const int key = first_key + Threads::factor_row(r);
     if (key >= p.keys) continue;
 #pragma unroll
     for (int e = 0; e < kEach; e += 4) {
-      const int column = (Threads::column() + e / 4 * Threads::kAcross) * 4;
+      const int column = Threads::four(e / 4) * 4;
       dk.store(key, column, p.width, key_sums[r] + e);
       dv.store(key, column, p.value_width, value_sums[r] + e);
     }

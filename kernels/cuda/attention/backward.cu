@@ -11,6 +11,9 @@ namespace {
 using FloatGradientTiles =
     std::tuple<AttentionGradientTiles<64, 32, 64, 8, 3>, AttentionGradientTiles<128, 64, 64, 16>,
                AttentionGradientTiles<128, 32, 32, 8, 2>, AttentionGradientTiles<256, 16, 32, 8, 2>>;
+// The second ones for rows of 64 fit into the shared memory of other GPUs than those for data centres.
+using TensorCoreTiles = std::tuple<TensorCoreGradientTiles<64, 32, 128, 2>, TensorCoreGradientTiles<64, 32, 64, 2>,
+                                   TensorCoreGradientTiles<128, 32, 64, 2>>;
 using DoubleGradientTiles = std::tuple<AttentionGradientTiles<64, 32, 32>, AttentionGradientTiles<128, 16, 32>>;
 
 template <typename T, typename Tiles>
@@ -60,18 +63,18 @@ Prepared prepare_gradient(const NodeSpec& spec) {
                    dq.on<T>(launch));
     }
   };
-  return {run, workspace.bytes()};
+  return {.run = run, .workspace = workspace.bytes(), .form = Tiles::Threads::kOnTensorCores ? "TF32" : ""};
 }
 
 }  // namespace
 
 bool has_backward_tiles(const NodeSpec& spec, DType computed) {
-  return dispatch_tiles<DoubleGradientTiles, FloatGradientTiles>(spec, computed, [](auto, auto) {});
+  return dispatch_tiles<DoubleGradientTiles, FloatGradientTiles, TensorCoreTiles>(spec, computed, [](auto, auto) {});
 }
 
 Prepared prepare_backward_attention(const NodeSpec& spec, DType computed) {
   Prepared prepared;
-  dispatch_tiles<DoubleGradientTiles, FloatGradientTiles>(
+  dispatch_tiles<DoubleGradientTiles, FloatGradientTiles, TensorCoreTiles>(
       spec, computed, [&]<typename T, typename Tiles>(T, Tiles) { prepared = prepare_gradient<T, Tiles>(spec); });
   return prepared;
 }

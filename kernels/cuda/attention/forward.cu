@@ -9,6 +9,8 @@ namespace {
 
 using FloatTiles =
     std::tuple<AttentionTiles<64, 64, 64, 3>, AttentionTiles<128, 64, 32, 2>, AttentionTiles<256, 32, 16, 2>>;
+using TensorCoreTiles = std::tuple<AttentionTiles<64, 128, 32, 3, TensorCoreGrid<32, 4>>,
+                                   AttentionTiles<128, 128, 32, 2, TensorCoreGrid<32, 4>>>;
 using DoubleTiles = std::tuple<AttentionTiles<64, 32, 32>, AttentionTiles<128, 32, 16>>;
 
 // The parts of a result: as many as the device runs at once, if each has two blocks of keys or more.
@@ -41,18 +43,18 @@ Prepared prepare(const NodeSpec& spec) {
                    launch.out<T>(2));
     }
   };
-  return {run, workspace.bytes()};
+  return {.run = run, .workspace = workspace.bytes(), .form = Tiles::Threads::kOnTensorCores ? "TF32" : ""};
 }
 
 }  // namespace
 
 bool has_forward_tiles(const NodeSpec& spec, DType computed) {
-  return dispatch_tiles<DoubleTiles, FloatTiles>(spec, computed, [](auto, auto) {});
+  return dispatch_tiles<DoubleTiles, FloatTiles, TensorCoreTiles>(spec, computed, [](auto, auto) {});
 }
 
 Prepared prepare_forward_attention(const NodeSpec& spec, DType computed) {
   Prepared prepared;
-  dispatch_tiles<DoubleTiles, FloatTiles>(
+  dispatch_tiles<DoubleTiles, FloatTiles, TensorCoreTiles>(
       spec, computed, [&]<typename T, typename Tiles>(T, Tiles) { prepared = prepare<T, Tiles>(spec); });
   return prepared;
 }

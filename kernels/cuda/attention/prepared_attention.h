@@ -33,14 +33,16 @@ bool dispatch_tiles(const std::tuple<Tiles...>&, int64_t width, const F& f) {
 }
 
 // Calls f(T{}, tiles) for a node that is computed as `computed`, with tiles of the list for doubles or of that for
-// floats. Returns false if there are none.
-template <typename Doubles, typename Floats, typename F>
+// floats; of the list for tensor cores if the node may round floats to TF32. Returns false if there are none.
+template <typename Doubles, typename Floats, typename OnTensorCores, typename F>
 bool dispatch_tiles(const NodeSpec& spec, DType computed, const F& f) {
   const AttentionOperands a = attention_operands(spec);
   const int64_t width = std::max(a.q.width, a.v.width);
   if (computed == DType::kDouble)
     return dispatch_tiles<double>(Doubles(), width, [&](auto tiles) { f(double{}, tiles); });
-  return dispatch_tiles<float>(Floats(), width, [&](auto tiles) { f(float{}, tiles); });
+  const auto on_float = [&](auto tiles) { f(float{}, tiles); };
+  if (spec.tf32() && dispatch_tiles<float>(OnTensorCores(), width, on_float)) return true;
+  return dispatch_tiles<float>(Floats(), width, on_float);
 }
 
 template <typename T>

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/attention/tensor_core_tiles.h"
 #include "kernels/cuda/attention/tiles.h"
 #include "kernels/geometry/attention.h"
 
@@ -59,21 +60,44 @@ __device__ inline bool is_plain(const KeyBlocks& blocks, int block) {
   return block >= blocks.plain_begin && block < blocks.plain_end;
 }
 
+// Which query and which key of a tile the thread's element (r, c) of the scores belongs to.
+template <typename Threads_>
+struct RowsOfQueries {
+  using Threads = Threads_;
+  static constexpr bool kRowsAreKeys = false;
+  __device__ static int query(int r, int /*c*/) { return Threads::row() + r * Threads::kDown; }
+  __device__ static int key(int /*r*/, int c) { return Threads::column() + c * Threads::kAcross; }
+};
+template <typename Threads_>
+struct RowsOfKeys {
+  using Threads = Threads_;
+  static constexpr bool kRowsAreKeys = true;
+  __device__ static int query(int /*r*/, int c) { return Threads::column() + c * Threads::kAcross; }
+  __device__ static int key(int r, int /*c*/) { return Threads::row() + r * Threads::kDown; }
+};
+
 // Calls f(query, key, &values[r][c]) for each of the thread's elements of a tile.
-template <typename Threads, int kRows, int kColumns, typename T, typename F>
+template <typename Scores, int kRows, int kColumns, typename T, typename F>
 __device__ void for_each_score(int first_query, int first_key, T (&values)[kRows][kColumns], const F& f) {
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      f(first_query + Threads::row() + r * Threads::kDown, first_key + Threads::column() + c * Threads::kAcross,
-        &values[r][c]);
+      f(first_query + Scores::query(r, c), first_key + Scores::key(r, c), &values[r][c]);
     }
   }
 }
 
+// sums += the products of rows of two tiles, one of queries and one of keys.
+template <typename Scores, int kWidth, int kStride, int kRows, int kColumns, typename T>
+__device__ void add_score_products(const T* of_queries, const T* of_keys, T (&sums)[kRows][kColumns]) {
+  const T *const rows = Scores::kRowsAreKeys ? of_keys : of_queries, *const columns =
+                                                                         Scores::kRowsAreKeys ? of_queries : of_keys;
+  add_row_products<typename Scores::Threads, kWidth, kStride>(rows, columns, sums);
+}
+
 // Makes scores of the products of queries and keys. Scores of keys, and of queries, that do not exist become -inf.
-template <typename Threads, int kRows, int kColumns, typename T>
+template <typename Scores, int kRows, int kColumns, typename T>
 __device__ void make_scores(const AttentionProblem<T>& p, int head, bool plain, int first_query, int first_key,
                             T (&scores)[kRows][kColumns]) {
 #pragma unroll
@@ -84,7 +108,7 @@ __device__ void make_scores(const AttentionProblem<T>& p, int head, bool plain, 
   if (plain) return;
   const HeadMask<T> mask(p.mask, head);
   const auto update = [&](const auto& f) {
-    for_each_score<Threads>(first_query, first_key, scores, [&](int query, int key, T* score) {
+    for_each_score<Scores>(first_query, first_key, scores, [&](int query, int key, T* score) {
       *score = query < p.queries && key < p.keys ? f(query, key, *score) : -static_cast<T>(INFINITY);
     });
   };

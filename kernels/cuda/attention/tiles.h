@@ -91,12 +91,18 @@ struct Matrices {
 // these bits belong to different axes.
 template <int kDown_, int kAcross_>
 struct ThreadGrid {
+  static constexpr bool kOnTensorCores = false;
   static constexpr int kDown = kDown_, kAcross = kAcross_, kThreads = kDown * kAcross;
 
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
   __device__ static int row() { return warp() / (kAcross / 8) * 4 + (lane() & 1) + (lane() >> 2 & 2); }
   __device__ static int column() { return warp() % (kAcross / 8) * 8 + (lane() >> 1 & 3) + (lane() >> 2 & 4); }
+
+  // The number of the thread's i-th four of columns of a product with columns of a tile.
+  __device__ static int four(int i) { return column() + i * kAcross; }
+  // The number of the thread's r-th row of a product with the transpose of factors.
+  __device__ static int factor_row(int r) { return (row() + r / 4 * kDown) * 4 + r % 4; }
 
   // Merges the values of a warp's threads in one row; every thread gets the result.
   template <typename T, typename F>
@@ -217,14 +223,17 @@ __device__ void add_column_products(const T* a, const T* b, T (&sums)[kRows][kCo
   }
 }
 
-// Writes the thread's elements of a product by add_row_products into a tile.
-template <typename Threads, int kStride, int kRows, int kColumns, typename T>
+// Writes the thread's elements of a product by add_row_products into a tile, whose rows are kRowStride apart and whose
+// columns kColumnStride.
+template <typename Threads, int kRowStride, int kColumnStride = 1, int kRows, int kColumns, typename T>
 __device__ void store_products(T* tile, const T (&values)[kRows][kColumns]) {
-  tile += Threads::row() * kStride + Threads::column();
+  tile += Threads::row() * kRowStride + Threads::column() * kColumnStride;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) tile[r * Threads::kDown * kStride + c * Threads::kAcross] = values[r][c];
+    for (int c = 0; c < kColumns; ++c) {
+      tile[r * Threads::kDown * kRowStride + c * Threads::kAcross * kColumnStride] = values[r][c];
+    }
   }
 }
 

@@ -3,7 +3,7 @@
 // language there: then kernels run on the host. For that, a kernel file
 //   - launches with gpu::launch, not with <<<>>>,
 //   - declares shared memory with GPU_SHARED and GPU_DYNAMIC_SHARED, not with __shared__,
-//   - has no inline PTX.
+//   - has no inline PTX: what tensor cores need of it is in support/tensor_core.h.
 // Generated kernels include it, too; NVRTC compiles them without CUDA's headers and without launches.
 #pragma once
 
