@@ -206,13 +206,10 @@ int devices() {
 }
 thread_local int current = 0;  // device
 
-// $GPU_HOST_PROCESSORS, or four, so that plans can be made and run as for a device with more.
+// $GPU_HOST_PROCESSORS, or four. With a real device's number, plans are those for that device.
 int processors() {
-  static const int count = [] {
-    const char* const value = std::getenv("GPU_HOST_PROCESSORS");
-    return value ? std::atoi(value) : kDevice.processors;
-  }();
-  return count;
+  const char* const value = std::getenv("GPU_HOST_PROCESSORS");
+  return value ? std::atoi(value) : kDevice.processors;
 }
 
 // How many blocks a multiprocessor holds, by threads and shared memory; registers are not counted.
