@@ -61,15 +61,15 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   float* const partial = reinterpret_cast<float*>(staged + plan.pass * plan.row);
 
   // The warp's rows of R
-  const int of_phase = kPhases == 2 && warp >= plan.tasks[0];
-  const int task = of_phase ? warp - plan.tasks[0] : warp;
-  const int parts = plan.parts[of_phase], part = task % parts, group = task / parts;
-  const bool works = task < plan.tasks[of_phase];
+  const bool is_second = kPhases == 2 && warp >= plan.tasks[0];  // whether they belong to phase 1
+  const int task = is_second ? warp - plan.tasks[0] : warp;
+  const int parts = is_second ? plan.parts[1] : plan.parts[0], part = task % parts, group = task / parts;
+  const bool works = task < (is_second ? plan.tasks[1] : plan.tasks[0]);
   float weights[kRows][kVectors][4];
   {
     constexpr GateRows kFirst = Cell::kPhases[0], kLast = Cell::kPhases[kPhases - 1];
-    const int first_gate = of_phase ? kLast.first_gate : kFirst.first_gate;
-    const int64_t depth = Cell::kForward ? n : (of_phase ? kLast.gates : kFirst.gates) * n;
+    const int first_gate = is_second ? kLast.first_gate : kFirst.first_gate;
+    const int64_t depth = Cell::kForward ? n : (is_second ? kLast.gates : kFirst.gates) * n;
     const float* const from = r + (d * cell.e.gates + first_gate) * n * n;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
       staged[sample * plan.row + k] = values;
     }
     __syncthreads();
-    if (works && of_phase == kPhase) {
+    if (works && is_second == (kPhase == 1)) {
       for (int chunk = 0; chunk * kSamples < plan.pass && first + chunk * kSamples < samples; ++chunk) {
         float sums[kLanes] = {};
 #pragma unroll
