@@ -56,8 +56,10 @@ void* dynamic_shared();
 // Defers a copy to async_wait. A null `from` writes zeros.
 void async_copy(void* to, const void* from, size_t bytes);
 void async_wait();
-// Called in a loop that waits for another block: lets other blocks of a cooperative launch run.
-void spin();
+// The calling thread has read `value`, perhaps in a loop that waits for another block. If it has read the same before,
+// other blocks of a cooperative launch run; otherwise it goes on, so that blocks get as far ahead of others as they
+// can.
+void spin(const int* from, int value);
 
 // Gathers one value per lane in the mask: lane i's is at data + i·bytes. Valid until the lane's next collective.
 const void* gather_lanes(uint32_t mask, const void* value, size_t bytes);
@@ -261,7 +263,7 @@ inline void wait_for_copies() { gpu_host::async_wait(); }
 inline void store_release(int* to, int value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
 inline void add_release(int* to, int value) { __atomic_fetch_add(to, value, __ATOMIC_RELEASE); }
 inline int load_acquire(const int* from) {
-  gpu_host::spin();
+  gpu_host::spin(from, __atomic_load_n(from, __ATOMIC_RELAXED));
   return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 }
 

@@ -46,6 +46,8 @@ struct Thread {
   uint32_t mask = 0;       // mask of the collective where it waits
   size_t bytes = 0;        // size of its value there
   Gathered* held = nullptr;
+  const int* read_from = nullptr;  // the last read of a spin loop, and what it read
+  int read = 0;
 };
 
 struct PendingCopy {
@@ -106,7 +108,7 @@ class Machine {
     block_->copies[index(current_)].push_back({to, from, bytes});
   }
   void finish_copies();
-  void spin();
+  void spin(const int* from, int value);
 
  private:
   static size_t index(int i) { return static_cast<size_t>(i); }
@@ -201,8 +203,12 @@ void Machine::resume(int thread) {
 }
 
 // Without other blocks that are alive, a thread spins on.
-void Machine::spin() {
-  if (!is_cooperative_) return;
+void Machine::spin(const int* from, int value) {
+  Thread& thread = block_->threads[index(current_)];
+  const bool is_repeated = thread.read_from == from && thread.read == value;
+  thread.read_from = from;
+  thread.read = value;
+  if (!is_cooperative_ || !is_repeated) return;
   block_->spinning.push_back(current_);
   wait(State::kInSpinLoop);
 }
@@ -510,7 +516,7 @@ void async_copy(void* to, const void* from, size_t bytes) {
   machine().copy_later(to, from, bytes);
 }
 void async_wait() { machine().finish_copies(); }
-void spin() { machine().spin(); }
+void spin(const int* from, int value) { machine().spin(from, value); }
 const void* gather_lanes(uint32_t mask, const void* value, size_t bytes) {
   return machine().gather(mask, value, bytes);
 }
