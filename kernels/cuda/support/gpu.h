@@ -1,7 +1,7 @@
 // The header that kernel files include instead of cuda_runtime.h. nvcc compiles the file for devices. A C++ compiler
 // compiles the same file as C++ if the macro GPU_ON_HOST is the name of a header, in quotes, that defines CUDA's
 // language there: then kernels run on the host. For that, a kernel file
-//   - launches with gpu::launch, not with <<<>>>,
+//   - launches with gpu::launch or gpu::launch_cooperative, not with <<<>>>,
 //   - declares shared memory with GPU_SHARED and GPU_DYNAMIC_SHARED, not with __shared__,
 //   - has no inline PTX.
 // Generated kernels include it, too; NVRTC compiles them without CUDA's headers and without launches.
