@@ -329,7 +329,9 @@ __global__ void set_lengths(int64_t samples, int64_t steps, int32_t* lengths) {
 // Returns the plan of a persistent kernel for the current device, or nothing if it does not run the node.
 template <typename Cell>
 std::optional<PersistentPlan> persistent_plan(const Extents& e) {
-  if (e.steps < 2 || e.state_size() == 0 || device_attribute(cudaDevAttrCooperativeLaunch) == 0) return std::nullopt;
+  constexpr int64_t kMostSteps = int64_t{1} << 22;  // counters count the phases of all blocks in 31 bits
+  if (e.steps < 2 || e.steps > kMostSteps || e.state_size() == 0) return std::nullopt;
+  if (device_attribute(cudaDevAttrCooperativeLaunch) == 0) return std::nullopt;
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   std::optional<PersistentPlan> plan = plan_persistent(e, Cell::kForward, Cell::kPhases, multiprocessors);
   return plan && is_resident<Cell>(*plan, e, multiprocessors) ? plan : std::nullopt;
