@@ -109,7 +109,7 @@ void expect_consistent(const PersistentPlan& plan, const Extents& e, bool is_for
   for (size_t p = 0; p < phases.size(); ++p) {
     const int64_t depth = is_forward ? e.hidden : phases[p].gates * e.hidden;
     EXPECT_GE(int64_t{plan.parts[p]} * plan.vectors * 128, depth);
-    EXPECT_EQ(plan.tasks[p] * cuda::kRows, plan.parts[p] * plan.units * (is_forward ? phases[p].gates : 1));
+    EXPECT_EQ(plan.tasks[p] * cuda::kWarpRows, plan.parts[p] * plan.units * (is_forward ? phases[p].gates : 1));
     tasks += plan.tasks[p];
   }
   EXPECT_LE(tasks, cuda::kWalkWarps);

@@ -9,8 +9,8 @@
 // Two buffers take turns as the operand: a block publishes only after all blocks have published before, and so have
 // read what it overwrites. Blocks wait for each other, so the launch is cooperative: all of them run at once.
 //
-// A warp multiplies kRows rows of R by kSamples samples, and its lanes share k. The order of the sums is always the
-// same, but not that of the library's product, so results differ from those of the walk step by step in their last
+// A warp multiplies kWarpRows rows of R by kWarpSamples samples, and its lanes share k. The order of the sums is always
+// the same, but not that of the library's product, so results differ from those of the walk step by step in their last
 // bits.
 #pragma once
 
@@ -65,15 +65,15 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   const int task = is_second ? warp - plan.tasks[0] : warp;
   const int parts = is_second ? plan.parts[1] : plan.parts[0], part = task % parts, group = task / parts;
   const bool works = task < (is_second ? plan.tasks[1] : plan.tasks[0]);
-  float weights[kRows][kVectors][4];
+  float weights[kWarpRows][kVectors][4];
   {
     constexpr GateRows kFirst = Cell::kPhases[0], kLast = Cell::kPhases[kPhases - 1];
     const int first_gate = is_second ? kLast.first_gate : kFirst.first_gate;
     const int64_t depth = Cell::kForward ? n : (is_second ? kLast.gates : kFirst.gates) * n;
     const float* const from = r + (d * cell.e.gates + first_gate) * n * n;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int row = group * kRows + i;
+    for (int i = 0; i < kWarpRows; ++i) {
+      const int row = group * kWarpRows + i;
       const int64_t unit = first_unit + row % plan.units, gate = row / plan.units;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
@@ -136,16 +136,16 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
     }
     __syncthreads();
     if (works && is_second == (kPhase == 1)) {
-      for (int chunk = 0; chunk * kSamples < plan.pass && first + chunk * kSamples < samples; ++chunk) {
+      for (int chunk = 0; chunk * kWarpSamples < plan.pass && first + chunk * kWarpSamples < samples; ++chunk) {
         float sums[kLanes] = {};
 #pragma unroll
         for (int v = 0; v < kVectors; ++v) {
 #pragma unroll
-          for (int s = 0; s < kSamples; ++s) {
-            const float4 x = staged[(chunk * kSamples + s) * plan.row + (part * kVectors + v) * kLanes + lane];
+          for (int s = 0; s < kWarpSamples; ++s) {
+            const float4 x = staged[(chunk * kWarpSamples + s) * plan.row + (part * kVectors + v) * kLanes + lane];
 #pragma unroll
-            for (int i = 0; i < kRows; ++i) {
-              float& sum = sums[i * kSamples + s];
+            for (int i = 0; i < kWarpRows; ++i) {
+              float& sum = sums[i * kWarpSamples + s];
               sum += weights[i][v][0] * x.x;
               sum += weights[i][v][1] * x.y;
               sum += weights[i][v][2] * x.z;
@@ -162,14 +162,15 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   const auto add_product = [&](auto phase, auto& sums) {
     constexpr int kPhase = decltype(phase)::value;
     constexpr int kSums = Cell::kForward ? Cell::kPhases[kPhase].gates : 1;
-    const float* const of_chunk = partial + own_sample / kSamples * kWalkWarps * kLanes + own_sample % kSamples;
+    const float* const of_chunk = partial + own_sample / kWarpSamples * kWalkWarps * kLanes + own_sample % kWarpSamples;
     const int first_task = kPhase == 0 ? 0 : plan.tasks[0];
 #pragma unroll
     for (int g = 0; g < kSums; ++g) {
       const int row = g * plan.units + own_unit;
-      const int first = first_task + row / kRows * plan.parts[kPhase];
+      const int first = first_task + row / kWarpRows * plan.parts[kPhase];
       float sum = 0;
-      for (int p = 0; p < plan.parts[kPhase]; ++p) sum += of_chunk[(first + p) * kLanes + row % kRows * kSamples];
+      for (int p = 0; p < plan.parts[kPhase]; ++p)
+        sum += of_chunk[(first + p) * kLanes + row % kWarpRows * kWarpSamples];
       sums[g] += sum;
     }
   };

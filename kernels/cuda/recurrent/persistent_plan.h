@@ -20,14 +20,14 @@ struct GateRows {
 
 inline constexpr int kLanes = 32;  // of a warp
 inline constexpr int kWalkThreads = 256, kWalkWarps = kWalkThreads / kLanes;
-inline constexpr int kRows = 8, kSamples = 4;  // of a warp's product: a sum for each lane
-static_assert(kRows * kSamples == kLanes);
+inline constexpr int kWarpRows = 8, kWarpSamples = 4;  // of a warp's product: a sum for each lane
+static_assert(kWarpRows * kWarpSamples == kLanes);
 inline constexpr int kCounterStride = 32;  // integers between counters, which have a cache line each
 
-// How a walk is divided. A task is a warp's part of a phase's product: kRows rows and 128 kVectors elements of k.
+// How a walk is divided. A task is a warp's part of a phase's product: kWarpRows rows and 128 kVectors elements of k.
 struct PersistentPlan {
   int vectors = 0;          // kVectors: float4s of a row of R in a lane's registers
-  int units = 0, tile = 0;  // hidden units and samples of a block; multiples of kRows and kSamples
+  int units = 0, tile = 0;  // hidden units and samples of a block; multiples of kWarpRows and kWarpSamples
   int unit_blocks = 0, tiles = 0;
   int pass = 0;       // samples whose operand is in shared memory at once
   int parts[2] = {};  // into which k is divided, per phase
@@ -39,7 +39,7 @@ struct PersistentPlan {
   int64_t blocks(const Extents& e) const { return e.directions * unit_blocks * tiles; }
   size_t shared_bytes() const {
     return static_cast<size_t>(pass) * static_cast<size_t>(row) * sizeof(float4) +
-           static_cast<size_t>(pass / kSamples * kWalkWarps * kLanes) * sizeof(float);
+           static_cast<size_t>(pass / kWarpSamples * kWalkWarps * kLanes) * sizeof(float);
   }
   size_t counter_bytes(const Extents& e) const {
     return static_cast<size_t>(e.directions * tiles * kCounterStride) * sizeof(int);
