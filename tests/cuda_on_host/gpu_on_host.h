@@ -31,8 +31,13 @@ extern dim3 block_size, grid_size;
 
 // Runs all threads of a grid. One host thread at a time may call it.
 void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
+// The same with all blocks alive at once, so that they can wait for each other.
+void run_cooperative_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
 // Enqueues work, a launch of `kernel`, to a stream of the host's runtime (runtime.cc).
 cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, std::function<void()> work);
+// Enqueues a cooperative launch; cudaErrorCooperativeLaunchTooLarge if not all of its blocks fit the device at once.
+cudaError_t enqueue_cooperative_launch(cudaStream_t stream, const void* kernel, dim3 grid, dim3 block, size_t shared,
+                                       std::function<void()> work);
 // Enqueues work that may have to wait for other processes. It does what it can and returns whether it is done; it is
 // called again until then, and other streams with such work get on in between.
 cudaError_t enqueue_exchange(cudaStream_t stream, std::function<bool()> work);
@@ -51,6 +56,10 @@ void* dynamic_shared();
 // Defers a copy to async_wait. A null `from` writes zeros.
 void async_copy(void* to, const void* from, size_t bytes);
 void async_wait();
+// The calling thread has read `value`, perhaps in a loop that waits for another block. If it has read the same before,
+// other blocks of a cooperative launch run; otherwise it goes on, so that blocks get as far ahead of others as they
+// can.
+void spin(const int* from, int value);
 
 // Gathers one value per lane in the mask: lane i's is at data + i·bytes. Valid until the lane's next collective.
 const void* gather_lanes(uint32_t mask, const void* value, size_t bytes);
@@ -232,13 +241,31 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   });
 }
 
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_cooperative(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                               const Arguments&... arguments) {
+  if (!(is_aligned(static_cast<Parameters>(arguments)) && ...)) return cudaErrorMisalignedAddress;
+  return gpu_host::enqueue_cooperative_launch(stream, reinterpret_cast<const void*>(kernel), grid, block, shared, [=] {
+    gpu_host::run_cooperative_grid(grid, block, shared, [&] { kernel(static_cast<Parameters>(arguments)...); });
+  });
+}
+
+template <typename... Parameters>
+cudaError_t allow_shared(void (*)(Parameters...), size_t) {
+  return cudaSuccess;
+}
+
 template <int kBytes>
 void copy_async(void* to, const void* from, bool exists) {
   gpu_host::async_copy(to, exists ? from : nullptr, kBytes);
 }
 inline void wait_for_copies() { gpu_host::async_wait(); }
 inline void store_release(int* to, int value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
-inline int load_acquire(const int* from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }
+inline void add_release(int* to, int value) { __atomic_fetch_add(to, value, __ATOMIC_RELEASE); }
+inline int load_acquire(const int* from) {
+  gpu_host::spin(from, __atomic_load_n(from, __ATOMIC_RELAXED));
+  return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+}
 
 // kernels/cuda/support/tensor_core.h
 inline float to_tf32(float x) {

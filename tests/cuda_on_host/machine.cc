@@ -1,4 +1,6 @@
-// Implements gpu_on_host.h: runs a grid's blocks one after the other, each thread of a block on a fiber.
+// Implements gpu_on_host.h: runs a grid's blocks one after the other, each thread of a block on a fiber. The blocks of
+// a cooperative launch are all alive at once and take turns: a block runs until its threads have ended or wait in spin
+// loops for other blocks.
 //
 // A fiber runs new threads, one after the other, until one of them waits; it then belongs to that thread until the
 // thread ends. A block whose threads never wait therefore needs one fiber. With the thread sanitizer each thread has a
@@ -35,7 +37,7 @@ struct Warp {
   std::deque<Gathered> gathered;
 };
 
-enum class State : uint8_t { kNew, kRunnable, kAtCollective, kAtBarrier, kEnded };
+enum class State : uint8_t { kNew, kRunnable, kAtCollective, kAtBarrier, kInSpinLoop, kEnded };
 
 struct Thread {
   State state = State::kNew;
@@ -44,6 +46,8 @@ struct Thread {
   uint32_t mask = 0;       // mask of the collective where it waits
   size_t bytes = 0;        // size of its value there
   Gathered* held = nullptr;
+  const int* read_from = nullptr;  // the last read of a spin loop, and what it read
+  int read = 0;
 };
 
 struct PendingCopy {
@@ -55,6 +59,25 @@ struct PendingCopy {
 struct Variable {
   const void* key;
   void* data;
+};
+
+struct Block {
+  Index position{};  // blockIdx
+  std::vector<Thread> threads;
+  std::vector<Warp> warps;
+  std::vector<std::vector<PendingCopy>> copies;  // by thread
+  std::vector<int> order;                        // order in which threads start
+  std::deque<int> runnable;                      // threads that have waited and may go on
+  std::vector<int> spinning;  // threads in a spin loop, which go on when the block's next turn begins
+  size_t started = 0;         // number of elements of `order`
+  int live = 0, waiting = 0;
+  int votes = 0, counted_votes = 0;  // of the current barrier; of the last one
+  std::vector<Variable> variables;
+  void* dynamic = nullptr;
+  size_t shared_bytes = 0;         // bytes of shared memory
+  unsigned char* piece = nullptr;  // shared memory; only with the thread sanitizer
+  size_t piece_used = 0;
+  char barrier_tag = 0;  // thread sanitizer's synchronization
 };
 
 // Copies without calls that sanitizers intercept: these copies are the machine's, not the kernel's.
@@ -71,24 +94,29 @@ void copy_bytes(unsigned char* to, const void* from, size_t bytes) {
 
 class Machine {
  public:
-  void run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, const std::function<void()>& body);
+  void run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, bool is_cooperative, const std::function<void()>& body);
 
   // These functions are called by the running thread.
   int lane() const { return current_ % kWarp; }
-  int num_threads() const { return static_cast<int>(threads_.size()); }
+  int num_threads() const { return static_cast<int>(block_->threads.size()); }
   int barrier(bool predicate);
   const void* gather(uint32_t mask, const void* value, size_t bytes);
   void* variable(const void* key, size_t bytes);
-  void* dynamic() const { return dynamic_; }
+  void* dynamic() const { return block_->dynamic; }
   void fence();
-  void copy_later(void* to, const void* from, size_t bytes) { copies_[index(current_)].push_back({to, from, bytes}); }
+  void copy_later(void* to, const void* from, size_t bytes) {
+    block_->copies[index(current_)].push_back({to, from, bytes});
+  }
   void finish_copies();
+  void spin(const int* from, int value);
 
  private:
   static size_t index(int i) { return static_cast<size_t>(i); }
   static void fiber_main();
 
-  void run_block();
+  void begin_block(size_t number);
+  bool run_block();
+  void take_turns(const std::vector<size_t>& numbers);
   void run_threads();
   void resume(int thread);
   void wait(State state);
@@ -101,27 +129,20 @@ class Machine {
   void end_shared_memory();
   void choose_order();
 
-  std::vector<Thread> threads_;
-  std::vector<Warp> warps_;
-  std::vector<std::vector<PendingCopy>> copies_;  // by thread
-  std::vector<int> order_;                        // order in which threads start
-  std::deque<int> runnable_;                      // threads that have waited and may go on
+  std::deque<Block> blocks_{1};  // one, or those of a cooperative launch
+  Block* block_ = nullptr;       // running block
   std::vector<Fiber*> idle_fibers_;
-  std::vector<Fiber*> ended_fibers_;  // fibers of ended threads of this block; only with the thread sanitizer
+  std::vector<Fiber*> ended_fibers_;  // fibers of ended threads; only with the thread sanitizer
   Fiber scheduler_;
   Fiber* fiber_ = nullptr;  // running fiber
   const std::function<void()>* body_ = nullptr;
   int current_ = 0;
-  size_t started_ = 0;  // number of elements of order_
-  int live_ = 0, waiting_ = 0;
-  int votes_ = 0, counted_votes_ = 0;  // of the current barrier; of the last one
-  std::vector<Variable> variables_;
-  void* dynamic_ = nullptr;
-  size_t dynamic_bytes_ = 0, shared_bytes_ = 0;  // dynamic bytes of the launch; bytes of the running block
-  std::vector<unsigned char*> pieces_;           // pieces of shared memory; only with the thread sanitizer
-  size_t piece_used_ = 0;
+  bool is_cooperative_ = false;         // the running launch
+  int64_t stops_ = 0;                   // how often a thread stopped elsewhere than in a spin loop
+  size_t dynamic_bytes_ = 0;            // of the launch
+  std::vector<unsigned char*> pieces_;  // pieces of shared memory; only with the thread sanitizer
   std::mt19937 random_;
-  char begin_tag_ = 0, end_tag_ = 0, barrier_tag_ = 0, fence_tag_ = 0;  // thread sanitizer's synchronization
+  char begin_tag_ = 0, end_tag_ = 0, fence_tag_ = 0;  // thread sanitizer's synchronization
 };
 
 // Never destroyed: the program uses its fibers until it ends.
@@ -132,7 +153,7 @@ Machine& machine() {
 
 void Machine::set_current(int thread) {
   current_ = thread;
-  thread_index = threads_[index(thread)].position;
+  thread_index = block_->threads[index(thread)].position;
 }
 
 void Machine::fiber_main() {
@@ -148,25 +169,25 @@ void Machine::fiber_main() {
 void Machine::run_threads() {
   while (true) {
     (*body_)();
-    Thread& ended = threads_[index(current_)];
+    Thread& ended = block_->threads[index(current_)];
     if (ended.held) ended.held->held_by &= ~(1u << lane());
     ended.state = State::kEnded;
-    warps_[index(current_ / kWarp)].ended |= 1u << lane();
-    --live_;
-    if (GPU_HOST_RACES || ended.fiber || started_ == order_.size()) return;
-    set_current(order_[started_++]);
+    block_->warps[index(current_ / kWarp)].ended |= 1u << lane();
+    --block_->live;
+    if (GPU_HOST_RACES || ended.fiber || block_->started == block_->order.size()) return;
+    set_current(block_->order[block_->started++]);
   }
 }
 
 void Machine::wait(State state) {
-  Thread& thread = threads_[index(current_)];
+  Thread& thread = block_->threads[index(current_)];
   thread.state = state;
   thread.fiber = fiber_;
   Fiber::switch_fibers(*fiber_, scheduler_);
 }
 
 void Machine::resume(int thread) {
-  Fiber* fiber = threads_[index(thread)].fiber;
+  Fiber* fiber = block_->threads[index(thread)].fiber;
   if (!fiber && idle_fibers_.empty()) idle_fibers_.push_back(new Fiber(&Machine::fiber_main));
   if (!fiber) {
     fiber = idle_fibers_.back();
@@ -174,25 +195,36 @@ void Machine::resume(int thread) {
   }
   fiber_ = fiber;
   set_current(thread);
-  threads_[index(thread)].state = State::kRunnable;
+  block_->threads[index(thread)].state = State::kRunnable;
   Fiber::switch_fibers(scheduler_, *fiber);
-  if (threads_[index(current_)].state != State::kEnded) return;
+  if (block_->threads[index(current_)].state != State::kEnded) return;
   // For the thread sanitizer, threads of one fiber are ordered; so within a block a fiber serves one thread.
   (GPU_HOST_RACES ? ended_fibers_ : idle_fibers_).push_back(fiber);
 }
 
+// Without other blocks that are alive, a thread spins on.
+void Machine::spin(const int* from, int value) {
+  Thread& thread = block_->threads[index(current_)];
+  const bool is_repeated = thread.read_from == from && thread.read == value;
+  thread.read_from = from;
+  thread.read = value;
+  if (!is_cooperative_ || !is_repeated) return;
+  block_->spinning.push_back(current_);
+  wait(State::kInSpinLoop);
+}
+
 bool Machine::is_complete(int w, uint32_t mask) const {
-  const Warp& warp = warps_[index(w)];
+  const Warp& warp = block_->warps[index(w)];
   if ((mask & warp.ended) != 0) refuse("a warp collective's mask names a lane that has exited");
   if ((mask & warp.waiting) != mask) return false;
   for (int l = 0; l < kWarp; ++l) {
-    if ((mask >> l & 1) && threads_[index(w * kWarp + l)].mask != mask) return false;
+    if ((mask >> l & 1) && block_->threads[index(w * kWarp + l)].mask != mask) return false;
   }
   return true;
 }
 
 void Machine::release_warp(int w, uint32_t mask, size_t bytes) {
-  Warp& warp = warps_[index(w)];
+  Warp& warp = block_->warps[index(w)];
   auto gathered =
       std::find_if(warp.gathered.begin(), warp.gathered.end(), [](const Gathered& g) { return g.held_by == 0; });
   if (gathered == warp.gathered.end()) gathered = warp.gathered.emplace(warp.gathered.end());
@@ -201,21 +233,21 @@ void Machine::release_warp(int w, uint32_t mask, size_t bytes) {
   warp.waiting &= ~mask;
   for (int l = 0; l < kWarp; ++l) {
     if (!(mask >> l & 1)) continue;
-    Thread& thread = threads_[index(w * kWarp + l)];
+    Thread& thread = block_->threads[index(w * kWarp + l)];
     if (thread.bytes != bytes) refuse("the lanes of a warp are at different collectives");
     copy_bytes(gathered->values + static_cast<size_t>(l) * bytes, warp.given[l], bytes);
     thread.held = &*gathered;
     thread.state = State::kRunnable;
-    runnable_.push_back(w * kWarp + l);
+    block_->runnable.push_back(w * kWarp + l);
   }
 }
 
 const void* Machine::gather(uint32_t mask, const void* value, size_t bytes) {
-  Thread& thread = threads_[index(current_)];
+  Thread& thread = block_->threads[index(current_)];
   if (!(mask >> lane() & 1)) refuse("a thread calls a warp collective whose mask leaves it out");
   if (thread.held) thread.held->held_by &= ~(1u << lane());
   thread.held = nullptr;
-  Warp& warp = warps_[index(current_ / kWarp)];
+  Warp& warp = block_->warps[index(current_ / kWarp)];
   copy_bytes(warp.given[lane()], value, bytes);
   thread.mask = mask;
   thread.bytes = bytes;
@@ -227,19 +259,19 @@ const void* Machine::gather(uint32_t mask, const void* value, size_t bytes) {
 }
 
 int Machine::barrier(bool predicate) {
-  votes_ += predicate;
-  ++waiting_;
-  release(&barrier_tag_);
+  block_->votes += predicate;
+  ++block_->waiting;
+  release(&block_->barrier_tag);
   wait(State::kAtBarrier);
-  acquire(&barrier_tag_);
-  return counted_votes_;
+  acquire(&block_->barrier_tag);
+  return block_->counted_votes;
 }
 
 void Machine::open_barrier() {
-  waiting_ = 0;
-  counted_votes_ = std::exchange(votes_, 0);
-  for (const int i : order_) {
-    if (threads_[index(i)].state == State::kAtBarrier) runnable_.push_back(i);
+  block_->waiting = 0;
+  block_->counted_votes = std::exchange(block_->votes, 0);
+  for (const int i : block_->order) {
+    if (block_->threads[index(i)].state == State::kAtBarrier) block_->runnable.push_back(i);
   }
 }
 
@@ -249,14 +281,14 @@ void Machine::fence() {
 }
 
 void Machine::finish_copies() {
-  for (const PendingCopy& copy : copies_[index(current_)]) {
+  for (const PendingCopy& copy : block_->copies[index(current_)]) {
     if (copy.from) {
       std::memcpy(copy.to, copy.from, copy.bytes);
     } else {
       std::memset(copy.to, 0, copy.bytes);
     }
   }
-  copies_[index(current_)].clear();
+  block_->copies[index(current_)].clear();
 }
 
 // ---- Shared memory. Each byte starts as 0xff: floats are NaN.
@@ -264,13 +296,13 @@ void Machine::finish_copies() {
 // The thread sanitizer sees an allocation as a write of its thread. The first thread to use a variable must not be the
 // writer, so the memory is part of a piece that the scheduler has allocated.
 void* Machine::allocate_shared(size_t bytes) {
-  shared_bytes_ += bytes;
-  if (shared_bytes_ > kMostSharedBytes) refuse("too much shared memory");
+  block_->shared_bytes += bytes;
+  if (block_->shared_bytes > kMostSharedBytes) refuse("too much shared memory");
 #if GPU_HOST_RACES
-  const size_t at = piece_used_;
-  piece_used_ += (bytes + 15) / 16 * 16;
-  if (piece_used_ > dynamic_bytes_ + kMostStaticShared) refuse("too much shared memory");
-  return pieces_.back() + at;
+  const size_t at = block_->piece_used;
+  block_->piece_used += (bytes + 15) / 16 * 16;
+  if (block_->piece_used > dynamic_bytes_ + kMostStaticShared) refuse("too much shared memory");
+  return block_->piece + at;
 #else
   void* data = nullptr;
   if (posix_memalign(&data, 16, bytes) != 0) refuse("no memory for shared memory");
@@ -280,76 +312,118 @@ void* Machine::allocate_shared(size_t bytes) {
 }
 
 void Machine::begin_shared_memory() {
-  shared_bytes_ = 0;
+  block_->shared_bytes = 0;
 #if GPU_HOST_RACES
   const size_t bytes = dynamic_bytes_ + kMostStaticShared;
   pieces_.push_back(static_cast<unsigned char*>(std::aligned_alloc(16, (bytes + 15) / 16 * 16)));
-  std::memset(pieces_.back(), 0xff, bytes);
-  piece_used_ = 0;
+  block_->piece = pieces_.back();
+  std::memset(block_->piece, 0xff, bytes);
+  block_->piece_used = 0;
 #endif
-  dynamic_ = dynamic_bytes_ > 0 ? allocate_shared(dynamic_bytes_) : nullptr;
+  block_->dynamic = dynamic_bytes_ > 0 ? allocate_shared(dynamic_bytes_) : nullptr;
 }
 
 void Machine::end_shared_memory() {
 #if !GPU_HOST_RACES
-  for (const Variable& variable : variables_) std::free(variable.data);
-  std::free(dynamic_);
+  for (const Variable& variable : block_->variables) std::free(variable.data);
+  std::free(block_->dynamic);
 #endif
-  variables_.clear();
+  block_->variables.clear();
 }
 
 void* Machine::variable(const void* key, size_t bytes) {
-  for (const Variable& variable : variables_) {
+  for (const Variable& variable : block_->variables) {
     if (variable.key == key) return variable.data;
   }
-  variables_.push_back({key, allocate_shared(bytes)});
-  return variables_.back().data;
+  block_->variables.push_back({key, allocate_shared(bytes)});
+  return block_->variables.back().data;
 }
 
 // ---- Blocks
 
-void Machine::run_block() {
-  const size_t n = threads_.size();
+// Makes block_ the block of this number, with threads that have not started.
+void Machine::begin_block(size_t number) {
+  const size_t n = size_t{block_size.x} * block_size.y * block_size.z;
 #if GPU_HOST_RACES
   // A few more fibers than threads: threads of the same number in neighbouring blocks then have different fibers.
   while (idle_fibers_.size() < n + 5) idle_fibers_.push_back(new Fiber(&Machine::fiber_main));
 #endif
-  begin_shared_memory();
-  release(&begin_tag_);
-  for (Thread& thread : threads_) thread = Thread{.position = thread.position};
-  for (size_t w = 0; w < warps_.size(); ++w) {
-    Warp& warp = warps_[w];
+  block_->position = {static_cast<unsigned>(number % grid_size.x),
+                      static_cast<unsigned>(number / grid_size.x % grid_size.y),
+                      static_cast<unsigned>(number / grid_size.x / grid_size.y)};
+  block_index = block_->position;
+  block_->threads.resize(n);
+  for (unsigned i = 0; i < n; ++i) {
+    block_->threads[i] =
+        Thread{.position = {i % block_size.x, i / block_size.x % block_size.y, i / (block_size.x * block_size.y)}};
+  }
+  block_->warps.resize((n + kWarp - 1) / kWarp);
+  for (size_t w = 0; w < block_->warps.size(); ++w) {
+    Warp& warp = block_->warps[w];
     // Lanes that the block lacks count as exited.
     const size_t lanes = std::min<size_t>(kWarp, n - w * kWarp);
     warp.ended = static_cast<uint32_t>(~uint64_t{0} << lanes);
     warp.waiting = 0;
     for (Gathered& gathered : warp.gathered) gathered.held_by = 0;
   }
-  for (std::vector<PendingCopy>& copies : copies_) copies.clear();
-  started_ = 0;
-  live_ = static_cast<int>(n);
-  waiting_ = votes_ = 0;
-  while (live_ > 0) {
-    if (!runnable_.empty()) {
-      const int next = runnable_.front();
-      runnable_.pop_front();
+  block_->copies.resize(n);
+  for (std::vector<PendingCopy>& copies : block_->copies) copies.clear();
+  choose_order();
+  block_->started = 0;
+  block_->live = static_cast<int>(n);
+  block_->waiting = block_->votes = 0;
+  begin_shared_memory();
+  release(&begin_tag_);
+}
+
+// Runs block_ until its threads have ended. Returns false if the others are in spin loops.
+bool Machine::run_block() {
+  block_index = block_->position;
+  block_->runnable.insert(block_->runnable.end(), block_->spinning.begin(), block_->spinning.end());
+  block_->spinning.clear();
+  while (block_->live > 0) {
+    if (!block_->runnable.empty()) {
+      const int next = block_->runnable.front();
+      block_->runnable.pop_front();
       resume(next);
-    } else if (started_ < n) {
-      resume(order_[started_++]);
-    } else if (waiting_ == live_) {
+    } else if (block_->started < block_->threads.size()) {
+      resume(block_->order[block_->started++]);
+    } else if (block_->waiting == block_->live) {
       open_barrier();
       continue;
+    } else if (!block_->spinning.empty()) {
+      return false;
     } else {
       refuse("threads wait for ever: some at a barrier, others at a warp collective for lanes that do not come");
     }
-    const Thread& stopped = threads_[index(current_)];
+    const Thread& stopped = block_->threads[index(current_)];
+    stops_ += stopped.state != State::kInSpinLoop;
     if (stopped.state == State::kAtCollective && is_complete(current_ / kWarp, stopped.mask)) {
       release_warp(current_ / kWarp, stopped.mask, stopped.bytes);
     }
   }
   end_shared_memory();
-  idle_fibers_.insert(idle_fibers_.begin(), ended_fibers_.rbegin(), ended_fibers_.rend());
-  ended_fibers_.clear();
+  return true;
+}
+
+// Runs the blocks of a cooperative launch.
+void Machine::take_turns(const std::vector<size_t>& numbers) {
+  constexpr int kMostIdleRounds = 1000;  // in which no thread stops elsewhere than in a spin loop
+  std::vector<Block*> alive;
+  if (blocks_.size() < numbers.size()) blocks_.resize(numbers.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    alive.push_back(block_ = &blocks_[i]);
+    begin_block(numbers[i]);
+  }
+  for (int idle = 0; !alive.empty(); ++idle) {
+    const int64_t before = stops_;
+    std::erase_if(alive, [&](Block* block) {
+      block_ = block;
+      return run_block();
+    });
+    if (stops_ > before) idle = 0;
+    if (idle == kMostIdleRounds) refuse("blocks wait for each other for ever");
+  }
 }
 
 const std::string& order_of_threads() {
@@ -360,20 +434,21 @@ const std::string& order_of_threads() {
 
 // Warps stay together; the order of warps and of lanes within a warp changes from block to block.
 void Machine::choose_order() {
-  const size_t n = threads_.size();
-  order_.resize(n);
-  for (size_t i = 0; i < n; ++i) order_[i] = static_cast<int>(i);
+  const size_t n = block_->threads.size();
+  block_->order.resize(n);
+  for (size_t i = 0; i < n; ++i) block_->order[i] = static_cast<int>(i);
   if (order_of_threads() == "backwards") {
-    std::reverse(order_.begin(), order_.end());
+    std::reverse(block_->order.begin(), block_->order.end());
   } else if (!order_of_threads().empty()) {
     for (size_t w = 0; w < n; w += kWarp) {
-      std::shuffle(order_.begin() + static_cast<long>(w), order_.begin() + static_cast<long>(std::min(w + kWarp, n)),
-                   random_);
+      std::shuffle(block_->order.begin() + static_cast<long>(w),
+                   block_->order.begin() + static_cast<long>(std::min(w + kWarp, n)), random_);
     }
   }
 }
 
-void Machine::run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, const std::function<void()>& body) {
+void Machine::run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, bool is_cooperative,
+                       const std::function<void()>& body) {
   const size_t n = size_t{block.x} * block.y * block.z;
   grid_size = grid;
   block_size = block;
@@ -382,27 +457,28 @@ void Machine::run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, const std::f
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
     refuse("a launch with no blocks, or too many");
   body_ = &body;
-  threads_.resize(n);
-  for (unsigned i = 0; i < n; ++i) {
-    threads_[i].position = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
-  }
-  warps_.resize((n + kWarp - 1) / kWarp);
-  copies_.resize(n);
+  is_cooperative_ = is_cooperative;
   dynamic_bytes_ = dynamic_bytes;
   random_.seed(static_cast<unsigned>(std::atoi(order_of_threads().c_str())));
-  std::vector<size_t> blocks(size_t{grid.x} * grid.y * grid.z);
-  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = i;
+  std::vector<size_t> numbers(size_t{grid.x} * grid.y * grid.z);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = i;
   if (order_of_threads() == "backwards") {
-    std::reverse(blocks.begin(), blocks.end());
+    std::reverse(numbers.begin(), numbers.end());
   } else if (!order_of_threads().empty()) {
-    std::shuffle(blocks.begin(), blocks.end(), random_);
+    std::shuffle(numbers.begin(), numbers.end(), random_);
   }
-  for (const size_t b : blocks) {
-    choose_order();
-    block_index = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
-                   static_cast<unsigned>(b / grid.x / grid.y)};
-    run_block();
+  if (is_cooperative) {
+    take_turns(numbers);
+  } else {
+    block_ = &blocks_.front();
+    for (const size_t number : numbers) {
+      begin_block(number);
+      run_block();
+    }
   }
+  // Fibers of the thread sanitizer, which serve one thread of a block each.
+  idle_fibers_.insert(idle_fibers_.begin(), ended_fibers_.rbegin(), ended_fibers_.rend());
+  ended_fibers_.clear();
   acquire(&end_tag_);
   for (unsigned char* piece : pieces_) std::free(piece);
   pieces_.clear();
@@ -414,7 +490,10 @@ Index thread_index, block_index;
 dim3 block_size, grid_size;
 
 void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread) {
-  machine().run_grid(grid, block, dynamic_shared_bytes, thread);
+  machine().run_grid(grid, block, dynamic_shared_bytes, false, thread);
+}
+void run_cooperative_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread) {
+  machine().run_grid(grid, block, dynamic_shared_bytes, true, thread);
 }
 
 void refuse(const char* what) {
@@ -437,6 +516,7 @@ void async_copy(void* to, const void* from, size_t bytes) {
   machine().copy_later(to, from, bytes);
 }
 void async_wait() { machine().finish_copies(); }
+void spin(const int* from, int value) { machine().spin(from, value); }
 const void* gather_lanes(uint32_t mask, const void* value, size_t bytes) {
   return machine().gather(mask, value, bytes);
 }

@@ -86,7 +86,9 @@ constexpr size_t kSpace = size_t{1} << 38;
 constexpr size_t kPage = 4096, kLargePage = size_t{2} << 20;
 // What the device says of itself: compute capability, multiprocessors, and the most shared memory of a block.
 constexpr struct { int major = 9, processors = 4, shared_bytes = 227 << 10; } kDevice;
-constexpr size_t kAddressAlignment = 256;  // alignment of cudaMalloc
+constexpr int kMostThreadsOfProcessor = 2048, kMostBlocksOfProcessor = 32;
+constexpr int kReservedSharedBytes = 1 << 10;  // of each block, beside its own
+constexpr size_t kAddressAlignment = 256;      // alignment of cudaMalloc
 
 // The host's times say nothing about a device; tests of choices turn them on.
 const int kChoicesByRule = setenv("ONNX_TRAIN_TIMED_CHOICES", "off", 0);
@@ -246,6 +248,19 @@ int devices() {
   return count;
 }
 thread_local int current = 0;  // device
+
+// $GPU_HOST_PROCESSORS, or four. With a real device's number, plans are those for that device.
+int processors() {
+  const char* const value = std::getenv("GPU_HOST_PROCESSORS");
+  return value ? std::atoi(value) : kDevice.processors;
+}
+
+// How many blocks a multiprocessor holds, by threads and shared memory; registers are not counted.
+int resident_blocks(int threads, size_t shared) {
+  const auto by_shared =
+      static_cast<int>((kDevice.shared_bytes + kReservedSharedBytes) / (shared + kReservedSharedBytes));
+  return std::min({kMostThreadsOfProcessor / ((threads + 31) / 32 * 32), by_shared, kMostBlocksOfProcessor});
+}
 
 struct Runtime {
   std::recursive_mutex mutex;
@@ -439,6 +454,15 @@ cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, std::functio
   });
 }
 
+cudaError_t enqueue_cooperative_launch(cudaStream_t stream, const void* kernel, dim3 grid, dim3 block, size_t shared,
+                                       std::function<void()> work) {
+  const size_t blocks = size_t{grid.x} * grid.y * grid.z, threads = size_t{block.x} * block.y * block.z;
+  const int resident = resident_blocks(static_cast<int>(threads), shared);
+  if (blocks > static_cast<size_t>(resident) * static_cast<size_t>(processors()))
+    return call([] { return cudaErrorCooperativeLaunchTooLarge; });
+  return enqueue_launch(stream, kernel, std::move(work));
+}
+
 cudaError_t enqueue_exchange(cudaStream_t stream, std::function<bool()> work) {
   return call([&] { return enqueue(stream, std::move(work), true); });
 }
@@ -481,7 +505,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     *properties = {};
     std::snprintf(properties->name, sizeof properties->name, "CUDA on the host");
     properties->major = kDevice.major;
-    properties->multiProcessorCount = kDevice.processors;
+    properties->multiProcessorCount = processors();
     properties->totalGlobalMem = runtime().memory.limit;
     properties->sharedMemPerBlock = 48 << 10;
     properties->sharedMemPerBlockOptin = static_cast<size_t>(shared_bytes());
@@ -781,12 +805,17 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return call([&] {
     switch (attribute) {
       case cudaDevAttrComputeCapabilityMajor: *value = kDevice.major; break;
-      case cudaDevAttrMultiProcessorCount: *value = kDevice.processors; break;
+      case cudaDevAttrMultiProcessorCount: *value = processors(); break;
+      case cudaDevAttrCooperativeLaunch: *value = 1; break;
       case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = shared_bytes(); break;
       default: *value = 0;
     }
     return cudaSuccess;
   });
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads, size_t shared) {
+  return call([&] { return *blocks = resident_blocks(threads, shared), cudaSuccess; });
 }
 
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**, unsigned,

@@ -1,6 +1,7 @@
 // Every form between which a node may choose (kernels/cuda/choices/fastest.h) computes what the CPU computes.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 
 #include "kernels/cuda/device.h"
@@ -137,6 +138,62 @@ TEST(CudaForms, TheGradientOfReluInAProductIsRight) {
   e.output(e.rounded(call(dx.builder(), "ReluGrad", {dx, y})));
   const std::string forms = e.expect_as_on_cpu(tolerance_of(DType::kBFloat16));
   EXPECT_TRUE(has(forms, "activation apart, algorithm 0")) << forms;
+}
+
+struct Recurrent {
+  const char* op;
+  int64_t gates;
+  std::vector<int> saved;  // outputs of the training form that the gradient reads, after y
+  Attrs attrs = {};
+};
+
+// Step by step and in one kernel, forward and backward: for two directions, samples that end early, a number of units
+// that nothing divides, and one whose rows of R several warps share. There are as many multiprocessors as an H200 has.
+TEST(CudaForms, RecurrentOperatorsAndTheirGradientsAreRight) {
+  const ScopedVariable processors("GPU_HOST_PROCESSORS", "132");
+  const std::vector<Recurrent> operators = {
+      {"LSTM", 4, {3, 4}}, {"GRU", 3, {2}}, {"GRU", 3, {2, 3}, {{"linear_before_reset", 1}}}, {"RNN", 1, {}}};
+  struct Case {
+    int64_t steps, batch, directions, hidden;
+    std::vector<int32_t> lengths;
+  };
+  for (const Recurrent& recurrent : operators) {
+    for (const auto& [steps, batch, directions, hidden, lengths] :
+         std::vector<Case>{{4, 5, 2, 21, {4, 1, 0, 3, 2}}, {2, 6, 1, 144, {}}, {2, 3, 1, 300, {}}}) {
+      if (hidden == 300 && recurrent.gates != 1) continue;  // 1 MB of R for each gate
+      SCOPED_TRACE(testing::Message() << recurrent.op << recurrent.attrs.size() << " of " << hidden << " units");
+      Attrs attrs = recurrent.attrs;
+      attrs.emplace_back("direction", directions == 2 ? "bidirectional" : "reverse");
+      Example e(DType::kFloat);
+      Builder& b = e.builder();
+      const int64_t rows = recurrent.gates * hidden;
+      const Shape state = {directions, batch, hidden}, values = {steps, directions, batch, hidden};
+      const Var scale = b.scalar(DType::kFloat, 1 / std::sqrt(static_cast<double>(hidden)));
+      const Var x = e.input("x", {steps, batch, 3}), w = e.input("w", {directions, rows, 3});
+      const Var r = e.input("r", {directions, rows, hidden}) * scale, bias = e.input("b", {directions, 2 * rows});
+      const Var lens = lengths.empty() ? Var() : b.constant(Tensor::of<int32_t>({batch}, lengths));
+      const Var h0 = e.input("h0", state), dy = e.input("dy", values), dy_h = e.input("dy_h", state);
+      std::vector<Var> inputs = {x, w, r, bias, lens, h0};
+      const bool is_lstm = recurrent.gates == 4;
+      const Var c0 = is_lstm ? e.input("c0", state) : Var(),
+                p = is_lstm ? e.input("p", {directions, 3 * hidden}) : Var();
+      if (is_lstm) inputs.insert(inputs.end(), {c0, p});
+      const int outputs = is_lstm ? 5 : 2 + static_cast<int>(recurrent.saved.size());
+      const std::vector<Var> y = call(b, concat(recurrent.op, "Train"), outputs, inputs, attrs);
+      for (const Var& output : y) e.output(output);
+      std::vector<Var> of_gradient = {r, lens, h0};
+      if (is_lstm) of_gradient.insert(of_gradient.end(), {c0, p});
+      of_gradient.push_back(y[0]);
+      for (const int i : recurrent.saved) of_gradient.push_back(y[static_cast<size_t>(i)]);
+      if (recurrent.gates == 3 && recurrent.saved.size() == 1) of_gradient.emplace_back();  // candidates
+      of_gradient.insert(of_gradient.end(), {dy, dy_h});
+      if (is_lstm) of_gradient.push_back(e.input("dy_c", state));
+      const int gradients = is_lstm ? 5 : 3;
+      for (const Var& output : call(b, concat(recurrent.op, "Grad"), gradients, of_gradient, attrs)) e.output(output);
+      const std::string forms = e.expect_as_on_cpu(1e-5);
+      EXPECT_TRUE(has(forms, "step by step") && has(forms, "one kernel of ")) << forms;
+    }
+  }
 }
 
 }  // namespace

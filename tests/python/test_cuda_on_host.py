@@ -202,3 +202,29 @@ def test_fit_says_how_it_computes(training, tmp_path):
         printed = tool.run(*fit, *options, "--out", tmp_path / str(len(options)), command=tool.CUDA_ON_HOST)
         assert f"device         {expected}" in printed, printed
     assert "on or off" in tool.run(*fit, "--deterministic", "maybe", "--out", tmp_path / "run", status=2)
+
+
+@pytest.mark.parametrize("name, precision", [("lstm", "float32"), ("lstm", "bf16"), ("gru", "float32")])
+def test_persistent_recurrent_kernels_train_like_the_cpu(exported, tmp_path, monkeypatch, name, precision):
+    """Two directions of 24 units on 16 multiprocessors: blocks wait for each other, in whatever order they run."""
+    example, path = exported(name, batch=6, width=24, layers=1, tokens=4, bidirectional=True)
+    data, model = reference.repeated(example, batches=2), tmp_path / "train.onnx"
+    tool.run("build", path, "-o", model, "--loss", example.loss, "--precision", precision)
+    data = tool.save(tmp_path / "data.npz", data)
+
+    def train(folder, device, order=""):
+        monkeypatch.setenv("GPU_HOST_ORDER", order)
+        tool.run("fit", model, "--data", data, "--steps", 5, "--batch-size", 6, "--lr", 2**-7, "--schedule", "constant",
+                 "--no-shuffle", "--device", device, "--out", tmp_path / folder, command=tool.CUDA_ON_HOST)  # fmt: skip
+        return tool.losses(tmp_path / folder)
+
+    expected = train("cpu", "cpu")
+    monkeypatch.setenv("GPU_HOST_PROCESSORS", "16")
+    monkeypatch.setenv("ONNX_TRAIN_TIMED_CHOICES", "form=1")
+    plan = tool.run("show", model, "--plan", "--batch", 6, "--device", "cuda", command=tool.CUDA_ON_HOST)
+    assert plan.count("one kernel of") == 2, plan
+    losses = train("cuda", "cuda")
+    assert np.ptp(expected) > 0.01
+    np.testing.assert_allclose(losses, expected, rtol=1e-6 if precision == "float32" else 1e-3)
+    for order in "backwards", "7":
+        np.testing.assert_array_equal(train(f"cuda_{order}", "cuda", order), losses)

@@ -29,12 +29,6 @@ bool supports_rows(const NodeSpec& spec, DType computed) {
   return std::max(a.q.rows, a.k.rows) <= kMost - 256 && a.heads() * (std::max(a.q.rows, a.k.rows) / 16 + 1) <= kMost;
 }
 
-int device_attribute(cudaDeviceAttr attribute) {
-  int value = 0;
-  check(cudaDeviceGetAttribute(&value, attribute, current_device()), "cudaDeviceGetAttribute");
-  return value;
-}
-
 }  // namespace
 
 size_t most_shared_bytes() { return static_cast<size_t>(device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)); }

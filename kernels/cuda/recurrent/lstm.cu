@@ -1,58 +1,64 @@
 // LSTM, its training form and its gradient (functions/recurrent.cc has the formulas). The four gates of a unit, i o f
-// c, are n elements apart.
+// c, are n elements apart; the last one is called g here.
 #include "kernels/cuda/recurrent/recurrent.h"
 #include "kernels/cuda/recurrent/walk.h"
 
 namespace onnx_train::cuda {
 namespace {
 
-template <typename T>
-struct LstmCell {
-  GateActivation f, g, h;
-  bool input_forget;  // the forget gate is 1 - the input gate
-  const T* p;         // peepholes [3 H] of i o f, or null
-
-  LstmCell(const Sequence& s, int64_t d, const T* peepholes)
-      : f(s.recurrence.activation(d, 0)),
-        g(s.recurrence.activation(d, 1)),
-        h(s.recurrence.activation(d, 2)),
-        input_forget(s.recurrence.input_forget),
-        p(peepholes ? peepholes + d * 3 * s.e.hidden : nullptr) {}
-};
-
 // ---- Forward: inputs x w r b lens h0 c0 p; outputs y y_h y_c and, in training, gates and cells
 
 template <typename T>
-__global__ void lstm_step(CellStep s, LstmCell<T> cell, bool keeps_gates, T* gates, T* h, T* c, T* y, T* cells) {
-  const CellElement at(s);
-  if (!at.exists) return;
-  const int64_t n = s.n(), j = at.i - s.hidden.quotient(at.i) * n;
-  T* const gate = gates + at.gate;
-  T i = 0, o = 0, f = 0, g = 0, now = 0;
-  if (at.live) {
-    const T before = c[at.i];
-    const auto peephole = [&](int64_t k, T with) { return cell.p ? cell.p[k * n + j] * with : T{0}; };
-    i = activate(cell.f, s.clip, gate[0] + peephole(0, before));
-    f = cell.input_forget ? T{1} - i : activate(cell.f, s.clip, gate[2 * n] + peephole(2, before));
-    g = activate(cell.g, s.clip, gate[3 * n]);
-    const T after = f * before + i * g;
-    o = activate(cell.f, s.clip, gate[n] + peephole(1, after));
-    now = rounded(s.rounds_operands, o * activate(cell.h, s.clip, after));
-    c[at.i] = after;
-    h[at.i] = now;
+struct LstmCell : CellNode, Phases<true, GateRows{0, 4}> {
+  struct Loaded {
+    T sums[4];
+    T h, c;
+  };
+
+  template <int>
+  __device__ Loaded load(const CellElement& at) const {
+    const T* const gate = gates + at.gate;
+    const int64_t n = e.hidden;
+    return {{gate[0], gate[n], gate[2 * n], gate[3 * n]}, h[at.state], c[at.state]};
   }
-  if (keeps_gates) {
-    gate[0] = rounded(s.rounds_gates, i), gate[n] = rounded(s.rounds_gates, o);
-    gate[2 * n] = rounded(s.rounds_gates, f), gate[3 * n] = rounded(s.rounds_gates, g);
+  template <int>
+  __device__ OperandPart<T, 1> step(const CellElement& at, const Loaded& x) const {
+    const int64_t n = e.hidden;
+    const GateActivation(&of)[3] = activations[at.d];
+    T i = 0, o = 0, f = 0, g = 0, after = x.c, now = x.h;
+    if (at.live) {
+      const auto peephole = [&](int64_t k, T with) { return p ? p[(at.d * 3 + k) * n + at.j] * with : T{0}; };
+      i = activate(of[0], clip, x.sums[0] + peephole(0, x.c));
+      f = input_forget ? T{1} - i : activate(of[0], clip, x.sums[2] + peephole(2, x.c));
+      g = activate(of[1], clip, x.sums[3]);
+      after = f * x.c + i * g;
+      o = activate(of[0], clip, x.sums[1] + peephole(1, after));
+      now = rounded(rounds_operands, o * activate(of[2], clip, after));
+      c[at.state] = after;
+      h[at.state] = now;
+    }
+    if (keeps_gates) {
+      T* const gate = gates + at.gate;
+      gate[0] = rounded(rounds_gates, i), gate[n] = rounded(rounds_gates, o);
+      gate[2 * n] = rounded(rounds_gates, f), gate[3 * n] = rounded(rounds_gates, g);
+    }
+    if (y) y[at.value] = at.live ? now : T{0};
+    if (cells) cells[at.value] = after;
+    return {{now}};
   }
-  if (y) y[at.i] = now;
-  if (cells) cells[at.i] = c[at.i];
-}
+  __device__ OperandPart<T, 1> first_operand(const CellElement& at) const { return {{h[at.state]}}; }
+
+  bool input_forget;  // the forget gate is 1 - the input gate
+  const T* p;         // peepholes [D, 3 H] of i o f, or null
+  bool keeps_gates;
+  T *gates, *h, *c, *y, *cells;
+};
 
 template <typename T>
 class LstmForward {
  public:
   static constexpr int kStepGates = 4, kGates = 3;
+  using Cell = LstmCell<T>;
 
   LstmForward(const NodeSpec& spec, const Sequence& s, Workspace* workspace)
       : s_(s), c_(output_or_scratch(spec, 2, static_cast<size_t>(s.e.state_size()) * sizeof(T), workspace)) {}
@@ -60,11 +66,26 @@ class LstmForward {
   void start(const Launch& launch) const {
     start_state(launch, s_.e, s_.in<T>(launch, 6), static_cast<T*>(address(c_, launch)));
   }
-  void step(const Launch& launch, const CellStep& step, const ForwardRows<T>& now) const {
-    T *const c = static_cast<T*>(address(c_, launch)) + s_.e.state(now.d, 0), *const cells = s_.out<T>(launch, 4);
-    enqueue(launch, "lstm_step", lstm_step<T>, s_.blocks(), kThreads, 0, step,
-            LstmCell<T>(s_, now.d, s_.in<T>(launch, 7)), now.keeps_gates, now.gates, now.h, c, now.y,
-            cells ? cells + s_.e.value(now.t, now.d, 0) : nullptr);
+  // Calls f(identity of the cell), and returns what it returns.
+  template <typename F>
+  static auto with_type(const Recurrence&, const F& f) {
+    return f(std::type_identity<Cell>());
+  }
+  template <typename F>
+  void with_cell(const Launch& launch, const ForwardValues<T>& at, const F& f) const {
+    f(Cell{s_.cell_node(launch, 4),
+           {},
+           s_.recurrence.input_forget,
+           s_.in<T>(launch, 7),
+           at.keeps_gates,
+           at.gates,
+           at.h,
+           static_cast<T*>(address(c_, launch)),
+           at.y,
+           s_.out<T>(launch, 4)});
+  }
+  void step(const Launch& launch, int64_t t, int64_t d, const ForwardValues<T>& at) const {
+    with_cell(launch, at, [&](const Cell& cell) { s_.enqueue_cell<0>(launch, "lstm_step", cell, t, d); });
   }
 
  private:
@@ -74,36 +95,57 @@ class LstmForward {
 
 // ---- Backward: inputs r lens h0 c0 p y gates cells dy dy_h dy_c; outputs dgates dr dh0 dc0 dp
 
-// `before` is c of the step before, or null if that is zero.
 template <typename T>
-__global__ void lstm_gradient_step(CellStep s, LstmCell<T> cell, const T* gates, const T* cells, const T* before,
-                                   const T* dy, T* dh, T* dc, T* dgates) {
-  const CellElement at(s);
-  if (!at.exists) return;
-  const int64_t n = s.n(), j = at.i - s.hidden.quotient(at.i) * n;
-  T di = 0, d_o = 0, df = 0, dg = 0;
-  if (at.live) {
+struct LstmGradientCell : CellNode, Phases<false, GateRows{0, 4}> {
+  struct Loaded {
+    T sums[1];  // dh
+    T dy, dc, i, o, f, g, c, c_before;
+  };
+
+  template <int>
+  __device__ Loaded load(const CellElement& at) const {
+    const int64_t n = e.hidden;
     const T* const gate = gates + at.gate;
-    const T i = gate[0], o = gate[n], f = gate[2 * n], g = gate[3 * n];
-    const T c_before = before ? before[at.i] : T{0};
-    const T total = dy ? dh[at.i] + dy[at.i] : dh[at.i];
-    const T h_of_c = activate(cell.h, 0.0f, cells[at.i]);
-    d_o = differentiate(cell.f, o, total * h_of_c);
-    T to_c = dc[at.i] + differentiate(cell.h, h_of_c, total * o);
-    if (cell.p) to_c += cell.p[n + j] * d_o;
-    dg = differentiate(cell.g, g, to_c * i);
-    di = differentiate(cell.f, i, cell.input_forget ? to_c * g - to_c * c_before : to_c * g);
-    if (!cell.input_forget) df = differentiate(cell.f, f, to_c * c_before);
-    T to_before = to_c * f;
-    if (cell.p) to_before += cell.p[j] * di + cell.p[2 * n + j] * df;
-    dc[at.i] = to_before;
-    dh[at.i] = 0;
+    T before = 0;
+    if (!order.is_first(at.d, at.t)) {
+      before = cells[at.value + (order.before(at.d, at.t) - at.t) * e.state_size()];
+    } else if (c0) {
+      before = c0[at.state];
+    }
+    return {{dh[at.state]}, dy ? dy[at.value] : T{0}, dc[at.state], gate[0], gate[n], gate[2 * n],
+            gate[3 * n],    cells[at.value],          before};
   }
-  T* const dgate = dgates + at.gate;
-  const bool rounds = s.rounds_operands;
-  dgate[0] = rounded(rounds, di), dgate[n] = rounded(rounds, d_o);
-  dgate[2 * n] = rounded(rounds, df), dgate[3 * n] = rounded(rounds, dg);
-}
+  template <int>
+  __device__ OperandPart<T, 4> step(const CellElement& at, const Loaded& x) const {
+    const int64_t n = e.hidden;
+    const GateActivation(&of)[3] = activations[at.d];
+    T di = 0, d_o = 0, df = 0, dg = 0;
+    if (at.live) {
+      const T* const peepholes = p ? p + at.d * 3 * n + at.j : nullptr;
+      const T total = x.sums[0] + x.dy, h_of_c = activate(of[2], 0.0f, x.c);
+      d_o = differentiate(of[0], x.o, total * h_of_c);
+      T to_c = x.dc + differentiate(of[2], h_of_c, total * x.o);
+      if (p) to_c += peepholes[n] * d_o;
+      dg = differentiate(of[1], x.g, to_c * x.i);
+      di = differentiate(of[0], x.i, input_forget ? to_c * x.g - to_c * x.c_before : to_c * x.g);
+      if (!input_forget) df = differentiate(of[0], x.f, to_c * x.c_before);
+      T to_before = to_c * x.f;
+      if (p) to_before += peepholes[0] * di + peepholes[2 * n] * df;
+      dc[at.state] = to_before;
+    }
+    dh[at.state] = at.live ? T{0} : x.sums[0];
+    const bool rounds = rounds_operands;
+    const OperandPart<T, 4> all = {
+        {rounded(rounds, di), rounded(rounds, d_o), rounded(rounds, df), rounded(rounds, dg)}};
+    for (int k = 0; k < 4; ++k) dgates[at.gate + k * n] = all.values[k];
+    return all;
+  }
+  __device__ void finish(const CellElement& at, const Loaded& x) const { dh[at.state] = x.sums[0]; }
+
+  bool input_forget;
+  const T *p, *gates, *cells, *c0, *dy;  // p, c0 and dy may be null
+  T *dh, *dc, *dgates;
+};
 
 // dp = Σ over steps and samples of di c_before, do c, df c_before: [D, 3, H], one sum per thread.
 template <typename T>
@@ -128,6 +170,7 @@ class LstmBackward {
  public:
   static constexpr int kStepGates = 4, kY = 5, kDy = 8;
   static constexpr bool kNeedsStates = false;
+  using Cell = LstmGradientCell<T>;
 
   LstmBackward(const NodeSpec& spec, const Sequence& s, Workspace* workspace)
       : s_(s), dc_(output_or_scratch(spec, 3, static_cast<size_t>(s.e.state_size()) * sizeof(T), workspace)) {}
@@ -135,15 +178,27 @@ class LstmBackward {
   void start(const Launch& launch) const {
     start_state(launch, s_.e, s_.in<T>(launch, kDy + 2), static_cast<T*>(address(dc_, launch)));
   }
-  void step(const Launch& launch, const CellStep& step, const BackwardRows<T>& now) const {
-    const Extents& e = s_.e;
-    const int64_t t = now.t, d = now.d;
-    const T *cells = launch.in<T>(7), *c0 = s_.in<T>(launch, 3);
-    const T* before = cells + e.value(s_.order.before(d, t), d, 0);
-    if (s_.order.is_first(d, t)) before = c0 ? c0 + e.state(d, 0) : nullptr;
-    enqueue(launch, "lstm_gradient_step", lstm_gradient_step<T>, s_.blocks(), kThreads, 0, step,
-            LstmCell<T>(s_, d, s_.in<T>(launch, 4)), launch.in<T>(6) + e.gate(t, d, 0), cells + e.value(t, d, 0),
-            before, now.dy, now.dh, static_cast<T*>(address(dc_, launch)) + e.state(d, 0), now.dgates);
+  // Calls f(identity of the cell), and returns what it returns.
+  template <typename F>
+  static auto with_type(const Recurrence&, const F& f) {
+    return f(std::type_identity<Cell>());
+  }
+  template <typename F>
+  void with_cell(const Launch& launch, const BackwardValues<T>& at, const F& f) const {
+    f(Cell{s_.cell_node(launch, 1),
+           {},
+           s_.recurrence.input_forget,
+           s_.in<T>(launch, 4),
+           launch.in<T>(6),
+           launch.in<T>(7),
+           s_.in<T>(launch, 3),
+           at.dy,
+           at.dh,
+           static_cast<T*>(address(dc_, launch)),
+           at.dgates});
+  }
+  void step(const Launch& launch, int64_t t, int64_t d, const BackwardValues<T>& at) const {
+    with_cell(launch, at, [&](const Cell& cell) { s_.enqueue_cell<0>(launch, "lstm_gradient_step", cell, t, d); });
   }
   void finish(const Launch& launch, const T*, void*) const {
     T* const dp = s_.out<T>(launch, 4);

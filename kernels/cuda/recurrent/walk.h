@@ -1,13 +1,18 @@
-// The walk of RNN, GRU and LSTM over time, forward and backward, like the CPU's: a product and a cell's kernels for
-// each step of each direction. When the step is captured as a graph, this loop does not run on the host again.
+// The walk of RNN, GRU and LSTM over time, forward and backward. It has two forms, between which `fastest` chooses: a
+// product and a cell's kernels for each step of each direction, like the CPU's, whose loop does not run on the host
+// again when the step is captured as a graph; and one persistent kernel for all steps (persistent.h). What needs no
+// step, the products with W and the gradient of R, is one product in both.
 //
 // A walk owns its cell and belongs to one prepared kernel, which runs on one thread at a time.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
-#include "kernels/cuda/recurrent/cells.h"
+#include "kernels/cuda/choices/fastest.h"
+#include "kernels/cuda/choices/noise.h"
+#include "kernels/cuda/recurrent/persistent.h"
 #include "kernels/cuda/recurrent/products.h"
 #include "kernels/dispatch.h"
 #include "kernels/place.h"
@@ -35,11 +40,19 @@ struct Sequence {
   T* out(const Launch& launch, size_t i) const {
     return i < has_output.size() && has_output[i] ? static_cast<T*>(launch.outputs[i]) : nullptr;
   }
-  CellStep step(int64_t t, const int32_t* lengths) const {
-    return {e.batch * e.hidden, Divider(e.hidden),         e.gate_stride(),       lengths, t,
-            recurrence.clip,    recurrence.round_operands, recurrence.round_gates};
+  // `lens` is the number of the input with the samples' lengths.
+  CellNode cell_node(const Launch& launch, size_t lens) const {
+    return CellNode(e, order, recurrence, in<int32_t>(launch, lens));
   }
-  unsigned blocks() const { return blocks_for(e.batch * e.hidden); }
+  template <int kPhase, typename Cell>
+  void enqueue_cell(const Launch& launch, const char* name, const Cell& cell, int64_t t, int64_t d) const {
+    enqueue_each(launch, name, cell_step<kPhase, Cell>, e.batch * e.hidden, cell, t, d, Divider(e.hidden));
+  }
+  // The rows of R of a direction, from a gate's first one on.
+  template <typename T>
+  const T* rows_of(const void* r, int64_t d, int64_t gate) const {
+    return static_cast<const T*>(r) + (d * e.gate_row() + gate * e.hidden) * e.hidden;
+  }
 
   // y = h rᵀ for `rows` rows of R, or dh = dy r. Rows of y and dy are `row` elements apart.
   InnerProduct with_transpose(int64_t rows, int64_t y_row, bool accumulate) const {
@@ -117,17 +130,15 @@ inline constexpr int kNone = 1 << 20;  // the number of an output that an operat
 // ---- Forward: inputs x w r b lens h0; outputs y y_h, and the gates' values as output Cell::kGates. The first
 // Cell::kStepGates gates sum h Rᵀ of the step before.
 //
-//   workspace()                          bytes for its products
-//   start(launch)                        once per run
-//   step(launch, step, now)              enqueues a step: computes h and the gates' values from the sums
-//
-// `now` holds the addresses of sample 0's rows in this step.
+//   workspace()                  bytes for its products
+//   start(launch)                once per run
+//   with_type(recurrence, f)     calls f with the type of the cell (cells.h)
+//   with_cell(launch, values, f)   calls f(cell) with the cell of a persistent kernel
+//   step(launch, t, d, values)   enqueues a step of a direction: computes h and the gates' values from the sums
 
 template <typename T>
-struct ForwardRows {
-  int64_t t, d;
+struct ForwardValues {
   T *gates, *h, *y;  // y is null if absent
-  const T* r;        // R of the direction
   bool keeps_gates;  // whether `gates` is read after the step
   void* scratch;     // for products
 };
@@ -135,8 +146,11 @@ struct ForwardRows {
 template <template <typename> typename Cell, typename T>
 class ForwardWalk {
  public:
-  explicit ForwardWalk(const NodeSpec& spec)
-      : s_(spec, -1),
+  static constexpr int kY = -1, kR = 2, kLengths = 4;
+
+  ForwardWalk(const NodeSpec& spec, const std::optional<PersistentPlan>& plan)
+      : s_(spec, kY),
+        plan_(plan),
         cell_(spec, s_, &workspace_),
         has_b_(spec.num_inputs() > 3 && spec.has_input(3)),
         input_(input_product(spec.in_shape(0)[2])),
@@ -144,7 +158,8 @@ class ForwardWalk {
         h_(output_or_scratch(spec, 1, static_cast<size_t>(s_.e.state_size()) * sizeof(T), &workspace_)),
         sums_(output_or_scratch(spec, Cell<T>::kGates,
                                 static_cast<size_t>(s_.e.samples() * s_.e.gate_stride()) * sizeof(T), &workspace_)),
-        scratch_(workspace_.reserve(std::max({input_.workspace(), step_.workspace(), cell_.workspace()}))) {}
+        scratch_(workspace_.reserve(std::max({input_.workspace(), step_.workspace(), cell_.workspace()}))),
+        exchange_(workspace_.reserve(plan ? plan->workspace(s_.e) : 0)) {}
 
   size_t workspace() const { return workspace_.bytes(); }
 
@@ -158,20 +173,19 @@ class ForwardWalk {
     start_state(launch, e, s_.in<T>(launch, 5), h);
     cell_.start(launch);
     if (e.state_size() == 0) return;
+    const ForwardValues<T> values{sums, h, y, sums_.kind == OperandPlace::kOutput, scratch};
+    if constexpr (std::is_same_v<T, float>) {
+      if (plan_) {
+        return cell_.with_cell(launch, values, [&](const auto& cell) {
+          run_persistent(launch, *plan_, cell, launch.inputs[kR], address(exchange_, launch));
+        });
+      }
+    }
     for (int64_t d = 0; d < e.directions; ++d) {
-      const T* r = launch.in<T>(2) + d * e.gate_row() * e.hidden;
       for (int64_t i = 0; i < e.steps; ++i) {
         const int64_t t = s_.order.step(d, i);
-        const ForwardRows<T> now{t,
-                                 d,
-                                 sums + e.gate(t, d, 0),
-                                 h + e.state(d, 0),
-                                 y ? y + e.value(t, d, 0) : nullptr,
-                                 r,
-                                 sums_.kind == OperandPlace::kOutput,
-                                 scratch};
-        step_.run(launch, now.h, r, now.gates, scratch);
-        cell_.step(launch, s_.step(t, s_.in<int32_t>(launch, 4)), now);
+        step_.run(launch, h + e.state(d, 0), s_.rows_of<T>(launch.inputs[kR], d, 0), sums + e.gate(t, d, 0), scratch);
+        cell_.step(launch, t, d, values);
       }
     }
   }
@@ -198,42 +212,45 @@ class ForwardWalk {
   }
 
   const Sequence s_;
+  const std::optional<PersistentPlan> plan_;  // of the persistent kernel; nothing for a walk step by step
   Workspace workspace_;
   const Cell<T> cell_;
   const bool has_b_;
   const InnerProduct input_, step_;
-  const OperandPlace h_, sums_, scratch_;
+  const OperandPlace h_, sums_, scratch_, exchange_;
 };
 
 // ---- Backward: inputs r lens h0, y as input Cell::kY, dy dy_h from Cell::kDy on; outputs dgates dr dh0. With
 // kNeedsStates, the cell reads h of the step before.
 //
-//   start(launch)                       once per run
-//   step(launch, step, now)             given dh without dy, writes the gradients of the gate sums, and leaves in dh
+//   start, with_type, with_cell         as above
+//   step(launch, t, d, values)          given dh without dy, writes the gradients of the gate sums, and leaves in dh
 //                                       what does not pass through the first kStepGates
 //   finish(launch, h_before, scratch)   dr of the other gates, and further outputs
 
 template <typename T>
-struct BackwardRows {
-  int64_t t, d;
-  const T *dy, *before;  // dy is null if absent; `before` is h of the step before
+struct BackwardValues {
+  const T *dy, *h_before;  // null if absent; h_before: h before each step, [D, T, B, H]
   T *dh, *dgates;
-  const T* r;  // R of the direction
   void* scratch;
 };
 
 template <template <typename> typename Cell, typename T>
 class BackwardWalk {
  public:
-  explicit BackwardWalk(const NodeSpec& spec)
-      : s_(spec, Cell<T>::kY),
+  static constexpr int kY = Cell<T>::kY, kR = 0, kLengths = 1;
+
+  BackwardWalk(const NodeSpec& spec, const std::optional<PersistentPlan>& plan)
+      : s_(spec, kY),
+        plan_(plan),
         cell_(spec, s_, &workspace_),
         step_(s_.with_rows(Cell<T>::kStepGates * s_.e.hidden, s_.e.gate_stride(), true)),
         dr_(s_.outer(Cell<T>::kStepGates * s_.e.hidden, s_.e.gate_stride())),
         dh_(output_or_scratch(spec, 2, static_cast<size_t>(s_.e.state_size()) * sizeof(T), &workspace_)),
         h_before_(
             workspace_.reserve(needs_states() ? static_cast<size_t>(s_.e.steps * s_.e.state_size()) * sizeof(T) : 0)),
-        scratch_(workspace_.reserve(std::max({step_.workspace(), dr_.workspace(), cell_.workspace()}))) {}
+        scratch_(workspace_.reserve(std::max({step_.workspace(), dr_.workspace(), cell_.workspace()}))),
+        exchange_(workspace_.reserve(plan ? plan->workspace(s_.e) : 0)) {}
 
   size_t workspace() const { return workspace_.bytes(); }
 
@@ -245,23 +262,7 @@ class BackwardWalk {
     const T* h_before = copy_states(launch);
     start_state(launch, e, s_.in<T>(launch, Cell<T>::kDy + 1), dh);
     cell_.start(launch);
-    for (int64_t d = 0; e.state_size() > 0 && d < e.directions; ++d) {
-      const T* r = launch.in<T>(0) + d * e.gate_row() * e.hidden;
-      for (int64_t i = e.steps; i-- > 0;) {
-        const int64_t t = s_.order.step(d, i);
-        const BackwardRows<T> now{t,
-                                  d,
-                                  dy ? dy + e.value(t, d, 0) : nullptr,
-                                  h_before ? h_before + (d * e.steps + t) * e.batch * e.hidden : nullptr,
-                                  dh + e.state(d, 0),
-                                  dgates + e.gate(t, d, 0),
-                                  r,
-                                  scratch};
-        cell_.step(launch, s_.step(t, s_.in<int32_t>(launch, 1)), now);
-        // Samples without this step have dgates of zero and add nothing.
-        step_.run(launch, now.dgates, r, now.dh, scratch);
-      }
-    }
+    if (e.state_size() > 0) walk(launch, {dy, h_before, dh, dgates, scratch});
     for (int64_t d = 0; dr && d < e.directions; ++d) {
       dr_.run(launch, dgates + d * e.gate_row(), h_before + d * e.samples() * e.hidden,
               dr + d * e.gate_row() * e.hidden, scratch);
@@ -270,6 +271,26 @@ class BackwardWalk {
   }
 
  private:
+  void walk(const Launch& launch, const BackwardValues<T>& values) const {
+    const Extents& e = s_.e;
+    if constexpr (std::is_same_v<T, float>) {
+      if (plan_) {
+        return cell_.with_cell(launch, values, [&](const auto& cell) {
+          run_persistent(launch, *plan_, cell, launch.inputs[kR], address(exchange_, launch));
+        });
+      }
+    }
+    for (int64_t d = 0; d < e.directions; ++d) {
+      for (int64_t i = e.steps; i-- > 0;) {
+        const int64_t t = s_.order.step(d, i);
+        cell_.step(launch, t, d, values);
+        // Samples without this step have dgates of zero and add nothing.
+        step_.run(launch, values.dgates + e.gate(t, d, 0), s_.rows_of<T>(launch.inputs[kR], d, 0),
+                  values.dh + e.state(d, 0), values.scratch);
+      }
+    }
+  }
+
   bool needs_states() const { return Cell<T>::kNeedsStates || (s_.has_output.size() > 1 && s_.has_output[1]); }
 
   const T* copy_states(const Launch& launch) const {
@@ -284,20 +305,63 @@ class BackwardWalk {
   }
 
   const Sequence s_;
+  const std::optional<PersistentPlan> plan_;  // of the persistent kernel; nothing for a walk step by step
   Workspace workspace_;
   const Cell<T> cell_;
   const InnerProduct step_, dr_;
-  const OperandPlace dh_, h_before_, scratch_;
+  const OperandPlace dh_, h_before_, scratch_, exchange_;
 };
 
 // ---- Rows
+
+// Inputs on which the forms are timed.
+template <typename T>
+__global__ void scale_elements(int64_t elements, T factor, T* x) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < elements) x[i] *= factor;
+}
+template <typename T>
+__global__ void set_lengths(int64_t samples, int64_t steps, int32_t* lengths) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < samples) lengths[i] = static_cast<int32_t>(steps);
+}
+
+// Returns the plan of a persistent kernel for the current device, or nothing if it does not run the node.
+template <typename Cell>
+std::optional<PersistentPlan> persistent_plan(const Extents& e) {
+  constexpr int64_t kMostSteps = int64_t{1} << 22;  // counters count the phases of all blocks in 31 bits
+  if (e.steps < 2 || e.steps > kMostSteps || e.state_size() == 0) return std::nullopt;
+  if (device_attribute(cudaDevAttrCooperativeLaunch) == 0) return std::nullopt;
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  std::optional<PersistentPlan> plan = plan_persistent(e, Cell::kForward, Cell::kPhases, multiprocessors);
+  return plan && is_resident<Cell>(*plan, e, multiprocessors) ? plan : std::nullopt;
+}
 
 // Prepares a kernel of Walk<Cell, T> with the type of input 0.
 template <template <template <typename> typename, typename> typename Walk, template <typename> typename Cell>
 Prepared prepare_recurrence(const NodeSpec& spec) {
   return dispatch_float(spec.in_type(), [&]<typename T>(T) -> Prepared {
-    const auto walk = std::make_shared<const Walk<Cell, T>>(spec);
-    return {[walk](const Launch& launch) { walk->run(launch); }, walk->workspace()};
+    using WalkOf = Walk<Cell, T>;
+    const auto make = [&](const std::optional<PersistentPlan>& plan) {
+      const auto walk = std::make_shared<const WalkOf>(spec, plan);
+      return std::optional<Prepared>({[walk](const Launch& launch) { walk->run(launch); }, walk->workspace()});
+    };
+    std::vector<Form> forms = {{"step by step", [&] { return make(std::nullopt); }}};
+    const Sequence s(spec, WalkOf::kY);
+    if constexpr (std::is_same_v<T, float>) {
+      const auto plan =
+          Cell<T>::with_type(s.recurrence, [&]<typename C>(std::type_identity<C>) { return persistent_plan<C>(s.e); });
+      if (plan) forms.push_back({plan->name(s.e), [&make, plan] { return make(plan); }});
+    }
+    // Noise in R would make the states chaotic, so that the forms' roundings grow to other results.
+    const auto set_inputs = [&](const Launch& launch) {
+      T* const r = static_cast<T*>(const_cast<void*>(launch.inputs[WalkOf::kR]));
+      const auto scale = static_cast<T>(1 / std::sqrt(static_cast<double>(s.e.hidden)));
+      enqueue_each(launch, "scale_elements", scale_elements<T>, s.e.directions * s.e.gate_row() * s.e.hidden, scale, r);
+      auto* const lengths = const_cast<int32_t*>(s.in<int32_t>(launch, WalkOf::kLengths));
+      if (lengths) enqueue_each(launch, "set_lengths", set_lengths<T>, s.e.batch, s.e.steps, lengths);
+    };
+    return fastest(spec, LibraryProduct::version(), forms, set_inputs);
   });
 }
 

@@ -1,7 +1,7 @@
 // The header that kernel files include instead of cuda_runtime.h. nvcc compiles the file for devices. A C++ compiler
 // compiles the same file as C++ if the macro GPU_ON_HOST is the name of a header, in quotes, that defines CUDA's
 // language there: then kernels run on the host. For that, a kernel file
-//   - launches with gpu::launch, not with <<<>>>,
+//   - launches with gpu::launch or gpu::launch_cooperative, not with <<<>>>,
 //   - declares shared memory with GPU_SHARED and GPU_DYNAMIC_SHARED, not with __shared__,
 //   - has no inline PTX: what tensor cores need of it is in support/tensor_core.h.
 // Generated kernels include it, too; NVRTC compiles them without CUDA's headers and without launches.
@@ -11,6 +11,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+
+#include <tuple>
 #endif
 
 #include <cstddef>
@@ -38,22 +40,41 @@ using Type = T;
 #ifndef __CUDACC_RTC__
 inline constexpr size_t kDefaultSharedBytes = 48 << 10;  // of a block; a kernel that needs more says so
 
+// Lets a kernel's blocks have `shared` bytes of dynamic shared memory. Returns the error if they cannot.
+template <typename... Parameters>
+cudaError_t allow_shared(void (*kernel)(Parameters...), size_t shared) {
+  if (shared <= kDefaultSharedBytes) return cudaSuccess;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+}
+
 // Enqueues a kernel: `shared` bytes of dynamic shared memory, arguments converted to the kernel's parameters. Returns
 // the error of the launch.
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                    const Arguments&... arguments) {
-  if (shared > kDefaultSharedBytes) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-    if (status != cudaSuccess) return status;
-  }
+  if (const cudaError_t status = allow_shared(kernel, shared); status != cudaSuccess) return status;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+// The same as a cooperative launch: all blocks run at once, so that they may wait for each other. Its error is
+// cudaErrorCooperativeLaunchTooLarge where the device has no room for them. A stream that captures accepts it.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_cooperative(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                               const Arguments&... arguments) {
+  if (const cudaError_t status = allow_shared(kernel, shared); status != cudaSuccess) return status;
+  std::tuple<Parameters...> parameters{static_cast<Parameters>(arguments)...};
+  return std::apply(
+      [&](auto&... values) {
+        void* addresses[] = {&values...};
+        return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel), grid, block, addresses, shared,
+                                           stream);
+      },
+      parameters);
 }
 #endif
 
@@ -69,10 +90,13 @@ __device__ inline void wait_for_copies() {
   __pipeline_wait_prior(0);
 }
 
-// One thread hands over to a thread of another block: what the block wrote before a barrier and the store is visible to
-// the other one after the load that reads the stored value and a barrier.
+// One thread hands over to a thread of another block: what the block wrote before a barrier and the store, or addition,
+// is visible to the other one after the load that reads the stored value, or the sum, and a barrier.
 __device__ inline void store_release(int* to, int value) {
   __nv_atomic_store_n(to, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
+}
+__device__ inline void add_release(int* to, int value) {
+  __nv_atomic_fetch_add(to, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
 }
 __device__ inline int load_acquire(int* from) {
   return __nv_atomic_load_n(from, __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);

@@ -17,6 +17,12 @@ int current_device() {
   return number;
 }
 
+int device_attribute(cudaDeviceAttr attribute) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, attribute, current_device()), "cudaDeviceGetAttribute");
+  return value;
+}
+
 int set_device(int number) {
   const int before = current_device();
   if (before != number) check(cudaSetDevice(number), "cudaSetDevice");

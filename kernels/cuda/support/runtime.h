@@ -28,6 +28,7 @@ class CurrentDevice {
 };
 
 int current_device();
+int device_attribute(cudaDeviceAttr attribute);  // of the current device
 
 // Memory of the device, memory of the host (pinned), and an event; each object frees its own.
 class DeviceMemory {
