@@ -296,7 +296,7 @@ std::string expect_results(const Example& e, const std::vector<std::string>& ker
   const Bounds bounds(e, operands, wanted);
   const TensorMap inputs = inputs_of(e, operands);
   SessionOptions options = on_cuda();
-  options.plan.tf32 = tf32;
+  options.plan.arithmetic.tf32 = tf32;
   Session session(model_of(e, operands), options);
   const Plan& plan = session.plan("predict", shapes_of(inputs));
   EXPECT_EQ(kernels_of(plan), kernels);

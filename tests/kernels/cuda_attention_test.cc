@@ -46,7 +46,7 @@ Results run(const OpCase& row, const std::vector<Tensor>& inputs, DType precisio
     given[concat("x", i)] = inputs[i].cast(type_in(row.inputs[i], inputs[i], precision));
   }
   SessionOptions options = on(device);
-  options.plan.tf32 = tf32;
+  options.plan.arithmetic.tf32 = tf32;
   Session session(std::move(made.model), options);
   Results results{.outputs = {}, .forms = forms_of(session.plan("predict", shapes_of(given)))};
   const TensorMap& outputs = session.run("predict", given);
