@@ -49,6 +49,8 @@ struct OpCase {
   int64_t opset = 21;              // later for an operator that came later
 };
 
+void PrintTo(const OpCase& row, std::ostream* out);  // how a failing row introduces itself (op_case_test.cc)
+
 // The rows of one file each; make_case.cc joins them. A new family adds its line here and there.
 std::vector<OpCase> elementwise_cases();
 std::vector<OpCase> activation_cases();

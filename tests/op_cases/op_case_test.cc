@@ -442,7 +442,6 @@ INSTANTIATE_TEST_SUITE_P(All, OpCases, testing::ValuesIn(all_cases()), case_name
 
 }  // namespace
 
-// How a failing row introduces itself.
 void PrintTo(const OpCase& row, std::ostream* out) {
   *out << row.op;
   for (const OpInput& input : row.inputs) {

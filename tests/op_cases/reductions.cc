@@ -77,6 +77,7 @@ std::vector<OpCase> reduction_cases() {
   all.push_back(
       {.op = "ReduceSum", .inputs = {{.shape = {300, 700}}}, .attrs = {{"keepdims", 0}}, .expected = naive_sum});
   all.push_back({.op = "ReduceMean", .inputs = {{.shape = {3000, 5}}, axes({0})}});
+  all.push_back({.op = "ReduceMean", .inputs = {{.shape = {90, 3, 4, 5}}, axes({2, 3})}});  // many short rows
   all.push_back({.op = "ReduceSum", .inputs = {{.shape = {60, 3, 500}}, axes({0, 2})}});
   // Zeros among the factors: one, and two.
   all.push_back(

@@ -18,8 +18,6 @@
 
 namespace onnx_train {
 
-void PrintTo(const OpCase& row, std::ostream* out);  // op_case_test.cc
-
 namespace {
 
 constexpr double kTolerance = 2e-6, kStep = 1e-4;
