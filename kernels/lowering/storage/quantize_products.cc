@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <unordered_map>
 
 #include "kernels/functions/functions.h"
 #include "kernels/geometry/reductions.h"
@@ -138,10 +139,9 @@ class QuantizeProducts {
   }
 
   QuantizedTensor* tensor_of(Node* rounding) {
-    for (QuantizedTensor& tensor : tensors_) {
-      if (tensor.rounding == rounding) return &tensor;
-    }
-    return &tensors_.emplace_back(QuantizedTensor{rounding});
+    QuantizedTensor*& tensor = tensor_of_[rounding];
+    if (!tensor) tensor = &tensors_.emplace_back(QuantizedTensor{rounding});
+    return tensor;
   }
 
   // ---- Tensors
@@ -261,6 +261,7 @@ class QuantizeProducts {
   const Device& device_;
   const Positions positions_;
   std::deque<QuantizedTensor> tensors_;
+  std::unordered_map<const Node*, QuantizedTensor*> tensor_of_;
   std::vector<QuantizedProduct> products_;
   std::vector<std::pair<const QuantizedTensor*, Computed>> computed_;
   std::vector<Node*> quantized_;
