@@ -51,14 +51,15 @@ std::string files_in(const std::string& folder) {
 }
 
 int run(const CompileArguments& arguments) {
-  keep_in(arguments.output);
   const SessionOptions options = session_options(arguments.runtime);
   if (options.device->uses_host_memory()) {
     throw UsageError(
         concat("--device ", options.device->name(), ": its kernels are a part of this program; name a GPU"));
   }
   const auto start = std::chrono::steady_clock::now();
-  Session session(load_any_model(arguments.model), options);
+  Model model = load_any_model(arguments.model);
+  keep_in(arguments.output);
+  Session session(std::move(model), options);
   std::map<std::string, std::vector<InputSpec>> entries;
   std::vector<InputSpec> inputs;
   for (const char* entry : {"step", "accumulate", "apply", "evaluate", "predict"}) {

@@ -180,6 +180,8 @@ def test_compile_fills_a_folder(training, tmp_path, monkeypatch):
     bench(training, "cuda")
     assert sorted(folder.glob("cuda/*.choice")) == choices
     assert [path.stat().st_mtime_ns for path in choices] == before, "a choice was made again"
+    tool.run("compile", tmp_path / "no.onnx", "-o", tmp_path / "new", "--device", "cuda", command=tool.CUDA_ON_HOST, status=1)
+    assert not (tmp_path / "new").exists()
     (tmp_path / "file").write_text("")
     for arguments, message in (
         (["compile", model, "--device", "cpu", "-o", folder], "a part of this program"),
