@@ -5,6 +5,7 @@
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/preprocess.h"
+#include "runtime/inference_export.h"
 
 namespace onnx_train {
 

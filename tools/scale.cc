@@ -121,12 +121,12 @@ Scaled measure(const ScaleArguments& a, const ScaledModel& scaled, int ranks, in
   };
   step();
   std::vector<std::pair<double, double>> times;  // milliseconds of computing and of waiting
-  const auto begin = Clock::now();
+  const auto begin = std::chrono::steady_clock::now();
   do {
     simulated.restart();
     step();
     times.emplace_back(1e3 * simulated.compute_seconds(), 1e3 * simulated.stalled_seconds());
-  } while (std::chrono::duration<double>(Clock::now() - begin).count() < a.seconds);
+  } while (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < a.seconds);
   std::nth_element(times.begin(), times.begin() + std::ssize(times) / 2, times.end());
   const auto [compute, waiting] = times[times.size() / 2];
   return {.compute = compute,

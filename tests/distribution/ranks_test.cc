@@ -16,7 +16,6 @@
 namespace onnx_train {
 namespace {
 
-using testing::AnyOf;
 using testing::HasSubstr;
 
 Deadline in_seconds(int seconds) { return std::chrono::steady_clock::now() + std::chrono::seconds(seconds); }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "kernels/cuda/device.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/builder.h"

@@ -10,6 +10,7 @@
 #include "kernels/lowering/lowering.h"
 #include "kernels/lowering/memory/lifetimes.h"
 #include "onnx_passes/distribution/order_collectives.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/operators/random.h"
