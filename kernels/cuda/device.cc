@@ -40,7 +40,8 @@ bool takes_channels_last(const Node& node, const Arithmetic& arithmetic, Channel
   if (node.is("Conv") || node.is("ConvGradWeight", kDomain) || node.is("ConvGradInput", kDomain)) {
     const Value *a = widened_from(node.input(0)), *b = widened_from(node.input(1));
     if (a && b && a->dtype() == b->dtype()) return cuda::supports_channels_last(node, a->dtype());
-    return arithmetic.tf32 && node.input(0)->dtype() == DType::kFloat && cuda::supports_channels_last_tf32(node);
+    const DType type = node.input(0)->dtype();
+    return arithmetic.tf32 && type == DType::kFloat && cuda::supports_channels_last(node, type);
   }
   rule->gains = false;
   static const std::set<std::string> channels_first = {"ConvTranspose", "GroupNormalization", "InstanceNormalization",

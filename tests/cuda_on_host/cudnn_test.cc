@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/windows.h"
 #include "runtime/session.h"
+#include "tests/cuda_on_host/failing_call.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/support/cudnn_limits.h"
 #include "tests/support/device_network.h"
@@ -247,21 +248,17 @@ TEST(CudaCudnn, ACallThatFailsIsOneLineThatNamesTheNode) {
   int of_cudnn = 0;
   for (int64_t n = 0;; ++n) {
     Session session(clone(model), on(&cuda_device()));
-    const int64_t first = gpu_host::calls();
-    gpu_host::fail_call(n);
-    try {
-      EXPECT_EQ(session.run("predict", inputs).at("y").at(0), 27);
-    } catch (const Error& error) {
-      const std::string message = error.what();
-      EXPECT_EQ(error.code(), ErrorCode::kDevice) << message;
+    const auto [reached, error] =
+        run_with_failing_call(n, [&] { EXPECT_EQ(session.run("predict", inputs).at("y").at(0), 27); });
+    if (error) {
+      const std::string message = error->what();
+      EXPECT_EQ(error->code(), ErrorCode::kDevice) << message;
       EXPECT_EQ(message.find('\n'), std::string::npos) << message;
       if (message.find("cuDNN: ") == std::string::npos) continue;
       ++of_cudnn;
       EXPECT_NE(message.find("Conv"), std::string::npos) << message;
       EXPECT_NE(message.find("'y'"), std::string::npos) << message;
     }
-    const bool reached = gpu_host::calls() - first > n;
-    gpu_host::fail_call(-1);
     if (!reached) break;
   }
   EXPECT_GE(of_cudnn, 1);

@@ -8,6 +8,7 @@
 #include "runtime/session.h"
 #include "runtime/training/batch_search.h"
 #include "runtime/training/run_memory.h"
+#include "tests/cuda_on_host/failing_call.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/support/device_network.h"
 #include "tests/support/sessions.h"
@@ -22,23 +23,16 @@ int fail_each_call(Session& session, const std::function<void()>& run) {
   const auto before = states_of(session);
   int refused = 0;
   for (int64_t n = 0;; ++n) {
-    const int64_t first = gpu_host::calls();
-    gpu_host::fail_call(n);
-    bool failed = false;
-    try {
-      run();
-    } catch (const Error& error) {
-      failed = true;
-      EXPECT_EQ(error.code(), ErrorCode::kDevice) << error.what();
-      const std::string message = error.what();
+    const auto [reached, error] = run_with_failing_call(n, run);
+    if (error) {
+      const std::string message = error->what();
+      EXPECT_EQ(error->code(), ErrorCode::kDevice) << message;
       EXPECT_TRUE(message.find("CUDA: ") != std::string::npos || message.find("cuBLASLt: ") != std::string::npos)
           << message;
     }
-    const bool reached = gpu_host::calls() - first > n;
-    gpu_host::fail_call(-1);
     if (!reached) return refused;
-    refused += failed;
-    if (failed) expect_equal(states_of(session), before);
+    refused += error.has_value();
+    if (error) expect_equal(states_of(session), before);
     if (testing::Test::HasFailure()) return refused;
   }
 }
@@ -62,24 +56,16 @@ TEST(CudaOnHost, AStepWhoseCallFailsChangesNothing) {
     step(expected);
     const auto after = states_of(expected);
     int refused = 0;
-    bool reached = true;
     // A session continues after a step that fails at any call; its states are then those without the failure.
-    for (int64_t n = 0; reached; n += warm ? 1 : 29) {
+    for (int64_t n = 0;; n += warm ? 1 : 29) {
       Session session(clone(model), on(&cuda_device()));
       if (warm) step(session);
-      const int64_t first = gpu_host::calls();
-      gpu_host::fail_call(n);
-      bool failed = false;
-      try {
-        step(session);
-      } catch (const Error& error) {
-        failed = true;
-        EXPECT_EQ(error.code(), ErrorCode::kDevice) << error.what();
+      const auto [reached, error] = run_with_failing_call(n, [&] { step(session); });
+      if (error) {
+        EXPECT_EQ(error->code(), ErrorCode::kDevice) << error->what();
       }
-      reached = gpu_host::calls() - first > n;
-      gpu_host::fail_call(-1);
       if (!reached) break;
-      if (!failed) continue;  // the call was in a destructor
+      if (!error) continue;  // the call was in a destructor
       ++refused;
       const auto now = states_of(session);
       // The step has run if only the wait for its results failed.

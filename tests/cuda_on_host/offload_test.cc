@@ -10,6 +10,7 @@
 #include "kernels/cuda/support/stream.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
+#include "tests/cuda_on_host/failing_call.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/support/device_network.h"
 #include "tests/support/sessions.h"
@@ -112,20 +113,13 @@ TEST(CudaOffload, EachCallThatFailsInTheMakingIsOneErrorAndLeavesNothing) {
   const size_t objects = gpu_host::live_objects();
   int refused = 0;
   for (int64_t n = 0;; ++n) {
-    const int64_t first = gpu_host::calls();
-    gpu_host::fail_call(n);
-    bool failed = false;
-    try {
-      Session session(clone(model), offloading());
-    } catch (const Error& error) {
-      failed = true;
-      EXPECT_EQ(error.code(), ErrorCode::kDevice) << error.what();
+    const auto [reached, error] = run_with_failing_call(n, [&] { Session session(clone(model), offloading()); });
+    if (error) {
+      EXPECT_EQ(error->code(), ErrorCode::kDevice) << error->what();
     }
-    const bool reached = gpu_host::calls() - first > n;
-    gpu_host::fail_call(-1);
     EXPECT_EQ(gpu_host::live_objects(), objects) << "call " << n;
     if (!reached || HasFailure()) break;
-    refused += failed;
+    refused += error.has_value();
   }
   EXPECT_GT(refused, 10);
 }
@@ -141,18 +135,9 @@ TEST(CudaOffload, AStepWhoseCallFailsChangesNothing) {
   for (int64_t n = 0;; ++n) {
     Session session(clone(model), offloading());
     session.run("step", batch());
-    const int64_t first = gpu_host::calls();
-    gpu_host::fail_call(n);
-    bool failed = false;
-    try {
-      session.run("step", batch(2));
-    } catch (const Error& error) {
-      failed = true;
-    }
-    const bool reached = gpu_host::calls() - first > n;
-    gpu_host::fail_call(-1);
+    const auto [reached, error] = run_with_failing_call(n, [&] { session.run("step", batch(2)); });
     if (!reached) break;
-    refused += failed;
+    refused += error.has_value();
     // The step has run if only the wait for its results failed.
     const auto now = states_of(session);
     if (now.at("state/step").at(0) == before.at("state/step").at(0)) {

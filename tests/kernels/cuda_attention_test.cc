@@ -18,6 +18,7 @@
 #include "tests/op_cases/make_case.h"
 #include "tests/support/device_network.h"
 #include "tests/support/forms.h"
+#include "tests/support/run_node.h"
 #include "tests/support/scoped_variable.h"
 
 namespace onnx_train {
@@ -52,15 +53,6 @@ Results run(const OpCase& row, const std::vector<Tensor>& inputs, DType precisio
   const TensorMap& outputs = session.run("predict", given);
   for (const std::string& name : names) results.outputs.push_back(outputs.at(name).clone());
   return results;
-}
-
-// The largest element that is finite.
-double largest(const Tensor& tensor) {
-  double most = 0;
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    if (std::isfinite(tensor.at(i))) most = std::max(most, std::abs(tensor.at(i)));
-  }
-  return most;
 }
 
 void expect_within(const Tensor& got, const Tensor& want, double tolerance, const char* what) {

@@ -19,6 +19,7 @@
 #include "runtime/session.h"
 #include "tests/op_cases/covered.h"
 #include "tests/op_cases/make_case.h"
+#include "tests/support/run_node.h"
 
 namespace onnx_train {
 namespace {
@@ -54,14 +55,6 @@ std::vector<Tensor> run(Model model, const TensorMap& inputs, Device& device = d
 }
 
 // ---- Comparisons
-
-double largest(const Tensor& tensor) {
-  double most = 0;
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    if (std::isfinite(tensor.at(i))) most = std::max(most, std::abs(tensor.at(i)));
-  }
-  return most;
-}
 
 void expect_close(const Tensor& got, const Tensor& want, double tolerance, const std::string& what) {
   ASSERT_EQ(got.shape(), want.shape()) << what;

@@ -1,5 +1,6 @@
 #include "tests/support/run_node.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -57,6 +58,14 @@ Tensor random_tensor(DType dtype, Shape shape, unsigned seed) {
   std::mt19937 bits(seed);
   for (int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, static_cast<double>(bits()) / 2147483648.0 - 1);
   return tensor;
+}
+
+double largest(const Tensor& tensor) {
+  double most = 0;
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    if (std::isfinite(tensor.at(i))) most = std::max(most, std::abs(tensor.at(i)));
+  }
+  return most;
 }
 
 double relative_error(const Tensor& actual, const Tensor& expected) {

@@ -35,6 +35,9 @@ int count_nodes(const Model& model, const std::string& op, const std::string& do
 // Values drawn from [-1, 1], the same for each call with the same arguments.
 Tensor random_tensor(DType dtype, Shape shape, unsigned seed = 1);
 
+// The largest magnitude of the finite elements.
+double largest(const Tensor& tensor);
+
 // The largest difference of two tensors, relative to the largest element of `expected`; infinite when shapes differ.
 double relative_error(const Tensor& actual, const Tensor& expected);
 

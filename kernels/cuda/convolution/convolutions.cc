@@ -89,24 +89,16 @@ Kernel cudnn_row(const char* op, const char* domain, const char* name) {
 
 }  // namespace
 
-namespace {
-
-// Calls f(convolution, direction) for the node with channels-last images.
-template <typename F>
-bool with_channels_last(const Node& node, const F& f) {
+bool supports_channels_last(const Node& node, DType dtype) {
   const bool is_forward = node.is("Conv"), of_weight = node.is("ConvGradWeight", kDomain);
   const NodeSpec spec(node, std::vector<Tensor>(node.inputs().size()), 1);
   Convolution c = is_forward ? conv(spec) : of_weight ? conv_grad_weight(spec) : conv_grad_input(spec);
   c.channels_last = true;
-  return f(c, is_forward ? Direction::kForward : of_weight ? Direction::kWeightGradient : Direction::kInputGradient);
+  const auto direction = is_forward  ? Direction::kForward
+                         : of_weight ? Direction::kWeightGradient
+                                     : Direction::kInputGradient;
+  return has_tensor_core_plans(c, direction, dtype);
 }
-
-}  // namespace
-
-bool supports_channels_last(const Node& node, DType dtype) {
-  return with_channels_last(node, [&](const Convolution& c, Direction way) { return has_narrow_plans(c, way, dtype); });
-}
-bool supports_channels_last_tf32(const Node& node) { return with_channels_last(node, has_tf32_plan); }
 
 bool has_bias(const NodeSpec& spec, Direction direction) {
   const bool may_have =

@@ -14,10 +14,8 @@ enum class Direction {
 };
 
 // Whether a kernel computes the convolution, or the gradient of one, of channels-last images if its operands have
-// `dtype`.
+// `dtype`, of which float32 may be rounded to TF32.
 bool supports_channels_last(const Node& convolution, DType dtype);
-// The same for float32 that may be rounded to TF32.
-bool supports_channels_last_tf32(const Node& convolution);
 
 // Whether the node adds a bias, input 2, to each channel of its output.
 bool has_bias(const NodeSpec& spec, Direction direction);

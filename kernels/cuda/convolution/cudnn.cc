@@ -209,13 +209,12 @@ bool has_cudnn_plan(const NodeSpec& spec, const Convolution& c, Direction direct
   return find_plan(c, direction, storage_of(spec, direction)).graph != nullptr;
 }
 
-bool has_narrow_plans(const Convolution& c, Direction direction, DType narrow) {
-  const Storage as_operands{narrow, narrow, false, false, true}, widened{narrow, DType::kFloat, false, false, true};
-  return find_plan(c, direction, as_operands).graph && find_plan(c, direction, widened).graph;
-}
-
-bool has_tf32_plan(const Convolution& c, Direction direction) {
-  return find_plan(c, direction, {DType::kFloat, DType::kFloat, false, true, true}).graph != nullptr;
+bool has_tensor_core_plans(const Convolution& c, Direction direction, DType type) {
+  const auto writes = [&](DType out) {
+    const Storage storage{type, out, /*has_bias=*/false, /*tf32=*/type == DType::kFloat, /*deterministic=*/true};
+    return find_plan(c, direction, storage).graph != nullptr;
+  };
+  return writes(type) && writes(DType::kFloat);
 }
 
 namespace {

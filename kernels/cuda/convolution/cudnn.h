@@ -11,11 +11,9 @@ namespace onnx_train::cuda {
 // float32 sums of exact products of the operands.
 bool has_cudnn_plan(const NodeSpec& spec, const Convolution& c, Direction direction);
 
-// Whether cuDNN has plans for operands of the 16-bit type `narrow` with 16-bit results and with 32-bit results.
-bool has_narrow_plans(const Convolution& c, Direction direction, DType narrow);
-
-// Whether cuDNN has a plan for float32 operands that may be rounded to TF32.
-bool has_tf32_plan(const Convolution& c, Direction direction);
+// Whether cuDNN has plans for operands of a type that tensor cores multiply, 16 bits or float32 that may be rounded to
+// TF32, with results of that type and in float32.
+bool has_tensor_core_plans(const Convolution& c, Direction direction, DType type);
 
 // Requires has_cudnn_plan.
 Prepared prepare_cudnn(const NodeSpec& spec, const Convolution& c, Direction direction);
