@@ -13,7 +13,7 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::cuda_collectives_test {
 namespace cuda {
 void* nccl_function(const char* name);  // collective/nccl.h, which includes NCCL's header
 }
@@ -66,4 +66,4 @@ TEST(CudaCollectives, OneRankRunsThemInACapturedGraph) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::cuda_collectives_test

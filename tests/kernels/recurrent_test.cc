@@ -17,7 +17,7 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::recurrent_test {
 namespace {
 
 struct Sizes {
@@ -247,4 +247,4 @@ std::set<std::string> narrow_recurrences() {
   return operators;
 }
 
-}  // namespace onnx_train
+}  // namespace onnx_train::recurrent_test

@@ -17,10 +17,11 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 #include "runtime/session.h"
+#include "tests/support/paths.h"
 #include "tests/support/run_node.h"
 #include "tests/support/transformer.h"
 
-namespace onnx_train {
+namespace onnx_train::pipeline_test {
 namespace {
 
 using Table = std::vector<LoweringPass>;
@@ -84,7 +85,7 @@ TEST(LoweringTable, ThePassesOfAPhaseFollowEachOther) {
 }
 
 TEST(LoweringTable, EachPassIsInTheFolderOfItsPhase) {
-  const std::filesystem::path root = std::filesystem::path(ONNX_TRAIN_SOURCE_DIR) / "kernels/lowering";
+  const std::filesystem::path root = source_folder() / "kernels/lowering";
   std::map<std::string, std::string> folders;  // by the name of a function
   const std::regex definition(R"(^(?:bool|Recomputation) (\w+)\(Model& model.*\{)");
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
@@ -229,4 +230,4 @@ TEST(LoweringTable, TrainingIsTheSameWithoutAnyOnePass) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::pipeline_test

@@ -13,7 +13,7 @@
 #include "runtime/session.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::segments_test {
 namespace {
 
 using testing::HasSubstr;
@@ -218,4 +218,4 @@ TEST(Segments, AFaultInsideNamesItsOperator) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::segments_test

@@ -17,7 +17,7 @@
 #include "onnx_passes/passes.h"
 #include "onnx_passes/weights/weight_origin.h"
 
-namespace onnx_train {
+namespace onnx_train::constants_test {
 namespace {
 
 using testing::ElementsAre;
@@ -372,4 +372,4 @@ TEST(Constants, AModelOfConstantsAloneSaysHowToTrainOne) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::constants_test

@@ -16,7 +16,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/reference_work.h"
 
-namespace onnx_train {
+namespace onnx_train::control_flow_test {
 namespace {
 
 using testing::HasSubstr;
@@ -444,4 +444,4 @@ TEST(ControlFlow, AMapOfASequenceIsWrittenOut) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::control_flow_test

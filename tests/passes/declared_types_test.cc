@@ -9,7 +9,7 @@
 #include "runtime/session.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::declared_types_test {
 namespace {
 
 using testing::AllOf;
@@ -166,4 +166,4 @@ TEST(Branches, TheWayOutNamesTheSizeThatDecides) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::declared_types_test

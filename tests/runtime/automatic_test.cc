@@ -19,7 +19,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::automatic_test {
 namespace {
 
 using testing::HasSubstr;
@@ -211,4 +211,4 @@ TEST(RateSearch, LeavesTheStateAsItWasAndFindsARateThatTrains) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::automatic_test

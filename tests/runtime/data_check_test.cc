@@ -14,7 +14,7 @@
 #include "runtime/data/texts/label_shift.h"
 #include "tests/support/golden.h"
 
-namespace onnx_train {
+namespace onnx_train::data_check_test {
 namespace {
 
 using testing::HasSubstr;
@@ -280,4 +280,4 @@ TEST(DataCheck, OfSomeSamplesLooksAtNoOthers) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::data_check_test

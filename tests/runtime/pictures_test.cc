@@ -22,7 +22,7 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::pictures_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -451,4 +451,4 @@ TEST(SplitMix64, DrawsTheDistributionsThatItSays) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::pictures_test

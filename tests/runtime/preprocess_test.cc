@@ -11,7 +11,7 @@
 #include "runtime/data/dataset.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::preprocess_test {
 namespace {
 
 using testing::HasSubstr;
@@ -192,4 +192,4 @@ TEST(BuildNotes, ATrainingModelKeepsThem) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::preprocess_test

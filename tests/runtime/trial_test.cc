@@ -8,7 +8,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "runtime/training/size_search.h"
 
-namespace onnx_train {
+namespace onnx_train::trial_test {
 namespace {
 
 using testing::Contains;
@@ -101,4 +101,4 @@ TEST(SizeSearch, HasABound) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::trial_test

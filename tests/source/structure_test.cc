@@ -18,8 +18,9 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/operators/operators.h"
 #include "tests/op_cases/covered.h"
+#include "tests/support/paths.h"
 
-namespace onnx_train {
+namespace onnx_train::structure_test {
 namespace {
 
 // True for "RoundToBfloat16", not for "RoundTo".
@@ -73,7 +74,7 @@ TEST(Structure, EveryOperatorOnNarrowOperandsHasACase) {
 // Calls f(path from the root of the repository, text) for the sources in these folders.
 template <typename F>
 void for_each_source(const std::vector<std::string>& folders, const F& f) {
-  const std::filesystem::path root = ONNX_TRAIN_SOURCE_DIR;
+  const std::filesystem::path root = source_folder();
   for (const std::string& folder : folders) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
       const std::string extension = entry.path().extension();
@@ -176,7 +177,7 @@ TEST(Structure, ATableOfOperatorsIsFound) {
 // The reader of a folder sees all of it at once.
 TEST(Structure, NoFolderHasMoreThanFortyFiles) {
   constexpr int kMostFiles = 40;
-  const std::filesystem::path root = ONNX_TRAIN_SOURCE_DIR;
+  const std::filesystem::path root = source_folder();
   std::map<std::string, int> files;
   for (const char* part : {"bench", "cmake", "docs", "examples", "include", "kernels", "library", "models",
                            "onnx_passes", "python_bindings", "runtime", "scripts", "tests", "tools"}) {
@@ -221,4 +222,4 @@ TEST(Structure, KernelsIncludeNothingOfLowering) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::structure_test
