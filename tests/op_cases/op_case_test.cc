@@ -452,7 +452,9 @@ INSTANTIATE_TEST_SUITE_P(All, OpCases, testing::ValuesIn(all_cases()), case_name
 
 }  // namespace
 
-void PrintTo(const OpCase& row, std::ostream* out) {
+}  // namespace onnx_train::op_case_test
+
+void onnx_train::PrintTo(const OpCase& row, std::ostream* out) {
   *out << row.op;
   for (const OpInput& input : row.inputs) {
     *out << ' ' << (input.absent ? "-" : to_string(input.value.empty() ? input.shape : input.value.shape()));
@@ -465,5 +467,3 @@ void PrintTo(const OpCase& row, std::ostream* out) {
     if (const auto* v = std::get_if<std::vector<int64_t>>(&attr.value)) *out << '=' << to_string(*v);
   }
 }
-
-}  // namespace onnx_train::op_case_test
