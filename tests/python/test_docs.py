@@ -89,6 +89,26 @@ def test_sources_that_a_page_names_exist(page, sources):
     assert not missing, f"{page} names {missing}"
 
 
+PARTS = "bench|cmake|docs|examples|include|kernels|library|models|onnx_passes|python_bindings|runtime|scripts|tests|tools"
+FOLDER_OF_SOURCES = re.compile(rf"(?<![\w/.*<-])((?:{PARTS})/(?:[\w-]+/)*)(?![\w*<{{.])")
+
+
+@pytest.mark.parametrize("page", pages.paths())
+def test_folders_that_a_page_names_exist(page):
+    text = re.sub(r"\]\([^)]*\)|https?://\S+", "", pages.text_of(page))
+    missing = [name for name in FOLDER_OF_SOURCES.findall(text) if not (tool.ROOT / name).is_dir()]
+    assert not missing, f"{page} names {missing}"
+
+
+@pytest.mark.parametrize("page, row", [("README.md", r"^\| `{0}/`.*"), ("docs/architecture.md", r"^{0}/ .*(?:\n .*)*")])
+@pytest.mark.parametrize("part", ["onnx_passes", "kernels", "runtime", "tests"])
+def test_a_map_of_the_sources_names_each_folder_of_a_part(page, row, part):
+    shown = "".join(re.findall(row.format(f"{part}[/a-z`, ]*"), pages.text_of(page), re.MULTILINE))
+    folders = {path.name for path in (tool.ROOT / part).iterdir() if path.is_dir() and path.name != "__pycache__"}
+    missing = {name for name in folders if not re.search(rf"\b{name}\b", shown)}
+    assert shown and not missing, f"{page}: {part} holds {sorted(missing)}, too"
+
+
 def code(text):
     """The lines of a text that are code, without the space around them."""
     return [line.strip() for line in text.splitlines() if line.strip() and line.strip() != "..."]
