@@ -7,7 +7,7 @@ import tool
 
 MODEL = tool.ROOT / "tests/fixtures/mlp.onnx"
 # Where values are stored is no pass and changes none of them.
-PLACEMENT = {"views", "write_in_place", "update_in_place"}
+PLACEMENT = {"views", "write_in_place", "update_in_place", "replay"}
 
 
 @functools.cache
