@@ -119,6 +119,22 @@ def test_the_tutorial_of_cpp_shows_the_whole_example():
     assert code(shown) == code((tool.ROOT / "examples/cpp/train.cc").read_text())
 
 
+def test_the_readme_counts_what_there_is():
+    """Losses, metrics, optimizers and commands are those of the command's tables."""
+    script, page = tool.run("completion", "fish"), pages.text_of("README.md")
+
+    def words(option):
+        return re.search(rf"from build' -l {option} -x -a '([^']*)'", script).group(1).split()
+
+    assert f"[{len(words('loss'))} of them](docs/losses.md)" in page
+    assert f"[{len(words('metric'))} of them](docs/metrics.md)" in page
+    optimizers = re.search(r"^\| optimizers \|.*", page, re.MULTILINE).group()
+    assert {name for name in words("optimizer") if f"`{name}`" not in optimizers} == set()
+    table = page.partition("### All commands")[2].partition("\nFrom Python")[0]
+    named = [name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(re.findall(r"-a (\w+) -d", script))
+
+
 def test_the_readme_quotes_the_example():
     quoted = [line for language, block in pages.blocks("README.md") if language == "cpp" for line in code(block)]
     assert quoted and set(quoted) <= set(code((tool.ROOT / "examples/cpp/train.cc").read_text()))

@@ -203,7 +203,7 @@ bool has_suffix(const std::string& path, const std::set<std::string>& suffixes) 
   return suffixes.count(std::filesystem::path(path).extension()) > 0;
 }
 
-// The sources and folders of ours that a comment names: "lowering/outline.h", "kernels/cpu/", "names.py". Parts of
+// The sources and folders of ours that a comment names: "lowering/outline.h", "kernels/cpu/", "pages.py". Parts of
 // patterns and of other paths, such as FOLDER/<entry>.h or /usr/include/omp.h, are left out.
 std::vector<std::string> paths_in(const std::string& comment) {
   const auto in_path = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == '/'; };
@@ -278,8 +278,8 @@ TEST(Structure, EachSourceThatACommentNamesExists) {
 }
 
 TEST(Structure, APathInACommentIsFound) {
-  const std::vector<std::string> found = paths_in("see lowering/outline.h, (kernels/cpu/) and names.py.");
-  EXPECT_EQ(found, (std::vector<std::string>{"lowering/outline.h", "kernels/cpu/", "names.py"}));
+  const std::vector<std::string> found = paths_in("see lowering/outline.h, (kernels/cpu/) and pages.py.");
+  EXPECT_EQ(found, (std::vector<std::string>{"lowering/outline.h", "kernels/cpu/", "pages.py"}));
   EXPECT_EQ(paths_in("/usr/include/omp.h, FOLDER/<entry>.h, kernels/*.cc, 1/n, dy/dx, https://a.b/c.py").size(), 0u);
 }
 

@@ -12,6 +12,7 @@
 #include "runtime/data/selection.h"
 #include "runtime/report_text.h"
 #include "tools/config.h"
+#include "tools/run_report/report_page.h"
 
 namespace onnx_train {
 namespace {
@@ -50,6 +51,8 @@ void check_usage(FitArguments* a) {
   if (o.epochs == 0 && o.steps == 0 && o.time_limit == 0) {
     throw UsageError("fit needs an end: give --epochs, --steps or --time-limit");
   }
+  if (a->tui) expect_reports("--tui");
+  if (a->tensorboard) expect_reports("--tensorboard");
   if (a->tui && a->json) throw UsageError("--tui is for people, --json for programs; leave out one of them");
   if (a->given->count("lr") > 0 && !o.schedule.curve.file.empty()) {
     throw UsageError("a table of rates holds the rates themselves; leave out --lr");
