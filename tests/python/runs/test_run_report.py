@@ -226,6 +226,13 @@ def test_watch_follows_a_run_until_it_ends(run):
     assert watching.returncode == 0 and "ended" in output and output.startswith("step ")
 
 
+def test_a_report_that_cannot_be_written_is_not_named_among_the_files(run):
+    (run / "taken/report.html").mkdir(parents=True)
+    said = tool.run("fit", run / "train.onnx", "--data", run / "data.npz", "--epochs", 1, "--batch-size", 8,
+                    "--out", run / "taken")  # fmt: skip
+    assert "there is no report.html: " in said and "for a browser" not in said
+
+
 def test_bash_completes_commands_options_and_values(run):
     def complete(*words):
         script = f"""
