@@ -71,6 +71,27 @@ def test_no_pass_changes_the_training_of_large_tables(exported, tmp_path):
     check_every_pass(path, example, "sgd", tmp_path)
 
 
+@pytest.mark.parametrize("name, options, among", [
+    ("gpt", ("--lora", "rank=2", "--quantize-base", "int8"), {"dequantize_at_readers", "merge_updates"}),
+    ("digits_cnn", ("--precision", "bf16"), {"round_once", "drop_zero_biases", "narrow_storage"})])  # fmt: skip
+def test_exact_passes_keep_the_bits_of_narrow_numbers(tmp_path, name, options, among):
+    """Those that change the plan of integers and of bfloat16, which the networks above do not have."""
+    model, rng = tmp_path / "train.onnx", np.random.default_rng(0)
+    tool.run("build", tool.ROOT / f"models/{name}.onnx", "-o", model, "--optimizer", "sgd(momentum=0.9)", *options)
+    inputs = {"tokens": rng.integers(0, 128, (4, 128))} if name == "gpt" else \
+        {"image": rng.normal(size=(4, 1, 8, 8)).astype(np.float32)}  # fmt: skip
+    labels = rng.integers(0, 10, (4, 128) if name == "gpt" else 4)
+    data = tool.save(tmp_path / "data.npz", inputs | {"labels": labels})
+    shown = [line.split() for line in tool.run("show", model, "--plan", "--passes", "--batch", 2).splitlines()]
+    changes = {word for line in shown if "equal" in line and "-" not in line for word in line[:2] if word in passes()}
+    assert among <= changes
+    expected = train(model, data, 2, tmp_path / "all")
+    for left_out in changes:
+        if is_exact(left_out):
+            results = train(model, data, 2, tmp_path / left_out, "--lowering", "-" + left_out)
+            assert_same(results, expected, True, f"without {left_out}")
+
+
 def test_every_budget_is_met_or_refused(tmp_path):
     """An attention that guards against NaN has two results that are recomputed together, again and again."""
     example = networks.gpt2(width=64, heads=4, tokens=64, vocabulary=256, attention="sdpa")
