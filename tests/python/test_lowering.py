@@ -1,7 +1,7 @@
 """Every lowering pass off, all off, one thread and two: the same training.
 
-What only moves data, or runs the same arithmetic elsewhere, must not change a bit: is_exact. The others may add in another
-order, and are held to 1e-6 of each tensor's norm (float32) over two steps.
+What only moves data, or runs the same arithmetic elsewhere, must not change a bit: is_exact. The others may add in
+another order, and are held to 1e-6 of each tensor's norm (float32) over two steps.
 """
 
 import numpy as np

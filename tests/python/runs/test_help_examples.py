@@ -138,7 +138,8 @@ def run(example, folder):
         example = example.replace(long, short)
     path = f"{tool.COMMAND.parent}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "HOME": str(folder), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(["bash", "-c", example], cwd=folder, env=environment, capture_output=True, text=True, errors="replace")  # fmt: skip
+    return subprocess.run(["bash", "-c", example], cwd=folder, env=environment, capture_output=True, text=True,
+                          errors="replace")  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)
