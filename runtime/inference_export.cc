@@ -33,14 +33,23 @@ void check_views(const std::string& text) {
 
 std::vector<CommandOption> export_options(ExportSettings* settings) {
   return {{"--merge", &settings->merge, "fold adapters into the weights beside them: the graph is the original one"},
-          {"--dtype", &settings->dtype,
+          {"--dtype",
+           &settings->dtype,
            "store the weights as float16, bfloat16, int8 or int4; integers have a scale for each block=32 of them "
            "[float32]",
-           "TYPE"},
+           "TYPE",
+           false,
+           {},
+           [] {
+             return Words{"float32", "float16", "bfloat16", "int8", "int4"};
+           }},
           {"--tta",
            {&settings->tta, check_views},
            "average the outputs over views of the pictures, as nodes of the graph: flip, vflip, shift(1), or several",
-           "VIEWS"},
+           "VIEWS",
+           false,
+           {},
+           view_names},
           {"--original-types", &settings->original_types,
            "weights, inputs and outputs that were float16 or bfloat16 before training are so again"}};
 }

@@ -62,13 +62,17 @@ struct OptionTarget {
   bool* automatic = nullptr;
 };
 
+using Words = std::vector<std::string>;
+
 struct CommandOption {
   std::string names;  // "--lr", "-o,--output"; without dashes: a positional argument
   OptionTarget target;
   std::string help;
   std::string value = "";  // placeholder for the value in the help: "N", "FILE"
   bool required = false;
-  std::vector<std::string> choices = {};
+  Words choices = {};
+  // Without choices: words that a value may be or begin with, which shells complete.
+  Words (*words)() = nullptr;
 };
 
 inline bool is_positional(const CommandOption& option) { return option.names[0] != '-'; }

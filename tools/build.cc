@@ -141,14 +141,14 @@ Subcommand build_command() {
                   {"--force", &a->force, "write the model even if nothing here can run it"},
                   {"--timings", &a->timings, "say how long each pass took"},
                   config_option(&a->config)});
-  return {
-      "build", "Make a training model: loss, gradients, optimizer and their state in one ONNX file",
-      "  onnx-train build model.onnx -o train.onnx --loss cross_entropy --optimizer 'adamw(weight_decay=0.05)'\n"
-      "  onnx-train build model.onnx -o train.onnx --metric f1 --metric confusion_matrix --metric 'top_k(k=3)'\n"
-      "  onnx-train build model.onnx -o train.onnx --head logits=3 --lora rank=8,alpha=16\n"
-      "  onnx-train build model.onnx -o head.onnx --train 'fc.*' --optimizer 'sgd(momentum=0.9)' --mode frozen\n"
-      "  onnx-train build model.onnx -o train.onnx --loss '0.7*cross_entropy(logits, labels) + 0.3*mse(aux, target)'",
-      std::move(options), [a] { return run(*a); }};
+  return {"build", "Make a training model: loss, gradients, optimizer and their state in one ONNX file",
+          "  onnx-train build model.onnx -o train.onnx --loss cross_entropy --optimizer 'adamw(weight_decay=0.05)'\n"
+          "  onnx-train build model.onnx -o train.onnx --metric f1 --metric confusion_matrix --metric 'top_k(k=3)'\n"
+          "  onnx-train build model.onnx -o train.onnx --head logits=3 --lora rank=8,alpha=16\n"
+          "  onnx-train build model.onnx -o head.onnx --train 'fc.*' --optimizer 'sgd(momentum=0.9)' --mode frozen\n"
+          "  onnx-train build two_heads.onnx -o train.onnx --loss '0.7*cross_entropy(logits, labels) + 0.3*mse(aux, "
+          "target)'",
+          std::move(options), [a] { return run(*a); }};
 }
 
 }  // namespace onnx_train

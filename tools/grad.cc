@@ -127,7 +127,8 @@ Subcommand grad_command() {
   return {
       "grad", "Loss and gradients for given inputs, or other derivatives: nothing is updated",
       "  onnx-train grad model.onnx --inputs batch.npz --loss cross_entropy -o gradients.npz\n"
-      "  onnx-train grad model.onnx --inputs batch.npz --loss 'mse(y, target)' --mode frozen --train 'fc.*' -o g.npz\n"
+      "  onnx-train grad model.onnx --inputs batch.npz --loss 'mse(logits, target)' --mode frozen --train 'fc.*' -o "
+      "g.npz\n"
       "  onnx-train grad model.onnx --inputs batch.npz --hvp vectors.npz --mode frozen --dtype float64 -o "
       "products.npz\n"
       "\nKeys of the result: loss, output/<name>, grad/<initializer>, grad_input/<input>, next/<state>; "

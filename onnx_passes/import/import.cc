@@ -215,7 +215,7 @@ struct Notes {
   }
 };
 
-// Infers shapes and element types, also of nodes in subgraphs, as far as possible.
+// Holds every node to its operator's shape contract; throws Error as check_shapes does.
 void check_nodes(Graph* graph) {
   for (const Node* node = graph->first(); node; node = node->next()) check_shapes(*node);
 }

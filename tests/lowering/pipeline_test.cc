@@ -103,6 +103,26 @@ TEST(LoweringTable, EachPassIsInTheFolderOfItsPhase) {
   }
 }
 
+// What docs/lowering.md says of the numbers of a pass: the last cell of the row that names it.
+std::string documented_numbers(const std::string& pass) {
+  std::ifstream page(source_folder() / "docs/lowering.md");
+  for (std::string line; std::getline(page, line);) {
+    const size_t end = line.rfind(" |"), begin = line.rfind("| ", end == line.npos ? end : end - 1);
+    const size_t name = line.find(concat("`", pass, "`"));
+    if (line.starts_with("| ") && name != line.npos && name < begin) return line.substr(begin + 2, end - begin - 2);
+  }
+  return "no row";
+}
+
+TEST(LoweringTable, TheDocumentationSaysWhichPassesLeaveTheBits) {
+  for (const LoweringPass& pass : lowering_table()) {
+    const std::string said = documented_numbers(pass.name), numbers = pass.numbers;
+    EXPECT_NE(said, "no row") << pass.name;
+    EXPECT_EQ(said.starts_with(kEqualInBits), !numbers.empty()) << pass.name << ": " << said;
+    EXPECT_EQ(said.find("grad_norm") != said.npos, numbers == kEqualButNorm) << pass.name << ": " << said;
+  }
+}
+
 TEST(LoweringTable, WhatEveryPlanNeedsCannotBeLeftOut) {
   const std::set<std::string> optional = optional_passes(Device::cpu());
   for (const char* needed : {"fold_constants", "expand_functions", "remove_dead_nodes"}) {

@@ -6,8 +6,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include <webp/decode.h>
-
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -54,17 +52,6 @@ void check_picture_size(const EncodedPicture& file, int64_t width, int64_t heigh
   if (width > kMostPixels / height) {
     fail_picture(file, concat("its header says ", width, " x ", height, " pixels; at most ", kMostPixels, " are read"));
   }
-}
-
-Picture decode_webp(const EncodedPicture& file) {
-  int width = 0, height = 0;
-  if (!WebPGetInfo(file.data, file.size, &width, &height)) fail_picture(file, "its header is damaged");
-  check_picture_size(file, width, height);
-  Picture picture(height, width, 3);
-  if (!WebPDecodeRGBInto(file.data, file.size, picture.bytes.data(), picture.bytes.size(), width * 3)) {
-    fail_picture(file, "it is cut off or damaged");
-  }
-  return picture;
 }
 
 Picture decode_picture(const std::string& path) {

@@ -24,7 +24,10 @@ bool is_picture_name(const std::string& path);
 // Whether the name ends as those of pictures of other formats.
 bool is_other_picture_name(const std::string& path);
 
-// What the decoders share: the bytes of a file, and where they are.
+// Throws Error of the code kUsage that names `path` in a build without decoders (CMake's ONNX_TRAIN_MINIMAL).
+void expect_decoders(const std::string& path);
+
+// What the decoders (decoders/) share: the bytes of a file, and where they are.
 struct EncodedPicture {
   const std::string& path;
   const unsigned char* data;
