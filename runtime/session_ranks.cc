@@ -48,8 +48,7 @@ Model Session::whole(const std::string& entry) const {
     average_over_views(&with_views, options_.views, entry);
   }
   Model flat = flatten(averages ? with_views : model_, entry);
-  const auto key = [&] { return flat.graph->add_input(kRandomKeyInput, {DType::kUint64, Dims{2}}); };
-  draw_random_numbers(flat.graph.get(), key, 0);
+  draw_from_input(flat.graph.get());
   return flat;
 }
 

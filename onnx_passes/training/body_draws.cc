@@ -174,4 +174,13 @@ bool draw_random_numbers(Graph* graph, const std::function<Value*()>& key, int s
   return true;
 }
 
+bool draw_from_input(Graph* graph) {
+  return draw_random_numbers(
+      graph,
+      [&] {
+        return graph->add_input(kRandomKeyInput, {DType::kUint64, Dims{2}});
+      },
+      0);
+}
+
 }  // namespace onnx_train

@@ -25,5 +25,7 @@ bool has_random_operators(const Graph& graph);
 
 // The input, uint64[2], that a plain model has for the key: its seed, and the number of the run.
 inline constexpr const char* kRandomKeyInput = "onnx_train/random_key";
+// Draws what its random operators draw from that input, which is added if there are any.
+bool draw_from_input(Graph* graph);
 
 }  // namespace onnx_train

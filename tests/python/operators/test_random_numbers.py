@@ -121,6 +121,13 @@ def test_a_loss_draws_from_the_state_too(tmp_path):
     assert len(set(losses)) == 3 and np.array(session.state["state/random_key"])[1] == 3
 
 
+@pytest.mark.parametrize("mode", ["train", "frozen"])
+def test_the_command_checks_and_builds_what_draws(tmp_path, mode):
+    path = network(DRAWS["scan"], tmp_path)
+    assert "In the way" not in tool.run("check", path, "--loss", "mse", "--train", "w", "--mode", mode)
+    tool.run("build", path, "-o", tmp_path / "train.onnx", "--loss", "mse", "--train", "w", "--mode", mode)
+
+
 # ---- Inference
 
 
