@@ -168,7 +168,6 @@ bool has_random_operators(const Graph& graph) {
 
 bool draw_random_numbers(Graph* graph, const std::function<Value*()>& key, int stream) {
   if (!has_random_operators(*graph)) return false;
-  infer_types(graph);  // a file need not say them
   Value* const from = key();
   Drawing(is_random, &stream, from).in_graph(graph, from);
   return true;

@@ -6,22 +6,25 @@ namespace {
 
 // ONNX's own, which a session draws from a key of its own: two sessions draw the same numbers.
 void add_standard(std::vector<OpCase>* cases) {
-  const std::string draws = "each run draws other numbers";
+  const auto add = [&](const char* op, std::vector<OpInput> inputs, Attrs attrs) {
+    cases->push_back({.op = op,
+                      .inputs = std::move(inputs),
+                      .attrs = std::move(attrs),
+                      .gradient = false,
+                      .no_derivative = "each run draws other numbers"});
+  };
   for (const Shape& shape : {Shape{4, 3, 5}, Shape{7}, Shape{}, Shape{0, 4}}) {
-    const OpInput x = {.shape = shape, .no_derivative = draws},
-                  p = {.shape = shape, .low = -0.5, .high = 1.5, .no_derivative = draws};
-    cases->push_back({"RandomNormal", {}, {{"shape", shape}, {"mean", 2.0f}, {"scale", 0.5f}}});
-    cases->push_back({"RandomUniform", {}, {{"shape", shape}, {"low", -1.0f}, {"seed", 3.0f}}});
-    cases->push_back({"RandomNormalLike", {x}, {{"mean", 2.0f}, {"scale", 0.5f}}});
-    cases->push_back({"RandomUniformLike", {x}, {{"low", -1.0f}, {"high", 2.0f}}});
-    cases->push_back({"Bernoulli", {p}});
-    cases->push_back({"Bernoulli", {p}, {{"dtype", static_cast<int>(DType::kInt32)}}});
+    const OpInput x = {.shape = shape}, p = {.shape = shape, .low = -0.5, .high = 1.5};
+    add("RandomNormal", {}, {{"shape", shape}, {"mean", 2.0f}, {"scale", 0.5f}});
+    add("RandomUniform", {}, {{"shape", shape}, {"low", -1.0f}, {"seed", 3.0f}});
+    add("RandomNormalLike", {x}, {{"mean", 2.0f}, {"scale", 0.5f}});
+    add("RandomUniformLike", {x}, {{"low", -1.0f}, {"high", 2.0f}});
+    add("Bernoulli", {p}, {});
+    add("Bernoulli", {p}, {{"dtype", static_cast<int>(DType::kInt32)}});
   }
   for (const Shape& shape : {Shape{3, 5}, Shape{0, 4}, Shape{2, 1}}) {
     for (const DType dtype : {DType::kInt32, DType::kInt64}) {
-      cases->push_back({"Multinomial",
-                        {{.shape = shape, .no_derivative = draws}},
-                        {{"sample_size", 4}, {"dtype", static_cast<int>(dtype)}}});
+      add("Multinomial", {{.shape = shape}}, {{"sample_size", 4}, {"dtype", static_cast<int>(dtype)}});
     }
   }
 }

@@ -107,8 +107,9 @@ TEST(Import, OperatorsThatAreNotKnownAreNamedBeforeTypes) {
 
 TEST(Plan, NamesOperatorsWithoutAKernelInOneSentence) {
   const auto error = [](const std::string& graph) { return plan_error(import_model(parse(graph)), {3, 2}); };
-  EXPECT_THAT(error("(uint8[N] x) => (uint8[H, W, C] y) {"
-                    "  [q] q = ImageDecoder(x) r = ImageDecoder(x) y = Max(q, r) }"),
+  EXPECT_THAT(error("(float[N, 2] x) => (uint8[H, W, C] y) {"
+                    "  b = Cast<to = 2>(x) s = Constant<value_ints = [-1]>() c = Reshape(b, s)"
+                    "  [q] q = ImageDecoder(c) r = ImageDecoder(c) y = Max(q, r) }"),
               HasSubstr("no kernel for the operator ImageDecoder (2 nodes, the first is node 'q')"));
   EXPECT_THAT(error("(float[N, 2] x, int64 s) => (float[M, 2] y) { q = SplitToSequence(x, s)"
                     " y = ConcatFromSequence<axis = 0>(q) }"),

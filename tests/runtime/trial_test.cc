@@ -72,9 +72,10 @@ TEST(Trial, FixesSizesWhereNothingElseHelps) {
 
 TEST(Trial, NamesWhatNoSizeChangesAndTheSizesThatWereTried) {
   const Trial missing = try_model(
-      "(float[N, M, 2] x) => (float y) <float[2] w = {2, 3}, int64[1] first = {1}> { z = Mul(x, w) "
-      "a = ReduceMean<keepdims = 0>(x, first) i = Cast<to = 2>(a) u = ImageDecoder(i) f = Cast<to = 1>(u) m = ReduceMean<keepdims = 0>(f) "
-      "n = ReduceMean<keepdims = 0>(z) y = Mul(n, m) }",
+      "(float[N, M, 2] x) => (float y) <float[2] w = {2, 3}, int64[1] first = {1}, int64[1] all = {-1}> { z = Mul(x, "
+      "w) "
+      "a = ReduceMean<keepdims = 0>(x, first) b = Cast<to = 2>(a) c = Reshape(b, all) u = ImageDecoder(c) "
+      "f = Cast<to = 1>(u) m = ReduceMean<keepdims = 0>(f) n = ReduceMean<keepdims = 0>(z) y = Mul(n, m) }",
       "y");
   ASSERT_EQ(missing.obstacles.size(), 1u);
   EXPECT_THAT(in_one_sentence(missing.obstacles), HasSubstr("no kernel for the operator ImageDecoder"));

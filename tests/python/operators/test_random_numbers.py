@@ -141,6 +141,15 @@ def test_predictions_draw_new_numbers_and_sessions_the_same(tmp_path, name):
         np.testing.assert_array_equal(other.run("predict", {"x": X})["r"], numbers)
 
 
+@pytest.mark.parametrize("name", DRAWS)
+def test_training_models_predict_and_evaluate_from_their_file(tmp_path, name):
+    build(DRAWS[name], tmp_path).save(tmp_path / "train.onnx")
+    session = onnx_train.Session(onnx_train.load(tmp_path / "train.onnx"), threads=1)
+    y = [np.array(session.run("predict", {"x": X})["y"]) for _ in range(2)]
+    assert y[0].shape == X.shape and not np.array_equal(*y)
+    assert session.run("evaluate", BATCH)["loss"] != session.run("evaluate", BATCH)["loss"]
+
+
 def test_inference_keeps_the_operators_of_the_file(tmp_path):
     training = build(DRAWS["normal like"], tmp_path)
     onnx_train.Session(training, threads=1).export(tmp_path / "out.onnx")
