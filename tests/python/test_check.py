@@ -199,7 +199,7 @@ MODELS = {
     "swiglu": (lambda: linear([node("SwiGLU", "y h", "z")], [value("z", T.FLOAT, "batch", 3)], opset=28,
                               ir_version=14), None),
     "random": (lambda: linear([node("RandomNormalLike", "y", "r"), node("Add", "y r", "z")],
-                              [value("z", T.FLOAT, "batch", 3)]), None),
+                              [value("z", T.FLOAT, "batch", 3)]), True),
     "double": (lambda: model(LINEAR_NODES, [value("x", T.DOUBLE, "batch", 6)], [value("y", T.DOUBLE, "batch", 3)],
                              {k: v.astype(np.float64) for k, v in LINEAR.items()}), None),
 }  # fmt: skip
