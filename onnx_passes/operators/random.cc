@@ -26,7 +26,9 @@ void check_sizes(const Node& node) {
 
 bool is_random(const Node& node) { return node.domain().empty() && is_random_operator(node.op()); }
 
-bool is_random_operator(std::string_view op) { return op.starts_with("Random") || op == "Bernoulli" || op == "Multinomial"; }
+bool is_random_operator(std::string_view op) {
+  return op.starts_with("Random") || op == "Bernoulli" || op == "Multinomial";
+}
 
 std::vector<Operator> random_operators() {
   return {
