@@ -270,7 +270,7 @@ void check_rates(const EntryPoint& point, const TensorMap& inputs) {
 
 Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>& own) {
   const Threads threads(options_.threads);
-  const std::map<std::string, Shape> shapes = with_rank_inputs(entry, own);
+  const std::map<std::string, Shape> shapes = with_own_inputs(entry, own);
   for (auto& cached : plans_) {
     if (cached->entry != entry) continue;
     const auto& ports = cached->plan().inputs();
@@ -285,7 +285,7 @@ Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>
 
 std::unique_ptr<Plan> Session::planned(const std::string& entry, const std::map<std::string, Shape>& shapes) {
   const Threads threads(options_.threads);
-  const std::map<std::string, Shape> all = with_rank_inputs(entry, shapes);
+  const std::map<std::string, Shape> all = with_own_inputs(entry, shapes);
   return compile(entry, plain(entry, all), all);
 }
 
@@ -311,10 +311,9 @@ Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMa
 
 void Session::start(const std::string& entry, const TensorMap& given) {
   const Threads threads(options_.threads);
-  // What the ranks are told, too.
-  TensorMap shared = is_shared(entry) ? rank_inputs(entry, count_micro_batches(shapes_of(given))) : TensorMap();
-  if (!shared.empty()) shared.insert(given.begin(), given.end());
-  const TensorMap& inputs = shared.empty() ? given : shared;
+  TensorMap own = own_inputs(entry, is_staged(entry) ? count_micro_batches(shapes_of(given)) : 1);
+  if (!own.empty()) own.insert(given.begin(), given.end());
+  const TensorMap& inputs = own.empty() ? given : own;
   if (ranks() > 1 && entry == "step") {
     fail_as(ErrorCode::kUsage,
             "ranks share out the batches of a step, and 'step' is one batch; build the model with accumulate, and run "
@@ -341,6 +340,7 @@ void Session::start(const std::string& entry, const TensorMap& given) {
   }
   run.is_started = true;
   started_.push_back(&run);
+  drawn_[entry] += is_shared(entry) ? static_cast<uint64_t>(active_ranks_) : 1;
 }
 
 bool Session::refuses_non_finite_loss(const std::string& entry) const {

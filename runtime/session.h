@@ -37,6 +37,9 @@ struct SessionOptions {
   // A run that updates the state fails if its loss is not finite, and then has changed no state where the device uses
   // host memory. Models with loss scaling skip such updates themselves.
   bool refuse_non_finite_loss = false;
+  // Of what ONNX's random operators draw in "predict" and "evaluate". Each batch has other numbers: its number is a
+  // part of the key. Training draws from the state.
+  uint64_t seed = 0;
   TestTimeViews views = {};  // over which "evaluate" and "predict" average
   // Where this session is one rank of several: "accumulate" and "evaluate" run on the batches of a round, one a rank
   // (onnx_passes/distribution/data_parallel.h), and their outputs have a first axis of ranks. It outlives the session.
@@ -120,6 +123,9 @@ class Session {
   // Those in host memory have been read when `start` returns.
   void wait_for_inputs();
 
+  // The next run of the entry point draws the numbers of its first one: of an evaluation, each of which draws the same.
+  void draw_again(const std::string& entry) { drawn_[entry] = 0; }
+
   // Reinitializes the state from `seed` with the initialization graphs.
   void initialize(uint64_t seed);
 
@@ -160,8 +166,10 @@ class Session {
   Model whole(const std::string& entry) const;                                              // of one rank
   Model of_all_stages(const std::string& entry) const;                                      // before it is cut
   Model plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const;  // as Plan takes it
-  TensorMap rank_inputs(const std::string& entry, int micro_batches) const;  // that ranks are told beside the data
-  std::map<std::string, Shape> with_rank_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;
+  // What the entry point is told beside the data: of ranks, and the key of random numbers.
+  TensorMap own_inputs(const std::string& entry, int micro_batches) const;
+  std::map<std::string, Shape> with_own_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;
+  bool draws(const std::string& entry) const;      // whether it has ONNX's random operators
   bool is_shared(const std::string& entry) const;  // by ranks
   bool is_staged(const std::string& entry) const { return is_pipeline() && is_shared(entry); }
   void connect_device();
@@ -180,6 +188,8 @@ class Session {
   Fault* fault_ = nullptr;  // of the device; all runs report to it
   void* arena_ = nullptr;
   size_t arena_bytes_ = 0;
+  std::map<std::string, uint64_t> drawn_;      // how many batches each entry point has drawn numbers for
+  mutable std::map<std::string, bool> draws_;  // what draws() has found
   uint64_t clock_ = 0;
   int64_t inputs_read_ = 0;  // the mark after the last copies of inputs within the device
 };

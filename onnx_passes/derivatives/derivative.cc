@@ -171,7 +171,7 @@ Derivative parse_derivative(const std::string& name) {
 
 Model derivative(Model model, Derivative kind, const BuildOptions& options, std::vector<std::string>* notes) {
   std::vector<Pass> passes = {training_mode(options)};
-  if (is_of_loss(kind)) passes.push_back(loss(options));
+  if (is_of_loss(kind)) passes.insert(passes.end(), {loss(options), random_numbers(options)});
   run_pipeline(passes, &model, options.pipeline);
   const std::vector<Value*> statistics = running_statistics(*model.graph);
   Derivatives derivatives(&model, kind, options, notes);

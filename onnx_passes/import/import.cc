@@ -22,6 +22,7 @@
 #include "onnx_passes/import/newer_opset.h"
 #include "onnx_passes/import/node_order.h"
 #include "onnx_passes/import/rebatch.h"
+#include "onnx_passes/import/resize_sizes.h"
 #include "onnx_passes/import/sizes.h"
 #include "onnx_passes/import/spectra.h"
 #include "onnx_passes/import/unknown_operators.h"
@@ -419,6 +420,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
     notes.add(node, "is a product with cosines and sines now",
               "or a constant, so that it has their gradients and kernels");
   });
+  for (const Finding& f : settle_resize_scales(&model)) notes.add(f.subject, f.what, f.advice);
   expect_known_operators(*graph, /*inside=*/true);
   if (settled.folded || !options.set.empty()) remove_unread(graph);
   import_quantization(&model, options.train, notes);

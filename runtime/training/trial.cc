@@ -9,6 +9,7 @@
 #include "onnx_passes/import/sizes.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
+#include "onnx_passes/training/body_draws.h"
 #include "runtime/data/dataset.h"
 #include "runtime/example_inputs.h"
 #include "runtime/plan/plan.h"
@@ -45,8 +46,8 @@ std::vector<Hindrance> build(Model* model, const BuildOptions& options) {
 
 // ---- Plan
 
-void plan(Model flat, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes,
-          Device& device) {
+void plan(Model flat, const std::vector<std::string>& states, std::map<std::string, Shape> shapes, Device& device) {
+  if (draw_from_input(flat.graph.get())) shapes[kRandomKeyInput] = {2};
   for (const std::string& state : states) {  // those of `predict` are weights: a session reads them from its state
     Value* value = flat.graph->find(state);
     if (value && value->is_initializer() && !flat.graph->is_input(value)) flat.graph->add_input(state, value->type());

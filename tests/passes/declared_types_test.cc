@@ -107,9 +107,10 @@ TEST(Import, OperatorsThatAreNotKnownAreNamedBeforeTypes) {
 
 TEST(Plan, NamesOperatorsWithoutAKernelInOneSentence) {
   const auto error = [](const std::string& graph) { return plan_error(import_model(parse(graph)), {3, 2}); };
-  EXPECT_THAT(error("(float[N, 2] x) => (int32[N, 1] y) {"
-                    "  [q] q = Multinomial(x) b = Cast<to = 1>(q) y = Multinomial(b) }"),
-              HasSubstr("no kernel for the operator Multinomial (2 nodes, the first is node 'q')"));
+  EXPECT_THAT(error("(float[N, 2] x) => (uint8[H, W, C] y) {"
+                    "  b = Cast<to = 2>(x) s = Constant<value_ints = [-1]>() c = Reshape(b, s)"
+                    "  [q] q = ImageDecoder(c) r = ImageDecoder(c) y = Max(q, r) }"),
+              HasSubstr("no kernel for the operator ImageDecoder (2 nodes, the first is node 'q')"));
   EXPECT_THAT(error("(float[N, 2] x, int64 s) => (float[M, 2] y) { q = SplitToSequence(x, s)"
                     " y = ConcatFromSequence<axis = 0>(q) }"),
               AllOf(HasSubstr("SplitToSequence"), HasSubstr("without sequences")));
