@@ -34,9 +34,10 @@ void note_integers(const Model& forward, std::vector<Finding>* notes) {
   const std::vector<const Value*> stored = quantized_weights(*forward.graph);
   if (stored.empty()) return;
   const auto name = [](const Value* value) { return concat("'", value->name(), "'"); };
-  notes->push_back({first_few(stored, size_t{3}, name),
-                    stored.size() == 1 ? "is a weight in integers, and frozen" : "are weights in integers, and frozen",
-                    "--lora rank=8 trains adapters beside them; --train NAME makes floats of one"});
+  notes->push_back(
+      {first_few(stored, size_t{3}, name),
+       stored.size() == 1 ? "is a weight in integers, and frozen" : "are weights in integers, and frozen",
+       "--lora rank=8 trains adapters beside them; --train NAME makes floats of one, and trains it alone"});
 }
 
 // Mixed precision leaves the bodies of control flow as they are.

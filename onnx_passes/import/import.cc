@@ -353,7 +353,7 @@ void import_quantization(Model* model, const std::vector<std::string>& train, co
   for (const Value* value : quantized_weights(*model->graph)) stored.push_back(master_name(*value));
   if (!stored.empty())
     notes.add(concat(stored.size(), stored.size() == 1 ? " stored weight" : " stored weights"),
-              concat("integers: ", list_of(stored)), "frozen; --train NAME trains one, rounded in every step");
+              concat("integers: ", list_of(stored)), "frozen; --train NAME trains one alone, rounded in every step");
 }
 
 // Moves weights to the main graph's initializers.
