@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/loss/loss.h"
+#include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/training/entry_point.h"
 #include "onnx_passes/training/training_mode.h"
 #include "onnx_passes/training/training_versions.h"
@@ -170,6 +171,9 @@ Derivative parse_derivative(const std::string& name) {
 }
 
 Model derivative(Model model, Derivative kind, const BuildOptions& options, std::vector<std::string>* notes) {
+  for (const Finding& f :
+       is_of_loss(kind) && notes ? describe_predictions(*model.graph, options) : std::vector<Finding>())
+    notes->push_back(concat(f.subject, ": ", f.what, "; ", f.advice));
   std::vector<Pass> passes = {training_mode(options)};
   if (is_of_loss(kind)) passes.push_back(loss(options));
   run_pipeline(passes, &model, options.pipeline);

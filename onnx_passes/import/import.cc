@@ -19,6 +19,7 @@
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/import/import_message.h"
 #include "onnx_passes/import/lost_layers.h"
+#include "onnx_passes/import/map_outputs.h"
 #include "onnx_passes/import/newer_opset.h"
 #include "onnx_passes/import/node_order.h"
 #include "onnx_passes/import/rebatch.h"
@@ -389,6 +390,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   if (from_training) model.set_metadata(kFromTraining, "1");
   Graph* graph = model.graph.get();
   if (graph->outputs().empty()) fail("[Import] the model has no outputs");
+  for (const Finding& f : choose_outputs(&model, options.adapt.cut)) notes.add(f.subject, f.what, f.advice);
   const Sizes sizes = parse_sizes(options.dims);
   Declarations declared(graph, sizes, /*trust_shapes=*/!options.fix_shapes);
   fix_inputs(graph, options.set);

@@ -266,6 +266,15 @@ bool is_number(const onnx::TensorProto& tensor) {
   return std::all_of(tensor.dims().begin(), tensor.dims().end(), [](int64_t size) { return size == 1; });
 }
 
+std::shared_ptr<const onnx::TensorProto> make_with_origin(const std::string& name, const Tensor& contents,
+                                                          const char* origin) {
+  const auto plain = make_initializer(name, contents);
+  onnx::TensorProto message = *plain;
+  add(message.mutable_metadata_props(), kOrigin, origin);
+  if (contents_beside(plain)) return make_initializer(std::move(message), contents);
+  return std::make_shared<const onnx::TensorProto>(std::move(message));
+}
+
 const char* text_of(Origin origin) {
   return origin == Origin::kParameter ? kParameter : origin == Origin::kNamed ? kNamed : kConstant;
 }
@@ -314,11 +323,11 @@ void keep_origins(onnx::ModelProto* model) {
 }
 
 std::shared_ptr<const onnx::TensorProto> make_parameter(const std::string& name, const Tensor& contents) {
-  const auto plain = make_initializer(name, contents);
-  onnx::TensorProto message = *plain;
-  add(message.mutable_metadata_props(), kOrigin, kParameter);
-  if (contents_beside(plain)) return make_initializer(std::move(message), contents);
-  return std::make_shared<const onnx::TensorProto>(std::move(message));
+  return make_with_origin(name, contents, kParameter);
+}
+
+std::shared_ptr<const onnx::TensorProto> make_buffer(const std::string& name, const Tensor& contents) {
+  return make_with_origin(name, contents, kConstant);
 }
 
 Origin origin_of(const Value& initializer) {
