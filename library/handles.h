@@ -23,7 +23,7 @@
 // The notes of a model, read once, by whichever thread asks first.
 class ModelNotes {
  public:
-  const std::vector<onnx_train_finding>& of(const onnx::ModelProto& model) const;
+  const std::vector<onnx_train_finding>& of(const onnx_train::ModelMessage& model) const;
 
  private:
   mutable std::once_flag read_;

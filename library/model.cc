@@ -167,9 +167,9 @@ void serialize(const onnx_train_model* model, void** data, size_t* bytes) {
 
 using namespace onnx_train;
 
-const std::vector<onnx_train_finding>& ModelNotes::of(const onnx::ModelProto& model) const {
+const std::vector<onnx_train_finding>& ModelNotes::of(const ModelMessage& model) const {
   std::call_once(read_, [&] {
-    notes_ = recorded_notes(model);
+    notes_ = recorded_notes(model.proto);
     for (const Finding& note : notes_)
       findings_.push_back({note.subject.c_str(), note.what.c_str(), note.advice.c_str()});
   });
@@ -213,7 +213,7 @@ const char* onnx_train_model_metadata(const onnx_train_model* model, size_t i, c
 
 size_t onnx_train_model_notes(const onnx_train_model* model, const onnx_train_finding** notes) {
   if (!model) return 0;
-  const std::vector<onnx_train_finding>& found = model->notes.of(model->message.proto);
+  const std::vector<onnx_train_finding>& found = model->notes.of(model->message);
   if (notes) *notes = found.data();
   return found.size();
 }

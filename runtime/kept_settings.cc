@@ -87,4 +87,9 @@ Model import_to_build(ModelMessage message, BuildSettings* settings, std::vector
   return model;
 }
 
+Model load_to_build(const std::string& path, BuildSettings* settings, std::vector<std::string>* kept,
+                    std::vector<Finding>* findings) {
+  return import_to_build(load_message(path), settings, kept, findings);
+}
+
 }  // namespace onnx_train

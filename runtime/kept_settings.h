@@ -22,6 +22,9 @@ std::vector<std::string> keep_settings(const onnx::ModelProto& model, BuildSetti
 // default_loss (onnx_passes/loss/probabilities.h). `kept`: what to say of settings; `findings`: of the model.
 Model import_to_build(ModelMessage message, BuildSettings* settings, std::vector<std::string>* kept,
                       std::vector<Finding>* findings);
+// The same of a file.
+Model load_to_build(const std::string& path, BuildSettings* settings, std::vector<std::string>* kept,
+                    std::vector<Finding>* findings);
 
 // The loss of a training model as it was built; "" for a model that is none.
 std::string loss_of(const onnx::ModelProto& model);

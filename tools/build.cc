@@ -63,7 +63,7 @@ int run(const BuildArguments& arguments) {
   BuildSettings settings = arguments.settings;
   std::vector<std::string> kept;
   std::vector<Finding> found;
-  Model model = import_to_build(load_message(arguments.model), &settings, &kept, &found);
+  Model model = load_to_build(arguments.model, &settings, &kept, &found);
   const BuildOptions options = resolve(settings);
   double trained = 0;
   const auto weights = select_trainable(model, options.train, options.freeze);

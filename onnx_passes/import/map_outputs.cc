@@ -78,6 +78,19 @@ void leave_out_others(Graph* graph, std::vector<Finding>* findings) {
   graph->set_outputs(kept);
 }
 
+// What follows reads the declarations of outputs by their positions.
+void order_declarations(Graph* graph) {
+  const auto declared = graph->shell().output();
+  graph->shell().clear_output();
+  for (const Value* output : graph->outputs()) {
+    onnx::ValueInfoProto* info = graph->shell().add_output();
+    for (const auto& known : declared) {
+      if (known.name() == output->name()) *info = known;
+    }
+    info->set_name(output->name());
+  }
+}
+
 bool is_supported(const Node& node) {
   const ForeignRow* row = find_foreign(node);
   return is_known_operator(node) || (row && row->rewrite);
@@ -184,7 +197,10 @@ std::vector<Finding> choose_outputs(Model* model, const std::vector<std::string>
     if (node && node->is("ZipMap", kMl) && node->input(0)) findings.push_back(take_tensor(model, node));
   }
   leave_out_others(graph, &findings);
-  if (graph->outputs() != before) remove_unknown(graph);
+  if (graph->outputs() != before) {
+    order_declarations(graph);
+    remove_unknown(graph);
+  }
   return findings;
 }
 
