@@ -171,15 +171,16 @@ Derivative parse_derivative(const std::string& name) {
 }
 
 Model derivative(Model model, Derivative kind, const BuildOptions& options, std::vector<std::string>* notes) {
-  for (const Finding& f :
-       is_of_loss(kind) && notes ? describe_predictions(*model.graph, options) : std::vector<Finding>())
-    notes->push_back(concat(f.subject, ": ", f.what, "; ", f.advice));
+  const std::vector<Finding> doubled =
+      is_of_loss(kind) ? describe_predictions(*model.graph, options) : std::vector<Finding>();
   std::vector<Pass> passes = {training_mode(options)};
   if (is_of_loss(kind)) passes.push_back(loss(options));
   run_pipeline(passes, &model, options.pipeline);
   const std::vector<Value*> statistics = running_statistics(*model.graph);
   Derivatives derivatives(&model, kind, options, notes);
   derivatives.add();
+  for (size_t i = 0; notes && i < doubled.size(); ++i)
+    notes->push_back(concat(doubled[i].subject, ": ", doubled[i].what, "; ", doubled[i].advice));
   Model flat = flatten(model, "step");
   const std::vector<InputWithDefault> parameters =
       make_inputs(flat.graph.get(), model, derivatives.weights(), statistics);
