@@ -247,7 +247,8 @@ TEST(Constants, TheBiasOfOneOutputIsAWeightAlsoAsARow) {  // as scikit-learn's e
 Model of_pytorch(const std::string& a, const std::string& b, const std::string& c) {
   onnx::ModelProto proto;
   to_proto(from_text("<ir_version: 10, opset_import: [\"\" : 21]> g (float[N, 3] x) => (float[N, 2] y) "
-                     "<float \"" + a + "\" = {2}, float[1] \"" + b + "\" = {3}, float[1] \"" + c +
+                     "<float \"" +
+                     a + "\" = {2}, float[1] \"" + b + "\" = {3}, float[1] \"" + c +
                      "\" = {0.5}, float[3, 2] w = {1, 2, 3, 4, 5, 7}> { n = Div(x, \"" + c +
                      "\") h = MatMul(n, w) s = Mul(h, \"" + a + "\") y = Pow(s, \"" + b + "\") }"),
            &proto);

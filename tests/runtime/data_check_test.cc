@@ -152,9 +152,10 @@ TEST(DataCheck, LabelsThatBeginAtOneAreTold) {
 TEST(DataCheck, MoreClassesThanTheModelHasWantANewHead) {
   Tensor labels(DType::kInt64, {6});
   for (int i = 0; i < 6; ++i) labels.set(i, i);
-  EXPECT_THAT(refusal("cross_entropy", labels),
-              testing::AllOf(HasSubstr("the model tells 5 classes apart, and the data have 6"),
-                             HasSubstr("--head logits=6"), HasSubstr("if such positions do not count, ignore_index=5")));
+  EXPECT_THAT(
+      refusal("cross_entropy", labels),
+      testing::AllOf(HasSubstr("the model tells 5 classes apart, and the data have 6"), HasSubstr("--head logits=6"),
+                     HasSubstr("if such positions do not count, ignore_index=5")));
   Tensor more(DType::kInt64, {8});
   for (int i = 0; i < 8; ++i) more.set(i, i);
   EXPECT_THAT(refusal("cross_entropy", more),

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "onnx_passes/import/lost_layers.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/passes.h"
-#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/loss/probabilities.h"
+#include "onnx_passes/passes.h"
 #include "runtime/build_notes.h"
 #include "runtime/data/dataset.h"
 #include "tests/support/error_of.h"
@@ -174,9 +174,14 @@ TEST(BuildNotes, OfATrainingModelPointToItsForwardModel) {
       "<float[2,2] w = {1, 2, 3, 4}, float r = {0.5}> { h = MatMul(x, w) d = Dropout(h, r) y = Softmax(d) }"));
   BuildOptions options;
   options.loss = "mse(y, target)";
-  EXPECT_TRUE(build_notes(model, options).empty());
+  const auto of_dropout = [&](const Model& forward) {
+    std::vector<Finding> notes = build_notes(forward, options);
+    std::erase_if(notes, [](const Finding& note) { return note.subject != "dropout"; });
+    return notes;
+  };
+  EXPECT_TRUE(of_dropout(model).empty());
   build_training_model(&model, options);
-  const std::vector<Finding> notes = build_notes(imported(model), options);
+  const std::vector<Finding> notes = of_dropout(imported(model));
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_EQ(notes[0].subject, "dropout");
   EXPECT_THAT(notes[0].advice, HasSubstr("build from the forward model"));
@@ -197,7 +202,8 @@ TEST(BuildNotes, ATrainingModelKeepsThem) {
 std::vector<std::string> doubled(const std::string& end, const std::string& loss) {
   const Model model = from_text(
       "<ir_version: 10, opset_import: [\"\" : 21]> g (float[n,2] x) => (float[n,2] y) <float[2,2] w = {1, 2, 3, 4}, "
-      "float one = {1}> { s = MatMul(x, w) " + end + " }");
+      "float one = {1}> { s = MatMul(x, w) " +
+      end + " }");
   infer_types(model.graph.get());
   BuildOptions options;
   options.loss = loss;
