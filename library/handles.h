@@ -20,9 +20,23 @@
 #include "runtime/training/evaluation.h"
 #include "runtime/training/fingerprint.h"
 
+// The notes of a model, read once, by whichever thread asks first.
+class ModelNotes {
+ public:
+  const std::vector<onnx_train_finding>& of(const onnx_train::ModelMessage& model) const;
+
+ private:
+  mutable std::once_flag read_;
+  mutable std::vector<onnx_train::Finding> notes_;
+  mutable std::vector<onnx_train_finding> findings_;  // views of `notes_`
+};
+
 // A model as its file has it; each call that needs the graph makes one.
 struct onnx_train_model {
+  explicit onnx_train_model(onnx_train::ModelMessage m) : message(std::move(m)) {}
+
   onnx_train::ModelMessage message;
+  ModelNotes notes;
 };
 
 struct onnx_train_report {

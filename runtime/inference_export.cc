@@ -3,6 +3,7 @@
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/adapt/test_time_augmentation.h"
+#include "onnx_passes/import/map_outputs.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"
@@ -82,6 +83,7 @@ InferenceExport export_inference(const Model& training, const ExportSettings& se
   average_over_views(&inference, parse_views(settings.tta), "predict");
   made.integers = store_quantized(&inference);
   pack_four_bits(&inference);
+  restore_maps(&inference, training);
   return made;
 }
 

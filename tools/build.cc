@@ -2,7 +2,6 @@
 #include <filesystem>
 
 #include "kernels/device.h"
-#include "onnx_passes/import/constants.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
@@ -63,19 +62,16 @@ int run(const BuildArguments& arguments) {
   }
   BuildSettings settings = arguments.settings;
   std::vector<std::string> kept;
-  Model model = load_to_build(arguments.model, &settings, &kept);
+  std::vector<Finding> found;
+  Model model = load_to_build(arguments.model, &settings, &kept, &found);
   const BuildOptions options = resolve(settings);
   double trained = 0;
   const auto weights = select_trainable(model, options.train, options.freeze);
   for (const Value* weight : weights) trained += static_cast<double>(num_elements(weight->type().shape()));
   const size_t count = weights.size();
   const std::vector<GroupLine> groups = parameter_groups(model, weights, options).lines;
-  std::vector<Finding> notes = build_notes(model, options);
-  const std::vector<Finding> constants = describe_constants(model, weights);
-  const std::vector<PassTiming> timings = build_training_model(&model, options);
-  note_rounding(model, &notes);
+  const std::vector<PassTiming> timings = build_with_notes(&model, options, std::move(found));
   if (!arguments.force) expect_plans(model, arguments, options);
-  record_notes(notes, &model);
   save_model(model, arguments.output);
 
   TextTable table("lw");
@@ -106,18 +102,13 @@ int run(const BuildArguments& arguments) {
     table.add(
         {"average", concat("mean from step ", options.swa, " on", every, ": evaluate, predict and export read it")});
   }
-  const std::string statistics = model.metadata("onnx_train.batch_norm");
-  if (!statistics.empty()) table.add({"", statistics});
   table.add({"mean over", model.metadata("onnx_train.mean_over")});
   const MetricSums metrics(model);
   for (size_t i = 0; i < metrics.texts().size(); ++i) table.add({i == 0 ? "metrics" : "", metrics.texts()[i]});
   if (options.accumulate) table.add({"accumulated", model.metadata("onnx_train.accumulate")});
   table.add({"entry points", entry_names(model)});
   std::printf("%s", table.text(0, text_width()).c_str());
-  std::string text = notes_text(notes, text_width());
-  if (!constants.empty()) text += "\nNot trained, or unsure:\n";
-  for (const Finding& f : constants) text += to_text(f.subject, f.what, f.advice, text_width());
-  std::printf("%s", text.c_str());
+  std::printf("%s", notes_text(recorded_notes(model), text_width()).c_str());
   if (!arguments.timings) return 0;
   TextTable times("lrl");
   for (const PassTiming& t : timings)

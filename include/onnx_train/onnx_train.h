@@ -190,6 +190,11 @@ typedef struct onnx_train_finding {
   const char* advice; /* what to do; may be "" */
 } onnx_train_finding;
 
+/* What was guessed, left out or changed when a training model was built: what a check of the forward model finds, with
+ * the same options. Of a derivative, what it lacks. Empty for other models. The strings live as long as the model.
+ * Returns the number of notes. */
+size_t onnx_train_model_notes(const onnx_train_model* model, const onnx_train_finding** notes);
+
 /* Options: those of the command `onnx-train check`. Succeeds for a model that cannot be trained, too. */
 onnx_train_status onnx_train_model_check(const onnx_train_model* forward, const onnx_train_option* options,
                                          size_t count, onnx_train_report** report);

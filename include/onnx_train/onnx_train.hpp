@@ -280,6 +280,14 @@ class Model {
     for (size_t i = 0; const char* value = onnx_train_model_metadata(get(), i, &key); ++i) entries.emplace(key, value);
     return entries;
   }
+  // What was guessed, left out or changed when this training model was built (onnx_train_model_notes).
+  std::vector<Finding> notes() const {
+    const onnx_train_finding* found = nullptr;
+    const size_t count = onnx_train_model_notes(get(), &found);
+    std::vector<Finding> notes;
+    for (size_t i = 0; i < count; ++i) notes.push_back({found[i].subject, found[i].what, found[i].advice});
+    return notes;
+  }
   std::string to_bytes() const {
     void* data = nullptr;
     size_t bytes = 0;

@@ -42,6 +42,8 @@ class Foreign {
   Attrs attributes(const std::vector<std::string>& names) const;
   // An initializer that can be trained, from an attribute of numbers.
   Var weight(const std::string& attribute, const Shape& shape) const;
+  // The same of numbers that describe the data, such as their means, and are not trained.
+  Var buffer(const std::string& attribute, const Shape& shape) const;
 
   // The row's answer: outputs 0, 1, ...; Var() for one that nothing reads.
   template <typename... Vars>
@@ -55,6 +57,9 @@ class Foreign {
   void expect_absent(int i, const std::string& reason) const;
 
  private:
+  // The numbers of the attribute, and the name of the initializer that they become.
+  std::pair<std::string, Tensor> numbers(const std::string& attribute, const Shape& shape) const;
+
   Builder* builder_;
   const Node* node_;
 };

@@ -19,6 +19,7 @@
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/import/import_message.h"
 #include "onnx_passes/import/lost_layers.h"
+#include "onnx_passes/import/map_outputs.h"
 #include "onnx_passes/import/newer_opset.h"
 #include "onnx_passes/import/node_order.h"
 #include "onnx_passes/import/rebatch.h"
@@ -354,7 +355,7 @@ void import_quantization(Model* model, const std::vector<std::string>& train, co
   for (const Value* value : quantized_weights(*model->graph)) stored.push_back(master_name(*value));
   if (!stored.empty())
     notes.add(concat(stored.size(), stored.size() == 1 ? " stored weight" : " stored weights"),
-              concat("integers: ", list_of(stored)), "frozen; --train NAME trains one, rounded in every step");
+              concat("integers: ", list_of(stored)), "frozen; --train NAME trains one alone, rounded in every step");
 }
 
 // Moves weights to the main graph's initializers.
@@ -390,6 +391,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   if (from_training) model.set_metadata(kFromTraining, "1");
   Graph* graph = model.graph.get();
   if (graph->outputs().empty()) fail("[Import] the model has no outputs");
+  for (const Finding& f : choose_outputs(&model, options.adapt.cut)) notes.add(f.subject, f.what, f.advice);
   const Sizes sizes = parse_sizes(options.dims);
   Declarations declared(graph, sizes, /*trust_shapes=*/!options.fix_shapes);
   fix_inputs(graph, options.set);

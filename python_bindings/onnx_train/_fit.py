@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._errors import UsageError, warn, with_suggestions
-from ._model import Model, Patterns, _as_model, _texts_of_metrics
+from ._model import Model, Patterns, _as_model, _texts_of_metrics, warn_of_loss
 from ._options import Pairs, Scale, check_suffix, options_of, pairs_of, reading_options, scales_of
 from ._progress import Progress, make_progress
 from ._session import Session
@@ -544,7 +544,7 @@ def _build_for(
             )
         built, note = core.build_for_data(arrays, options)
     warn(f"fit: a training model is built of the forward model: {note}; build takes the same")
-    return Model(built)
+    return warn_of_loss(Model(built))
 
 
 class _Interrupt:

@@ -226,11 +226,20 @@ std::set<double> values_of(const Dataset& data, const Dataset::Array& array) {
 
 }  // namespace
 
+// The first output that can be scores.
+std::string DataCheck::first_output(const Model& model) {
+  for (const Value* output : model.graph->outputs()) {
+    if (is_float(output->dtype())) return output->name();
+  }
+  return "OUTPUT";
+}
+
 DataCheck::DataCheck(const Dataset* data, const Model& model, const std::string& entry)
     : data_(*data),
       ranges_(index_ranges(model, entry, sizes_of(*data))),
       probabilities_(entry == "predict" ? std::map<std::string, std::string>() : probability_inputs(model)),
-      copied_labels_(copied_labels(*data, model, entry)) {}
+      copied_labels_(copied_labels(*data, model, entry)),
+      output_(first_output(model)) {}
 
 std::string DataCheck::first_fault() const {
   const std::string fault = find(nullptr, data_.num_samples()).text;
@@ -297,6 +306,16 @@ std::string DataCheck::way_out(const Fault& fault) const {
   if (fault.range->least != 0) return "";
   const auto classes = static_cast<double>(fault.range->most) + 1;
   if (least == 1 && most == classes) return "; the labels begin at 1, classes at 0: subtract 1";
+  // More classes than the model has: the data name them, or hold each number up to the largest.
+  const size_t names = data_.class_names().size();
+  const bool is_complete = least == 0 && static_cast<double>(values.size()) == most + 1;
+  const size_t found = std::max(names, is_complete ? values.size() : 0);
+  if (least >= 0 && most < static_cast<double>(found)) {
+    const std::string sentence = concat("; the model tells ", classes, " classes apart, and the data have ", found,
+                                        ": build --head ", output_, "=", found, " gives it a last layer for them");
+    const bool may_be_ignored = names == 0 && most == classes && fault.range->has_other;
+    return sentence + (may_be_ignored ? concat("; if such positions do not count, ignore_index=", most) : "");
+  }
   const auto outside = std::count_if(values.begin(), values.end(), [&](double x) { return x < 0 || x >= classes; });
   if (!fault.range->has_other || outside != 1) return "";
   return concat("; correct it or, if such positions do not count, build with ignore_index=", least < 0 ? least : most);

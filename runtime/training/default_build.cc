@@ -8,7 +8,8 @@
 namespace onnx_train {
 
 DefaultBuild build_for_data(ModelMessage forward, BuildSettings settings, const GuessLoss& guess, BuildFor purpose) {
-  Model model = import_forward_model(std::move(forward), settings.dtype, import_options(settings));
+  std::vector<Finding> imported;
+  Model model = import_forward_model(std::move(forward), settings.dtype, import_options(settings), &imported);
   std::string& loss = settings.build.loss;
   LossGuess found;
   if (loss.empty()) {
@@ -20,10 +21,7 @@ DefaultBuild build_for_data(ModelMessage forward, BuildSettings settings, const 
     build_evaluation_model(&model, options);
     return {std::move(model), loss, found.why, true};
   }
-  std::vector<Finding> notes = build_notes(model, options);
-  build_training_model(&model, options);
-  note_rounding(model, &notes);
-  record_notes(notes, &model);
+  build_with_notes(&model, options, std::move(imported));
   return {std::move(model), loss, found.why, true};
 }
 

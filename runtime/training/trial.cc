@@ -9,6 +9,7 @@
 #include "onnx_passes/import/sizes.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
+#include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/training/body_draws.h"
 #include "runtime/data/dataset.h"
 #include "runtime/example_inputs.h"
@@ -174,7 +175,7 @@ std::string in_one_sentence(const std::vector<Hindrance>& obstacles) {
 std::string suggest_loss(const Graph& graph) {
   for (const Value* output : graph.outputs()) {
     if (!is_float(output->dtype())) continue;
-    if (!output->has_rank() || output->rank() > 1) return "cross_entropy";
+    if (!output->has_rank() || output->rank() > 1) return default_loss(graph).loss;
     const bool is_number = output->rank() == 0 || output->type().dims->at(0) == Dim(1);
     return is_number ? quoted_if_needed(output->name()) : "mse";
   }

@@ -181,7 +181,7 @@ MODELS = {
     "strings": (lambda: linear([node("Identity", "t", "u")], [Y, value("u", T.STRING, "batch")],
                                inputs=[X, value("t", T.STRING, "batch")]), False),
     "sequence_output": (lambda: linear([node("SequenceConstruct", "h y", "q")],
-                                       [Y, helper.make_tensor_sequence_value_info("q", T.FLOAT, None)]), False),
+                                       [Y, helper.make_tensor_sequence_value_info("q", T.FLOAT, None)]), True),
     "unknown_operator": (lambda: linear([helper.make_node("Thing", ["y"], ["z"], domain="acme")],
                                         [value("z", T.FLOAT, "batch", 3)], domains=["acme"]), False),
     "unknown_operator_aside": (lambda: linear([helper.make_node("Thing", ["x"], ["z"], domain="acme")], [Y],

@@ -49,6 +49,7 @@ static void test_models(const char* path, onnx_train_model** training) {
          says("the name of an option is null"));
   EXPECT(onnx_train_model_build(copy, valueless, 1, training) == ONNX_TRAIN_USAGE && says("loss is null"));
   EXPECT(onnx_train_model_build(copy, options, 2, training) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_notes(*training, NULL) == 0 && onnx_train_model_notes(NULL, NULL) == 0);
   EXPECT(onnx_train_model_build_for_data(copy, NULL, &ones, 1, NULL, 0, &flat, NULL) == ONNX_TRAIN_DATA &&
          says("no loss is found"));
   EXPECT(onnx_train_model_build_for_data(copy, "no/data.npz", NULL, 0, NULL, 0, &flat, NULL) == ONNX_TRAIN_FILE);
