@@ -40,6 +40,13 @@ void place_samples(const Tensor& output, size_t axis, int64_t batch, int64_t at,
   }
 }
 
+// Batches of an output that has a size of its own in each cannot be put together.
+void expect_samples(const std::string& name, const Tensor& output, size_t axis, int64_t batch, int64_t all) {
+  if (output.shape().size() > axis && output.shape()[axis] == batch) return;
+  fail_as(ErrorCode::kData, "the shape of output '", name, "', ", to_string(output.shape()), " for ", batch,
+          " samples, depends on data, so that batches of it cannot be put together; give --batch-size ", all);
+}
+
 // Whether no number is negative and each line of the class axis sums to 1.
 bool rows_are_probabilities(const Tensor& scores) {
   constexpr double kRounding = 1e-3;
@@ -82,6 +89,7 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
   batches.start(next_rows, std::nullopt);
   for (int64_t at = 0; const int64_t count = batches.next(&inputs); at += batch) {
     for (const auto& [name, output] : session->run("predict", inputs)) {
+      if (batch < n && session->is_sized_by_data(name)) expect_samples(name, output, axes[name], count, n);
       place_samples(output, axes[name], count, at, std::min(batch, n - at), n, &results[name]);
     }
   }

@@ -45,14 +45,15 @@ std::vector<Hindrance> build(Model* model, const BuildOptions& options) {
 
 // ---- Plan
 
-void plan(Model flat, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes,
-          Device& device) {
+void plan(const std::string& entry, Model flat, const std::vector<std::string>& states,
+          const std::map<std::string, Shape>& shapes, Device& device) {
   for (const std::string& state : states) {  // those of `predict` are weights: a session reads them from its state
     Value* value = flat.graph->find(state);
     if (value && value->is_initializer() && !flat.graph->is_input(value)) flat.graph->add_input(state, value->type());
   }
   PlanOptions options;
   options.lowering.on = false;  // what runs at all is the same, and found sooner
+  if (entry == "predict") options.sizes.emplace();
   const Plan made(std::move(flat), states, shapes, device, options);
 }
 
@@ -68,7 +69,7 @@ std::optional<Hindrance> find_misfit(const Model& model, const std::vector<std::
       Model flat = flatten(model, entry);
       const std::vector<InputSpec> inputs = entry_inputs(model, entry, flat);
       const auto shapes = example_shapes(inputs, kTrialBatch, sizes_of(inputs, sizes));
-      plan(std::move(flat), state_of(model, entry), shapes, device);
+      plan(entry, std::move(flat), state_of(model, entry), shapes, device);
     } catch (const Error& error) {
       const bool always = dynamic_cast<const NoPlan*>(&error);
       return Hindrance{concat("the plan of '", entry, "'"), error.what(), "", always};
