@@ -35,7 +35,8 @@ Model built(const onnx_train_model* forward, const onnx_train_model* loss, const
             size_t count) {
   BuildSettings settings;
   settings.build.loss.clear();
-  std::vector<CommandOption> known = build_options(&settings);
+  bool evaluation = false;
+  std::vector<CommandOption> known = joined(build_options(&settings), {{"--evaluation", &evaluation, ""}});
   if (loss) std::erase_if(known, [](const CommandOption& option) { return key_of(option) == "loss"; });
   read_options(options, count, known);
   if (loss) {
@@ -46,6 +47,10 @@ Model built(const onnx_train_model* forward, const onnx_train_model* loss, const
   const BuildOptions resolved = resolve(settings);
   Model model =
       import_forward_model(required(forward, "the forward model").message, settings.dtype, import_options(settings));
+  if (evaluation) {
+    build_evaluation_model(&model, resolved);
+    return model;
+  }
   std::vector<Finding> notes = build_notes(model, resolved);
   build_training_model(&model, resolved);
   note_rounding(model, &notes);
@@ -61,12 +66,17 @@ Model built_for_data(const onnx_train_model* forward, const char* path, const Te
   ReadOptions reading;
   read_options(options, count, joined(build_options(&settings), data_options(&reading)));
   reading.role = DataRole::kTrain;
-  DefaultBuild built =
-      build_for_data(required(forward, "the forward model").message, settings, [&](const Model& model) {
+  DefaultBuild built = build_for_data(
+      required(forward, "the forward model").message, settings,
+      [&](const Model& model) {
         return path ? guess_loss(model, path, reading) : guess_loss(model, arrays, "the data");
+      },
+      [&](const Model& model) {
+        const std::vector<InputSpec> inputs = entry_inputs(model, "predict");
+        return path ? load_dataset(path, inputs, DataRole::kTrain, {}, reading) : Dataset(arrays, inputs);
       });
   *note = concat("loss ", built.loss, built.why.empty() ? "" : concat(" (", built.why, ")"), ", optimizer ",
-                 settings.build.optimizer);
+                 settings.build.optimizer, built.sizes.empty() ? "" : concat("; ", built.sizes));
   if (settings.precision == "auto") {
     const AutomaticPrecision precision = automatic_precision(settings);
     *note += concat(", precision ", precision.kind, " (", precision.why, ")");

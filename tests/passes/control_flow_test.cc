@@ -443,5 +443,26 @@ TEST(ControlFlow, AMapOfASequenceIsWrittenOut) {
   expect_equal(with_gradients(text, at), with_gradients(expected, at), 1e-12);
 }
 
+// A size that data decide leaves the others as they are, which the branches of an If and what a Loop carries need.
+TEST(Inference, ASliceAndAPadKeepTheSizesOfOtherAxes) {
+  const auto type_of = [](const std::string& nodes) {
+    const Model model =
+        from_text(graph_of("g (double[n, t, 3] x, int64[1] k, int64[6] pads) => (double y) "
+                           "<int64[1] zero = {0}, int64[1] one = {1}, int64[1] last = {-2}> { " +
+                           nodes + " }"));
+    infer_types(model.graph.get());
+    return to_string(model.graph->find("y")->type());
+  };
+  EXPECT_EQ(type_of("y = Slice(x, zero, k, one)"), "double[n,?,3]");
+  EXPECT_EQ(type_of("y = Slice(x, k, k, last)"), "double[n,?,3]");
+  EXPECT_EQ(type_of("y = Slice(x, zero, k)"), "double[?,t,3]");
+  EXPECT_EQ(type_of("s = Shape(x) half = Div(s, s) e = Slice(half, one, k) y = Slice(x, zero, k, one)"),
+            "double[n,?,3]");
+  EXPECT_EQ(type_of("y = Slice(x, zero, k, k)"), "double[?,?,?]");
+  EXPECT_EQ(type_of("two = Concat<axis = 0>(k, k) y = Pad(x, two, , one)"), "double[n,?,3]");
+  EXPECT_EQ(type_of("p = Concat<axis = 0>(zero, k, one, zero, zero, one) y = Pad(x, p)"), "double[n,?,5]");
+  EXPECT_EQ(type_of("y = Pad(x, pads)"), "double[?,?,?]");
+}
+
 }  // namespace
 }  // namespace onnx_train
