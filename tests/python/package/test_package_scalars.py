@@ -10,9 +10,8 @@ import onnx_train
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>'
 SCALARS = HEADER + "g (float a, float b) => (float c) { p = Mul(a, b) s = Sin(a) q = Mul(s, a) c = Add(p, q) }"
-VECTORS = HEADER + """g (float[N, 3] x, float k) => (float[N, 2] y, float m) {
-    w = Constant<value = float[3, 2] {0.5, -1, 2, 0.25, -0.75, 1}>()
-    h = Tanh(x) p = MatMul(h, w) y = Mul(p, k) m = ReduceMean<keepdims = 0>(h)
+VECTORS = HEADER + """g (float[N, 3] x, float k) => (float[N, 3] y, float m) {
+    h = Tanh(x) p = Softmax<axis = 1>(h) y = Mul(p, k) m = ReduceMean<keepdims = 0>(h)
 }"""
 OPTIONS = {"dtype": "float64", "threads": 1}
 
@@ -23,7 +22,7 @@ def scalars(p):
 
 def vectors(p):
     h = torch.tanh(p["x"])
-    return h @ torch.tensor([[0.5, -1], [2, 0.25], [-0.75, 1]], dtype=torch.float64) * p["k"], h.mean()
+    return h.softmax(1) * p["k"], h.mean()
 
 
 def mse(p):
@@ -43,7 +42,7 @@ def tensors(arrays):
 
 def batch_of(samples=4):
     rng = np.random.default_rng(0)
-    return {"x": rng.normal(size=(samples, 3)), "k": np.array(1.5), "target": rng.normal(size=(samples, 2))}
+    return {"x": rng.normal(size=(samples, 3)), "k": np.array(1.5), "target": rng.normal(size=(samples, 3))}
 
 
 def test_value_and_gradients_of_scalars():

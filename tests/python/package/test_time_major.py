@@ -47,7 +47,8 @@ def test_arrays_are_cut_along_the_axis_of_the_batch(steps, accumulate):
     """Shuffled, with a short last batch, an evaluation of a part, and batches that are accumulated."""
     found = {}
     for time_major in (True, False):
-        training = onnx_train.build(model_of(time_major, steps), "cross_entropy(y, labels)", "sgd", accumulate=accumulate)
+        training = onnx_train.build(model_of(time_major, steps), "cross_entropy(y, labels)", "sgd",
+                                    accumulate=bool(accumulate))  # fmt: skip
         history = onnx_train.fit(training, data_of(time_major), epochs=3, batch_size=4, accumulate=accumulate, lr=0.1, seed=3,
                                  val_split=0.2, progress=False)  # fmt: skip
         evaluation = history.session.evaluate(data_of(time_major, 5, seed=2))
@@ -66,7 +67,8 @@ def test_files_are_cut_along_the_axis_of_the_batch(tmp_path):
         text = tool.run("fit", folder / "t.onnx", "--data", data, "--epochs", 2, "--batch-size", 5, "--out", folder / "run")
         assert ("samples of 'x' are along its axis 1" in text) == time_major
         losses = [json.loads(line)["loss"] for line in open(folder / "run" / "metrics.jsonl")]
-        value = json.loads(tool.run("eval", folder / "run" / "last.onnx", "--data", data, "--batch-size", 5, "--json"))["loss"]
+        printed = tool.run("eval", folder / "run" / "last.onnx", "--data", data, "--batch-size", 5, "--json")
+        value = json.loads(printed.splitlines()[0])["loss"]
         tool.run("predict", folder / "run" / "last.onnx", "--inputs", data, "-o", folder / "p.npz", "--batch-size", 5)
         results[time_major] = losses, value, tool.load(folder / "p.npz")
     (ours, value, outputs), (losses, other, expected) = results[True], results[False]
