@@ -100,7 +100,7 @@ class Objective:
         session = Session(training, threads=threads)
         self.state = session.state
         self._evaluation = session
-        # One graph has both passes: what they share may have shapes that depend on data, which no output of a pass has.
+        # One graph has both passes: what they share stays inside, whatever its shape.
         if mode == "frozen":  # that of the evaluation, whose inputs are the trained weights; frozen ones are constants
             (name,) = (port.name for port in session.outputs("evaluate") if port.role == "loss")
             quoted = "'" + name.replace("'", "''") + "'"

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "onnx_passes/inference/inference.h"
 #include "runtime/data/data_check.h"
 #include "runtime/data/prediction.h"
 #include "tests/support/error_of.h"
@@ -34,6 +35,7 @@ std::vector<double> values_of(const Tensor& tensor) {
 
 std::string batch_of(const std::string& graph) {
   const Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]> )" + graph);
+  infer_types(model.graph.get());
   return batch_symbol(model, entry_inputs(model, "predict"));
 }
 
