@@ -35,7 +35,8 @@ Model built(const onnx_train_model* forward, const onnx_train_model* loss, const
             size_t count) {
   BuildSettings settings;
   settings.build.loss.clear();
-  std::vector<CommandOption> known = build_options(&settings);
+  bool evaluation = false;
+  std::vector<CommandOption> known = joined(build_options(&settings), {{"--evaluation", &evaluation, ""}});
   if (loss) std::erase_if(known, [](const CommandOption& option) { return key_of(option) == "loss"; });
   read_options(options, count, known);
   if (loss) {
@@ -45,7 +46,12 @@ Model built(const onnx_train_model* forward, const onnx_train_model* loss, const
   std::vector<std::string> kept;
   std::vector<Finding> imported;
   Model model = import_to_build(required(forward, "the forward model").message, &settings, &kept, &imported);
-  build_with_notes(&model, resolve(settings), std::move(imported));
+  const BuildOptions resolved = resolve(settings);
+  if (evaluation) {
+    build_evaluation_model(&model, resolved);
+    return model;
+  }
+  build_with_notes(&model, resolved, std::move(imported));
   return model;
 }
 
@@ -57,12 +63,17 @@ Model built_for_data(const onnx_train_model* forward, const char* path, const Te
   ReadOptions reading;
   read_options(options, count, joined(build_options(&settings), data_options(&reading)));
   reading.role = DataRole::kTrain;
-  DefaultBuild built =
-      build_for_data(required(forward, "the forward model").message, settings, [&](const Model& model) {
+  DefaultBuild built = build_for_data(
+      required(forward, "the forward model").message, settings,
+      [&](const Model& model) {
         return path ? guess_loss(model, path, reading) : guess_loss(model, arrays, "the data");
+      },
+      [&](const Model& model) {
+        const std::vector<InputSpec> inputs = entry_inputs(model, "predict");
+        return path ? load_dataset(path, inputs, DataRole::kTrain, {}, reading) : Dataset(arrays, inputs);
       });
   *note = concat("loss ", built.loss, built.why.empty() ? "" : concat(" (", built.why, ")"), ", optimizer ",
-                 settings.build.optimizer);
+                 settings.build.optimizer, built.sizes.empty() ? "" : concat("; ", built.sizes));
   if (settings.precision == "auto") {
     const AutomaticPrecision precision = automatic_precision(settings);
     *note += concat(", precision ", precision.kind, " (", precision.why, ")");

@@ -12,6 +12,8 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 
 #include "onnx_passes/adapt/test_time_augmentation.h"
@@ -112,7 +114,11 @@ class Session {
   // writes them must be complete or the stream must wait for it. The outputs are in the session's memory and valid
   // until the next run of the same plan: clone those that must live longer. Throws Error for missing, unknown or
   // ill-typed inputs.
+  // An output of `predict` whose shape depends on data has that of this run: what decides it is computed first, so that
+  // the part of the model before it runs twice.
   const TensorMap& run(const std::string& entry, const TensorMap& inputs);
+  // Whether such a run has found the shape of this output to depend on data.
+  bool is_sized_by_data(const std::string& output) const { return sized_by_data_.contains(output); }
   // The same in two parts, so that a device has work while the host reads results. `start` enqueues a run; it throws
   // Error for the names, types and shapes of the inputs. `finish` waits for the earliest unfinished run and returns its
   // outputs; it throws Error for the data in the inputs. In that case this run and all runs started after it have
@@ -155,10 +161,15 @@ class Session {
   struct Run;         // a started run and the memory of its outputs
   static StateOwners owners_of_states(const Model& model, const SessionOptions& options, int ranks);
   std::function<StateMemory(const std::string&)> memory_of_states() const;
-  std::unique_ptr<Plan> compile(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
-  CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
+  // `sizes` are those of PlanOptions.
+  using FoundSizes = std::optional<std::vector<Tensor>>;
+  std::unique_ptr<Plan> compile(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes,
+                                const FoundSizes& sizes);
+  CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes,
+                        const FoundSizes& sizes);
   void make_room(const Plan& plan);
-  CachedPlan& find_plan(const std::string& entry, const TensorMap& inputs);
+  CachedPlan& find_plan(const std::string& entry, const TensorMap& inputs, const FoundSizes& sizes);
+  void start(const std::string& entry, const TensorMap& inputs, const FoundSizes& sizes);
   bool overlaps() const;
   void abandon_runs() noexcept;
   void wait_for_run(int64_t mark);
@@ -185,7 +196,8 @@ class Session {
   int64_t active_ranks_;
   std::vector<std::unique_ptr<CachedPlan>> plans_;
   std::deque<Run*> started_;
-  Fault* fault_ = nullptr;  // of the device; all runs report to it
+  std::set<std::string> sized_by_data_;  // outputs of predict
+  Fault* fault_ = nullptr;               // of the device; all runs report to it
   void* arena_ = nullptr;
   size_t arena_bytes_ = 0;
   std::map<std::string, uint64_t> drawn_;      // how many batches each entry point has drawn numbers for

@@ -110,7 +110,7 @@ typedef struct onnx_train_option {
 } onnx_train_option;
 
 /* A training model from a forward model: loss, gradients, optimizer and their state. `options` may be null when `count`
- * is 0. */
+ * is 0. With {"evaluation", "true"} the model has the entry point "evaluate" alone, and needs no weights. */
 onnx_train_status onnx_train_model_build(const onnx_train_model* forward, const onnx_train_option* options,
                                          size_t count, onnx_train_model** training);
 /* The same with a loss that is a model. An input of it whose name is that of a value of the forward model, mostly of an
@@ -276,6 +276,12 @@ typedef struct onnx_train_port {
  * onnx_train_session_run takes inputs as the network reads them, which means multiplied. ONNX_TRAIN_USAGE where other
  * steps are done to them, such as "normalize(imagenet)". */
 onnx_train_status onnx_train_session_scale(onnx_train_session* session, const char* input, double* scale);
+
+/* Along which axis an input of an entry point holds its samples: 0, or the one to which the model gives the size of the
+ * batch, as 1 of [steps, batch, features]. Arrays and files of onnx_train_fit, onnx_train_evaluate and
+ * onnx_train_predict are cut into batches along it. ONNX_TRAIN_DATA where there is no such input. */
+onnx_train_status onnx_train_session_sample_axis(onnx_train_session* session, const char* entry, const char* input,
+                                                 int32_t* axis);
 
 /* The names of the entry points, "predict" first. Valid as long as the session. */
 onnx_train_status onnx_train_session_entries(onnx_train_session* session, const char* const** names, size_t* count);

@@ -391,6 +391,13 @@ class Session {
     return Outputs(outputs, count, described, num_described);
   }
 
+  // Along which axis an input holds its samples: onnx_train_session_sample_axis.
+  int32_t sample_axis(const std::string& entry, const std::string& input) const {
+    int32_t axis = 0;
+    check(onnx_train_session_sample_axis(handle_.get(), entry.c_str(), input.c_str(), &axis));
+    return axis;
+  }
+
   // What data of an input are multiplied by before `run`: onnx_train_session_scale.
   double scale(const std::string& input) const {
     double scale = 1;

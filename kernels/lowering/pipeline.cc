@@ -42,7 +42,7 @@ bool fold_again(Model& model, Lowering& l) { return l.is_unfolded && fold_consta
 bool cut_open(Model& model, Lowering& l) {
   if (!has_open_shapes(*model.graph)) return false;
   if (l.is_unfolded) fold_constants(model);
-  return cut_segments(model);
+  return cut_segments(model, l.options.output_sizes);
 }
 
 bool lay_channels_last(Model& model, Lowering& l) {

@@ -263,8 +263,9 @@ def fit(
             model and data of arrays or files, which choose what `loss` leaves open (integers: cross entropy, zeros and
             ones: binary cross entropy, numbers: mean squared error); a warning says what was chosen, and `build` takes
             the same. ``history.session.save`` writes the training model.
-        data: a mapping of input names to arrays whose first dimension counts the samples, or a tuple of such arrays in
-            the order of the model's inputs: they are cut into batches. Or a path of files with such arrays, all that
+        data: a mapping of input names to arrays whose first dimension counts the samples (or the one to which the
+            model gives the batch's size, as in [steps, batch, features]), or a tuple of such arrays in the order of the
+            model's inputs: they are cut into batches. Or a path of files with such arrays, all that
             the command's ``--data`` takes (`load_data`), or a table: a ``.parquet``, ``.feather`` or ``.arrow`` file, a
             table of pyarrow, a frame of pandas or polars, which are read as `convert_table` writes them. Or any iterable of batches, each such a mapping or tuple: a
             list, a PyTorch DataLoader, a generator (for one epoch).

@@ -396,6 +396,14 @@ class Model:
         """
         return Model(self._core.flatten(entry))
 
+    def _build_evaluation(self, loss: Any, **options: Any) -> Model:
+        """The entry point ``evaluate`` alone, as `build` makes it, also of a model without weights."""
+        text = _text_of(loss)
+        listed = [*options_of(loss=text, **options), ("evaluation", "true")]
+        if loss is not None and text is None:
+            return Model(self._core.build_with_loss(_as_model(loss)._core, listed))
+        return Model(self._core.build(listed))
+
     def derivative(
         self,
         kind: str,

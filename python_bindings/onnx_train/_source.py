@@ -44,7 +44,7 @@ class Source:
                 self._arrays = used(entry, self._known.inputs, self._known.data, self._arrays)
         if self._arrays is not None:
             self._look_at(self._arrays)
-            self.samples = _common_length(self._arrays)
+            self.samples = _common_length(self._arrays, lambda name: session._core.sample_axis(entry, name))
         self._iterator: Iterator[Any] = iter(())
         self._save: Callable[[], None] | None = None
 
@@ -127,8 +127,9 @@ def _arrays_of(data: Any, names: list[str]) -> dict[str, Any] | None:
     return None
 
 
-def _common_length(arrays: dict[str, Any]) -> int:
-    lengths = {name: array.shape[0] if array.ndim > 0 else 0 for name, array in arrays.items()}
+def _common_length(arrays: dict[str, Any], axis_of: Callable[[str], int]) -> int:
+    axes = {name: axis_of(name) for name in arrays}
+    lengths = {name: array.shape[axes[name]] if array.ndim > axes[name] else 0 for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise DataError(f"arrays of data need one number of samples, at least 1; they have {lengths}")
     return next(iter(lengths.values()))

@@ -133,13 +133,19 @@ void for_each_test(const Dataset::Array& array, const std::vector<IndexRange>* r
   }
 }
 
-// The index of an element in its array, as "[17, 3]".
-std::string place(const Shape& shape, int64_t element) {
-  std::string text;
-  for (size_t i = shape.size(); i-- > 0;) {
-    text = concat(element % shape[i], text.empty() ? "" : ", ", text);
-    element /= shape[i];
+// The index in its array, as "[17, 3]", of an element that is counted from the first of the first sample.
+std::string place(const Dataset::Array& array, int64_t element) {
+  const auto axis = static_cast<std::ptrdiff_t>(array.per_sample && !array.rows ? array.axis : 0);
+  Shape index = array.data.shape();
+  if (!index.empty()) std::rotate(index.begin(), index.begin() + axis, index.begin() + axis + 1);
+  for (size_t i = index.size(); i-- > 0;) {
+    const int64_t size = index[i];
+    index[i] = element % size;
+    element /= size;
   }
+  if (!index.empty()) std::rotate(index.begin(), index.begin() + 1, index.begin() + axis + 1);
+  std::string text;
+  for (const int64_t i : index) text += concat(text.empty() ? "" : ", ", i);
   return "[" + text + "]";
 }
 
@@ -157,16 +163,17 @@ std::string describe(const Dataset::Array& array, int64_t element, const char* a
                   ": are these tokens of another tokenizer, or of another --token-type?");
   return concat("'", array.name, "' holds ", number, array.per_sample ? concat(" in sample ", element / row) : "",
                 array.rows ? concat(", ", array.rows->describe(element / row)) : "", " (element ",
-                place(array.data.shape(), element), "); ", why);
+                place(array, element), "); ", why);
 }
 
-// The sizes of the data: of arrays that are cut into batches all but the first.
+// The sizes of the data: of arrays that are cut into batches all but that of the samples.
 std::map<std::string, Dims> sizes_of(const Dataset& data) {
   std::map<std::string, Dims> sizes;
   for (const Dataset::Array& array : data.arrays()) {
     Dims& dims = sizes[array.name];
-    if (array.per_sample) dims.emplace_back();
-    dims.insert(dims.end(), array.row.begin(), array.row.end());
+    dims.assign(array.row.begin(), array.row.end());
+    if (array.per_sample)
+      dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(std::min(array.axis, dims.size())), Dim());
   }
   return sizes;
 }
@@ -263,7 +270,7 @@ DataCheck::Fault DataCheck::find(const int64_t* samples, int64_t count) const {
     if (!samples && array.rows && !array.rows->is_checked()) continue;  // a step finds what is wrong with them
     const auto ranges = ranges_.find(array.name);
     const auto loss = probabilities_.find(array.name);
-    const bool is_whole = !array.per_sample || (is_all && !array.rows);
+    const bool is_whole = !array.per_sample || (is_all && !array.rows && array.axis == 0);
     const auto test = [&](auto tag, auto good, const std::string& why, const IndexRange* range) {
       using T = decltype(tag);
       if (fault.array) return;

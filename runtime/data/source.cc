@@ -16,6 +16,7 @@
 #include "runtime/data/texts/label_shift.h"
 #include "runtime/data/texts/position_table.h"
 #include "runtime/data/tokens.h"
+#include "runtime/sample_axes.h"
 
 namespace onnx_train {
 namespace {
@@ -253,6 +254,7 @@ Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Prep
   Dataset dataset(rows.tensors, inputs, preprocess, rows.readers);
   if (!rows.classes.empty()) data.metadata[kClasses] = classes_to_json(rows.classes);
   dataset.set_metadata(std::move(data.metadata));
+  if (const std::string note = sample_axes_note(dataset); !note.empty()) notes->push_back(note);
   dataset.set_parts(std::move(data.parts));
   dataset.augment = augment;
   if (data.pictures) dataset.left_out = data.pictures->left_out;

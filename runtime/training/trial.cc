@@ -47,7 +47,8 @@ std::vector<Hindrance> build(Model* model, const BuildOptions& options) {
 
 // ---- Plan
 
-void plan(Model flat, const std::vector<std::string>& states, std::map<std::string, Shape> shapes, Device& device) {
+void plan(const std::string& entry, Model flat, const std::vector<std::string>& states,
+          std::map<std::string, Shape> shapes, Device& device) {
   if (draw_from_input(flat.graph.get())) shapes[kRandomKeyInput] = {2};
   for (const std::string& state : states) {  // those of `predict` are weights: a session reads them from its state
     Value* value = flat.graph->find(state);
@@ -55,6 +56,7 @@ void plan(Model flat, const std::vector<std::string>& states, std::map<std::stri
   }
   PlanOptions options;
   options.lowering.on = false;  // what runs at all is the same, and found sooner
+  if (entry == "predict") options.sizes.emplace();
   const Plan made(std::move(flat), states, shapes, device, options);
 }
 
@@ -70,7 +72,7 @@ std::optional<Hindrance> find_misfit(const Model& model, const std::vector<std::
       Model flat = flatten(model, entry);
       const std::vector<InputSpec> inputs = entry_inputs(model, entry, flat);
       const auto shapes = example_shapes(inputs, kTrialBatch, sizes_of(inputs, sizes));
-      plan(std::move(flat), state_of(model, entry), shapes, device);
+      plan(entry, std::move(flat), state_of(model, entry), shapes, device);
     } catch (const Error& error) {
       const bool always = dynamic_cast<const NoPlan*>(&error);
       return Hindrance{concat("the plan of '", entry, "'"), error.what(), "", always};

@@ -114,8 +114,7 @@ TEST(Plan, NamesOperatorsWithoutAKernelInOneSentence) {
   EXPECT_THAT(error("(float[N, 2] x, int64 s) => (float[M, 2] y) { q = SplitToSequence(x, s)"
                     " y = ConcatFromSequence<axis = 0>(q) }"),
               AllOf(HasSubstr("SplitToSequence"), HasSubstr("without sequences")));
-  EXPECT_THAT(error("(float[N, 2] x) => (int64[2, M] y) { [n] y = NonZero(x) }"),
-              HasSubstr("the shape of output 'y' (int64[2,?]) depends on data"));
+  EXPECT_EQ(error("(float[N, 2] x) => (int64[2, M] y) { [n] y = NonZero(x) }"), "");  // a run decides its shape
 }
 
 // As an exporter writes x.squeeze(-1) where it does not know the size, and what follows.

@@ -13,6 +13,8 @@ import networks
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
+import onnx_train
+
 SIZES = {"batch": 4}  # of symbolic dimensions; 8 for any other
 rng = np.random.default_rng(0)
 
@@ -192,8 +194,7 @@ MODELS = {
     "empty_graph": (lambda: model([], [X], [value("x", T.FLOAT, "batch", 6)]), False),
     "weight_is_output": (lambda: model([], [X], [value("w", T.FLOAT, 6, 3)], {"w": weight(6, 3)}), None),
     "dead_weights": (lambda: linear(weights={"unused": weight(3)}), True),
-    "data_dependent_shape": (data_dependent, False),
-    "nonzero": (lambda: linear([node("NonZero", "y", "n")], [Y, value("n", T.INT64, 2, "k")]), False),
+    "nonzero": (lambda: linear([node("NonZero", "y", "n")], [Y, value("n", T.INT64, 2, "k")]), True),
     "dropout": (lambda: linear([node("Dropout", "y", "z")], [value("z", T.FLOAT, "batch", 3)]), True),
     "opset_28": (lambda: linear(opset=28, ir_version=14), True),
     "swiglu": (lambda: linear([node("SwiGLU", "y h", "z")], [value("z", T.FLOAT, "batch", 3)], opset=28,
@@ -266,6 +267,19 @@ def test_check_says_what_the_other_commands_do(name, tmp_path):
     does, why = outcome(source, loss, tmp_path)
     assert says == does, f"check says:\n{text}\nthe others: {why}"
     assert expected is None or says == expected, text
+
+
+def test_an_output_with_a_row_for_each_sample_that_data_select(tmp_path):
+    onnx.save(data_dependent(), tmp_path / "model.onnx")
+    says, text = run("check", tmp_path / "model.onnx")
+    assert says, text
+    x = np.random.default_rng(0).normal(-1, 1, (8, 6)).astype("f")
+    rows = int((x.max(1) > 0).sum())
+    assert 0 < rows < 8
+    batch = {"x": x, "labels": np.arange(rows) % 3}
+    history = onnx_train.fit(onnx_train.build(str(tmp_path / "model.onnx")), [batch], epochs=2, lr=0.1, progress=False)
+    assert history.losses[1] < history.losses[0]
+    assert history.session.predict(x).z.shape == (rows, 3)
 
 
 @pytest.mark.parametrize("name", networks.EXAMPLES)

@@ -57,6 +57,7 @@ void print_built(const FitArguments& a, const Model& model, const BuiltForRun& b
   const std::string command =
       concat("onnx-train build ", shell_quoted(a.model), " -o ", shell_quoted(a.trainer.folder + "/train.onnx"),
              built.options.empty() ? "" : " ", built.options);
+  if (!built.sizes.empty()) say(a, "note", built.sizes);
   if (a.json) return say(a, "built", command);
   TextTable table("lw");
   for (const char* key : {"loss", "optimizer", "precision"}) {

@@ -39,9 +39,15 @@ Model load_or_build(const FitArguments& a, std::optional<BuiltForRun>* built) {
   settings.device = a.runtime.device;
   settings.build.accumulate = settings.build.accumulate || a.trainer.accumulate > 1;
   if (a.given->count("loss") == 0 && !a.has_recorded_build) settings.build.loss.clear();
-  DefaultBuild found = load_or_build(a.model, settings, [&](const Model& forward) {
-    return guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kTrain, {}, {}});
-  });
+  DefaultBuild found = load_or_build(
+      a.model, settings,
+      [&](const Model& forward) {
+        return guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kTrain, {}, {}});
+      },
+      [&](const Model& forward) {
+        return load_dataset(a.data, entry_inputs(forward, "predict"), DataRole::kTrain, {},
+                            ReadOptions{a.reading, {}, {}, {}});
+      });
   if (!found.is_built) {
     const std::string given = given_build_options(a);
     if (given.empty()) return std::move(found.model);
@@ -59,7 +65,7 @@ Model load_or_build(const FitArguments& a, std::optional<BuiltForRun>* built) {
       options = concat("--loss ", shell_quoted(found.loss), options.empty() ? "" : " ", options);
     }
     if (settings.build.accumulate) options += options.empty() ? "--accumulate" : " --accumulate";
-    *built = BuiltForRun{found.why, "", options, found.loss};
+    *built = BuiltForRun{found.why, "", options, found.loss, found.sizes};
     if (settings.precision == "auto") (*built)->precision = automatic_precision(settings).why;
   }
   return std::move(found.model);

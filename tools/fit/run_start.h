@@ -18,6 +18,7 @@ struct BuiltForRun {
   std::string precision;  // why --precision auto is what it is; "" otherwise
   std::string options;    // with which `build` does the same
   std::string chosen_loss;
+  std::string sizes;  // which sizes of the data it has, and why; mostly ""
 };
 
 // The model to start from, as the run's settings know it. A run may be resumed with the model that it started from, and
