@@ -166,7 +166,7 @@ def _has_chat_template(folder: Path) -> bool:
 def _with_chat_template(path: Path) -> Any:
     """The tokenizer of transformers in the folder of a file."""
     way_out = "give transformers' AutoTokenizer.from_pretrained(folder) as tokenizer, or template, which says what is written"
-    if path.name != "tokenizer.json":
+    if os.path.basename(path) != "tokenizer.json":
         raise UsageError(f"tokenize_chats: the folder of '{path}' has a chat template, which belongs to a tokenizer.json; {way_out}")
     load_tokenizer(os.fspath(path))  # which says what is wrong with the file
     try:

@@ -20,6 +20,12 @@ class ModelAccessor:
 
     Attributes:
         model: the `onnx.ModelProto` that blocks add to.
+
+    >>> import onnx
+    >>> from onnx_train.onnxruntime.training import onnxblock
+    >>> with onnxblock.base(onnx.load("mlp.onnx")) as accessor:
+    ...     len(accessor.model.graph.node)
+    3
     """
 
     model: Any
@@ -27,14 +33,29 @@ class ModelAccessor:
 
 @contextlib.contextmanager
 def base(model: Any, model_path: str | None = None) -> Iterator[ModelAccessor]:
-    """Makes a copy of `model`, an `onnx.ModelProto`, the one that blocks add to; `model_path` has no effect."""
+    """Makes a copy of `model`, an `onnx.ModelProto`, the one that blocks add to; `model_path` has no effect.
+
+    >>> import onnx
+    >>> from onnx_train.onnxruntime.training import onnxblock
+    >>> with onnxblock.base(onnx.load("mlp.onnx")) as accessor:
+    ...     loss = onnxblock.loss.CrossEntropyLoss()("logits", labels_name="class")
+    ...     [value.name for value in accessor.model.graph.input]
+    ['x', 'class']
+    """
     with base_model(copy.deepcopy(model)) as copied:
         yield ModelAccessor(copied)
 
 
 @contextlib.contextmanager
 def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
-    """Makes an empty model the one that blocks add to."""
+    """Makes an empty model the one that blocks add to.
+
+    >>> from onnx_train.onnxruntime.training import onnxblock
+    >>> with onnxblock.empty_base(opset_version=17) as accessor:
+    ...     name = onnxblock.blocks.Constant(2.0)()
+    ...     [tensor.name for tensor in accessor.model.graph.initializer] == [name]
+    True
+    """
     import onnx
 
     opset = onnx.helper.make_opsetid("", opset_version or onnx.defs.onnx_opset_version())
@@ -45,24 +66,68 @@ def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
 
 @contextlib.contextmanager
 def custom_op_library(custom_op_library_path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raises UnsupportedError: operators come from ONNX's domains and from functions of the model."""
+    """Raises UnsupportedError: operators come from ONNX's domains and from functions of the model.
+
+    >>> import onnx_train
+    >>> from onnx_train.onnxruntime.training import onnxblock
+    >>> try:
+    ...     with onnxblock.custom_op_library("ops.so"):
+    ...         pass
+    ... except onnx_train.UnsupportedError as error:
+    ...     print(error)
+    custom_op_library is not supported; a local function of the model can define an operator
+    """
     raise UnsupportedError("custom_op_library is not supported; a local function of the model can define an operator")
     yield
 
 
 class TrainingBlock(Block):
-    """A loss for ``generate_artifacts(loss=block)``, which builds the training model."""
+    """A loss for ``generate_artifacts(loss=block)``, which builds the training model.
+
+    >>> import onnx
+    >>> import onnx_train
+    >>> from onnx_train.onnxruntime.training import artifacts, onnxblock
+    >>> class Loss(onnxblock.TrainingBlock):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.loss = onnxblock.loss.CrossEntropyLoss()
+    ...     def build(self, scores):
+    ...         return self.loss(scores)
+    >>> artifacts.generate_artifacts(onnx.load("mlp.onnx"), ["fc1.weight"], loss=Loss())
+    """
 
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
-        """Raises UnsupportedError: `generate_artifacts` takes the names."""
+        """Raises UnsupportedError: `generate_artifacts` takes the names.
+
+        >>> import onnx_train
+        >>> try:
+        ...     Loss().requires_grad("fc1.weight")
+        ... except onnx_train.UnsupportedError as error:
+        ...     print(error)
+        TrainingBlock.requires_grad: give the names to generate_artifacts(requires_grad=[...])
+        """
         raise UnsupportedError("TrainingBlock.requires_grad: give the names to generate_artifacts(requires_grad=[...])")
 
     def parameters(self) -> Any:
-        """Raises UnsupportedError: `generate_artifacts` writes them."""
+        """Raises UnsupportedError: `generate_artifacts` writes them.
+
+        >>> try:
+        ...     Loss().parameters()
+        ... except onnx_train.UnsupportedError as error:
+        ...     print(error)
+        TrainingBlock.parameters: generate_artifacts(loss=block) writes them as a checkpoint
+        """
         raise UnsupportedError("TrainingBlock.parameters: generate_artifacts(loss=block) writes them as a checkpoint")
 
     def to_model_proto(self) -> Any:
-        """Raises UnsupportedError: `generate_artifacts` writes the models."""
+        """Raises UnsupportedError: `generate_artifacts` writes the models.
+
+        >>> try:
+        ...     Loss().to_model_proto()
+        ... except onnx_train.UnsupportedError as error:
+        ...     print(error)
+        TrainingBlock.to_model_proto: generate_artifacts(loss=block) writes the models
+        """
         raise UnsupportedError("TrainingBlock.to_model_proto: generate_artifacts(loss=block) writes the models")
 
 
@@ -75,6 +140,11 @@ def save_checkpoint(
 
     Raises:
         UnsupportedError: for ``nominal_checkpoint``.
+
+    >>> import onnx
+    >>> from onnx_train.onnxruntime.training import onnxblock
+    >>> tensors = onnx.load("mlp.onnx").graph.initializer
+    >>> onnxblock.save_checkpoint((tensors[:1], tensors[1:]), "checkpoint")
     """
     import onnx
 
@@ -89,6 +159,12 @@ def load_checkpoint_to_model(path_to_checkpoint: str | os.PathLike[str], model: 
 
     Raises:
         FileError: for a file that is no checkpoint.
+
+    >>> import onnx
+    >>> from onnx_train.onnxruntime.training import onnxblock
+    >>> model = onnx.load("mlp.onnx")
+    >>> onnxblock.save_checkpoint((model.graph.initializer, []), "checkpoint")
+    >>> onnxblock.load_checkpoint_to_model("checkpoint", model)
     """
     import onnx
 
