@@ -231,6 +231,29 @@ void record_reading(const ProgramData& data, FitSettings* settings) {
   options.recorded = fixed_settings(joined(data_options(&settings->reading), sample_options(&options.samples)));
 }
 
+// Notes of the data, and what a user should know of files; `says_how`: the program says how they are to be scaled.
+void tell_of_data(const FitData& data, bool says_how, ProgramEvents* events) {
+  events->on_notes(data.notes);
+  if (!says_how) events->on_notes({data.training->hint(), data.evaluation ? data.evaluation->hint() : ""});
+}
+
+// Makes the run's folder with options.json, and locks it, unless it is there and locked.
+void begin_run(const Session& session, const Trainer& trainer, const std::vector<std::string>& checked,
+               const Found& found, LibraryFit* settings, RunLock* lock) {
+  const std::string& folder = settings->trainer.folder;
+  if (folder.empty()) return;
+  settings->schedule.rate = settings->trainer.schedule.peak;
+  settings->device = session.device().name();
+  settings->threads = session.threads();
+  if (session.offload() == Offload::kOptimizer) settings->offload = "optimizer";
+  prepare_folder(folder);
+  if (!lock->is_held()) {
+    *lock = RunLock(folder);
+    expect_no_run(*settings);  // another one may have begun, and ended, since this one looked
+  }
+  write_options(folder, recorded_options(settings), session, trainer, checked, {}, found);
+}
+
 onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data* training,
                                    const onnx_train_data* evaluation, LibraryFit settings,
                                    const onnx_train_observer* observer) {
@@ -252,9 +275,8 @@ onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data*
     if (data.evaluation) data.evaluation->check("evaluate", &checked);
   }
   ProgramEvents events(s, observer);
-  events.on_notes(data.notes);
+  tell_of_data(data, says_how, &events);
   const ProgramData* const eval_data = data.evaluation ? &*data.evaluation : nullptr;
-  if (!says_how) events.on_notes({data.training->hint(), eval_data ? eval_data->hint() : ""});
   Found found;
   resolve_batch(&settings, &session, *data.training, eval_data, &events, &found);
   std::vector<std::string> changes;
@@ -274,18 +296,7 @@ onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data*
   }
   for (const std::string& change : changes) events.on_note("resumed, and changed: " + change);
   expect_same_start(session, *trainer, "");
-  settings.schedule.rate = options.schedule.peak;  // as options.json says
-  settings.device = session.device().name();
-  settings.threads = session.threads();
-  if (session.offload() == Offload::kOptimizer) settings.offload = "optimizer";
-  if (!options.folder.empty()) {
-    prepare_folder(options.folder);
-    if (!lock.is_held()) {
-      lock = RunLock(options.folder);
-      expect_no_run(settings);  // another one may have begun, and ended, since this one looked
-    }
-    write_options(options.folder, recorded_options(&settings), session, *trainer, checked, {}, found);
-  }
+  begin_run(session, *trainer, checked, found, &settings, &lock);
   const onnx_train_stop_reason reason = public_reason(trainer->run(&events, events.interrupt()));
   if (session.ranks() > 1) session.collectives()->end();
   return reason;

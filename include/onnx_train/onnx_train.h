@@ -464,22 +464,22 @@ typedef enum onnx_train_stop_reason {
  * and `reason` may be null. Options, as of the command: "epochs", "steps", "time-limit" ("90", "15m") (at least one of
  * them), "batch-size" ("auto": the largest that fits in memory, found from plans, of arrays and files), "memory-limit"
  * (bytes of the process, or of the session on a device with its own memory, "2GiB": what "batch-size" of "auto" may
- * plan with), "accumulate", "lr" ("auto": from a range test of at most 100 steps on arrays or files, which leaves the
- * state as it was; on_note says what both have found), "schedule", "warmup", "final-lr", "step-every", "step-factor",
- * "clip", "seed" (of the order, and of what is drawn), "no-shuffle", "limit", "val-split", "folds", "fold",
- * "overfit-batches", "class-balance", "drop-last" (of arrays and files: which samples, see docs/training.md), "best"
- * (the metric of best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md), "scale" ("INPUT=1/255"; data
- * and batches are multiplied by it, and the session's model keeps it: see docs/training.md), "no-data-check" (arrays
- * and files are read once before the first step, and refused if they hold what the model cannot use: labels out of
- * range, numbers that are not finite), "eval-every", "early-stop", "stop-at" ("accuracy>=0.94": the evaluation after
- * which the training ends), "checkpoint-every", "out" (the folder of last.onnx, best.onnx and options.json, which
- * has every option in use; none is written without it), "resume" (go on from last.onnx of that folder, if there is one)
- * and "overwrite". Where a run goes on, options that are not given stay as it has them, the end included; on_note says
- * what is given and differs, such as another "lr"; another "seed", "batch-size" or model, other data, and all else that
- * decides what is trained, is ONNX_TRAIN_UNSUPPORTED, and the state stays as it was. "wait-for-steps": on a device
- * that works asynchronously, complete each step before the next one starts. Callbacks may use the session on the CPU,
- * in on_evaluation, and everywhere with "wait-for-steps". After a failure the session has the state of its last
- * successful step. */
+ * plan with), "accumulate" [1, or the number of ranks], "lr" ("auto": from a range test of at most 100 steps on arrays
+ * or files, which leaves the state as it was; on_note says what both have found), "schedule", "warmup", "final-lr",
+ * "step-every", "step-factor", "clip", "seed" (of the order, and of what is drawn), "no-shuffle", "limit", "val-split",
+ * "folds", "fold", "overfit-batches", "class-balance", "drop-last" (of arrays and files: which samples, see
+ * docs/training.md), "best" (the metric of best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md),
+ * "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's model keeps it: see
+ * docs/training.md), "no-data-check" (arrays and files are read once before the first step, and refused if they hold
+ * what the model cannot use: labels out of range, numbers that are not finite), "eval-every", "early-stop", "stop-at"
+ * ("accuracy>=0.94": the evaluation after which the training ends), "checkpoint-every", "out" (the folder of last.onnx,
+ * best.onnx and options.json, which has every option in use; none is written without it), "resume" (go on from
+ * last.onnx of that folder, if there is one) and "overwrite". Where a run goes on, options that are not given stay as
+ * it has them, the end included; on_note says what is given and differs, such as another "lr"; another "seed",
+ * "batch-size" or model, other data, and all else that decides what is trained, is ONNX_TRAIN_UNSUPPORTED, and the
+ * state stays as it was. "wait-for-steps": on a device that works asynchronously, complete each step before the next
+ * one starts. Callbacks may use the session on the CPU, in on_evaluation, and everywhere with "wait-for-steps". After a
+ * failure the session has the state of its last successful step. */
 onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_data* training,
                                  const onnx_train_data* evaluation, const onnx_train_option* options, size_t count,
                                  const onnx_train_observer* observer, onnx_train_stop_reason* reason);
