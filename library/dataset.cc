@@ -75,6 +75,7 @@ onnx_train_status onnx_train_dataset_open_with(const char* path, onnx_train_sess
       opened->read.tensors = read_arrays(from);
     }
     opened->path = from;
+    opened->reading = reading;
     required(dataset, "where the dataset goes") = opened.release();
   };
   if (session) return in_session(session, [&](onnx_train_session& s) { open(&s.session); });

@@ -59,6 +59,7 @@ struct onnx_train_ports {
 // The arrays of a path, of which `data` are views if they are those of an entry point.
 struct onnx_train_dataset {
   std::string path;
+  onnx_train::DataOptions reading;  // with which it was opened
   onnx_train::DataArrays read;
   std::function<onnx_train::PictureRows()> make_rows;  // of samples that are pictures, as the network reads them
   // All arrays in memory, and views of them, once a program asks for them: rows of readers are read for that.

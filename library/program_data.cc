@@ -105,10 +105,12 @@ std::string ProgramData::hint() const {
   return text.empty() ? "" : concat(data_.dataset->path, ": ", text);
 }
 
-void ProgramData::check(const std::string& entry) const {
+void ProgramData::check(const std::string& entry, std::vector<std::string>* checked) const {
   if (!dataset_) return;
+  const std::string& identity = dataset_->fingerprint();
+  if (std::count(checked->begin(), checked->end(), identity) > 0) return;
   const std::string fault = DataCheck(&*dataset_, session_.session.model(), entry).refusal("no-data-check");
-  if (fault.empty()) return;
+  if (fault.empty()) return checked->push_back(identity);
   const std::string where = data_.dataset ? data_.dataset->path : entry == "evaluate" ? "evaluation data" : "data";
   fail_as(ErrorCode::kData, where, ": ", fault);
 }

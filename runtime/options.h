@@ -97,6 +97,9 @@ TextCheck dynamic_or_count();
 // does.
 size_t parse_bytes(const std::string& text);
 void check_bytes(const std::string& text);
+// The same for the seconds of "90", "90s", "15m" or "2h".
+double parse_duration(const std::string& text);
+void check_duration(const std::string& text);
 
 // Throws UsageError for a file name with another suffix than `suffix` (".onnx"), in whatever case: nothing else would
 // be written. A name without any suffix says nothing of its contents and is valid.

@@ -57,9 +57,6 @@ std::string rounded_text(const Model& model) {
 }
 
 int run(const BuildArguments& arguments) {
-  if (std::error_code error; std::filesystem::equivalent(arguments.model, arguments.output, error)) {
-    throw UsageError(concat(arguments.output, " is the model that is built from; give -o another file"));
-  }
   BuildSettings settings = arguments.settings;
   std::vector<std::string> kept;
   std::vector<Finding> found;

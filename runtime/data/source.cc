@@ -277,9 +277,9 @@ Dataset load_dataset(const std::string& path, const Model& model, const std::str
   DataArrays arrays = read_arrays(path, model, entry, inputs, options);
   if (!arrays.summary.empty()) notes->push_back(arrays.summary);
   notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
-  Dataset data = make_dataset(std::move(arrays), inputs, preprocess, model, options.augment,
-                              entry != "evaluate" && entry != "predict", notes);
-  if (const auto names = data.metadata().find(kClasses); names != data.metadata().end() && entry == "step") {
+  const bool trains = entry != "evaluate" && entry != "predict";
+  Dataset data = make_dataset(std::move(arrays), inputs, preprocess, model, options.augment, trains, notes);
+  if (const auto names = data.metadata().find(kClasses); names != data.metadata().end() && trains) {
     const auto classes = static_cast<int64_t>(classes_from_json(names->second).size());
     if (const int64_t told = vocabulary_of(model, entry, first_label(inputs)); classes > 0 && told > classes) {
       notes->push_back(concat(path, " has ", classes, " classes, and the model tells ", told,

@@ -1,8 +1,6 @@
 #include "tools/fit/fit_arguments.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <filesystem>
 
 #include "kernels/device.h"
@@ -18,19 +16,6 @@ namespace onnx_train {
 namespace {
 
 namespace fs = std::filesystem;
-
-// "90", "90s", "15m", "2h"
-double parse_duration(const std::string& text) {
-  if (text.empty()) return 0;
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string unit(end, text.data() + text.size());
-  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
-  if (error != std::errc() || factor == 0 || !(value > 0) || !std::isfinite(value * factor)) {
-    fail("a duration such as 90s, 15m or 2h");
-  }
-  return value * factor;
-}
 
 // A run leaves several files, so that the name of one is a mistake.
 void check_folder(const std::string& text) {
@@ -95,10 +80,7 @@ std::vector<CommandOption> options_of(FitArguments* a) {
           {"--out", {&t.folder, check_folder}, "the run's folder [run]", "DIR"},
           {"--epochs", {&t.epochs, kCount}, "passes over the data", "N"},
           {"--steps", {&t.steps, kCount}, "optimizer steps; with --epochs, whichever ends first", "N"},
-          {"--time-limit",
-           {&a->time_limit, [](const std::string& text) { parse_duration(text); }},
-           "stop after this time: 90s, 15m, 2h",
-           "TIME"},
+          {"--time-limit", {&a->time_limit, check_duration}, "stop after this time: 90s, 15m, 2h", "TIME"},
           {"--batch-size", OptionTarget(&a->batch_size, kCount).or_auto(&a->find_batch),
            "samples at a time; auto: as many as fit in memory, found from plans [the model's, if it is fixed, else 32]",
            "N"},
