@@ -56,8 +56,15 @@ Pass assign_weights(std::shared_ptr<const std::map<std::string, Tensor>> arrays,
 // Adds the adapters of `spec`; their parameters are drawn from `seed` and their names.
 Pass add_adapters(const AdapterSpec& spec, uint64_t seed);
 
+struct MergedAdapters {
+  int layers = 0;  // that had an adapter
+  // Weights of layers that shared theirs with what has no adapter, an embedding for example: the name of the weight
+  // with the adapter in it, and the name of the other, which is as it was. One of the two is the shared weight's.
+  std::vector<std::pair<std::string, std::string>> untied;
+};
+
 // The opposite: folds adapters into the weights beside them and removes their nodes and records. Of an inference model
-// (strip_training). Returns how many layers had one.
-int merge_adapters(Model* model);
+// (strip_training). A weight with an adapter in it has the name that it has in the module of its layer.
+MergedAdapters merge_adapters(Model* model);
 
 }  // namespace onnx_train

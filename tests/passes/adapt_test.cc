@@ -219,7 +219,7 @@ TEST(Adapt, MergingGivesBackTheGraph) {
     Model model = two_layers();
     add_adapters(spec, 0).run(model);
     EXPECT_NE(nodes(model), nodes(before));
-    EXPECT_GE(merge_adapters(&model), 1);
+    EXPECT_GE(merge_adapters(&model).layers, 1);
     EXPECT_EQ(nodes(model), nodes(before)) << spec.method;
     EXPECT_FALSE(has_adapters(model));
     ASSERT_EQ(model.graph->initializers().size(), before.graph->initializers().size());
@@ -228,6 +228,33 @@ TEST(Adapt, MergingGivesBackTheGraph) {
       for (int64_t i = 0; i < original.size(); ++i) EXPECT_EQ(merged.at(i), original.at(i)) << value->name();
     }
   }
+}
+
+// A head that is its embedding: the file names the weight after one of the two modules, or the modules of both nodes.
+TEST(Adapt, MergingUntiesTheHead) {
+  const auto untied = [](const std::string& lookup, const std::string& product, const std::string& weight) {
+    Model model = adaptable(R"((int64[N] ids) => (float[N,4] logits) <float[4,2] ")" + weight +
+                            R"(" = {0,1,2,3,4,5,6,7}> {
+      x = Gather(")" + weight +
+                            R"(", ids)  t = Transpose<perm = [1, 0]>(")" + weight + R"(")  logits = MatMul(x, t) })");
+    for (Node* node : model.graph->nodes()) {
+      if (node->is("Gather")) node->mutable_shell().set_name(lookup);
+      if (node->is("MatMul")) node->mutable_shell().set_name(product);
+    }
+    const std::string module = product.empty() ? weight.substr(0, weight.rfind('.')) : "head";
+    add_adapters(lora_of({"rank=1", "targets=" + module}), 0).run(model);
+    model.graph->set_initializer(model.graph->find(module + ".lora_B.weight"), Tensor::full(DType::kFloat, {4, 1}, 1));
+    const MergedAdapters merged = merge_adapters(&model);
+    EXPECT_EQ(merged.untied.size(), 1u);
+    const auto& [own, base] = merged.untied.at(0);
+    EXPECT_EQ(contents_of(*model.graph->find(base)).at(7), 7);
+    EXPECT_NE(contents_of(*model.graph->find(own)).at(7), 7);
+    EXPECT_EQ(model.graph->first()->input(0)->name(), base);
+    return own + " " + base;
+  };
+  EXPECT_EQ(untied("/wte/Gather", "/head/MatMul", "wte.weight"), "head.weight wte.weight");
+  EXPECT_EQ(untied("/wte/Gather", "/head/MatMul", "head.weight"), "head.weight wte.weight");
+  EXPECT_EQ(untied("", "", "head.weight"), "head.weight head.weight/base");
 }
 
 TEST(Adapt, AdaptersThatDoNotFitAreErrors) {
