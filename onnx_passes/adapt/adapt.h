@@ -28,8 +28,9 @@ Pass tie(const std::vector<std::string>& pairs);
 // The opposite: every node that reads one of the weights gets a weight of its own, with the same first values.
 Pass untie(const std::vector<std::string>& names);
 
-// Of a language model that was exported with a cache: its inputs past*, whose number of earlier tokens is open, become
-// empty, and its outputs present* are left out. Returns whether there were such.
+// Of a language model that was exported with a cache: its inputs past* become empty, whether their number of earlier
+// tokens is open or fixed, and its outputs present* are left out. Returns whether there were such. Throws Error that
+// names the input where the model cannot do without it.
 bool drop_cache(Model* model);
 
 // Makes the inner values `names` the outputs, in this order, and removes nodes, weights and inputs that only the old

@@ -130,6 +130,41 @@ TEST(Adapt, ACacheIsEmptyAndNotComputed) {
   EXPECT_FALSE(drop_cache(&model));
 }
 
+// One layer, whose mask hides tokens, with `past` and other sizes in the file.
+std::string cached_layer(const std::string& past, const std::string& mask, const std::string& name = "past.0.key") {
+  return "(int64[N,T] ids, float[N," + mask + "] mask, float[N," + past + R"(,1] ")" + name +
+         R"(") => (float[N,1,T,W] logits, float[N,1,W,1] "present.0.key")
+    <float[3,1] "wte.weight" = {1,2,3}, int64[1] axis = {1}>
+    {
+      embedded = Gather("wte.weight", ids)
+      keys = Unsqueeze(embedded, axis)
+      "present.0.key" = Concat<axis = 2>(")" +
+         name + R"(", keys)
+      turned = Transpose<perm = [0,1,3,2]>("present.0.key")
+      scores = MatMul(keys, turned)
+      m = Unsqueeze(mask, axis)
+      m4 = Unsqueeze(m, axis)
+      logits = Add(scores, m4)
+    })";
+}
+
+TEST(Adapt, ACacheOfFixedLengthIsEmptyOrRefused) {
+  Model model = adaptable(cached_layer("1,7", "12"));
+  EXPECT_TRUE(drop_cache(&model));
+  ASSERT_EQ(model.graph->inputs().size(), 2u);
+  EXPECT_EQ(to_string(model.graph->inputs()[1]->type()), "float[N,T]");
+  EXPECT_THAT(model.metadata(kAdapted), HasSubstr("the file says that there are 7 earlier tokens"));
+  const auto refused = [](std::string text, const std::string& tokens = "T") {
+    text.replace(text.find("N,T"), 3, "N," + tokens);
+    Model other = adaptable(text);
+    return error_of([&] { drop_cache(&other); });
+  };
+  EXPECT_THAT(refused(cached_layer("1,7", "8"), "1"), HasSubstr("'ids' takes one token at a time"));
+  EXPECT_THAT(refused(cached_layer("1,7", "12", "past.0.encoder.key")), HasSubstr("reads of its encoder"));
+  EXPECT_THAT(refused(cached_layer("1,7", "12"), "4"),
+              HasSubstr("'past.0.key' holds 7 earlier tokens, always, and without them the model does not fit"));
+}
+
 TEST(Adapt, APatternUntiesWhatSeveralNodesRead) {
   Model model = adaptable(R"((float[N,2] x) => (float[N,2] y)
     <float[2] "a.scale" = {1,1}, float[2] "b.scale" = {2,2}, float[2] "c.other" = {2,2}>
