@@ -161,7 +161,12 @@ TEST(Adapt, ACacheOfFixedLengthIsEmptyOrRefused) {
   };
   EXPECT_THAT(refused(cached_layer("1,7", "8"), "1"), HasSubstr("'ids' takes one token at a time"));
   EXPECT_THAT(refused(cached_layer("1,7", "12", "past.0.encoder.key")), HasSubstr("reads of its encoder"));
-  EXPECT_THAT(refused(cached_layer("1,7", "12"), "4"),
+  // A table that the exporter has made for all tokens.
+  std::string table = cached_layer("1,7", "12");
+  table.replace(table.find("int64[1] axis = {1}"), 19,
+                "int64[1] axis = {1}, float[1,1,1,12] table = {0,0,0,0,0,0,0,0,0,0,0,0}");
+  table.replace(table.find("Add(scores, m4)"), 15, "Add(scores, table)");
+  EXPECT_THAT(refused(table, "5"),
               HasSubstr("'past.0.key' holds 7 earlier tokens, always, and without them the model does not fit"));
 }
 
