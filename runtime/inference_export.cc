@@ -1,6 +1,5 @@
 #include "runtime/inference_export.h"
 
-#include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/adapt/test_time_augmentation.h"
 #include "onnx_passes/import/map_outputs.h"
@@ -56,7 +55,7 @@ std::vector<CommandOption> export_options(ExportSettings* settings) {
 }
 
 InferenceExport strip_and_merge(const Model& training, const ExportSettings& settings, const std::string& name) {
-  InferenceExport made{strip_training(training), {}, {}};
+  InferenceExport made{strip_training(training), {}, {}, 0, 0, {}};
   if (!settings.merge) return made;
   if (!has_adapters(made.model)) fail(name, " has no adapters: leave out --merge");
   made.restored = dequantize_weights(&made.model);
@@ -68,9 +67,15 @@ InferenceExport export_inference(const Model& training, const ExportSettings& se
   InferenceExport made = strip_and_merge(training, settings, name);
   Model& inference = made.model;
   if (settings.original_types) {
-    const OriginalTypes types = original_types(training);
+    OriginalTypes types = original_types(training);
     if (types.empty()) fail(name, " was made from a model without 16-bit floats: leave out --original-types");
     if (has_adapters(inference)) fail("--original-types narrows weights, and adapters are float32: add --merge");
+    for (const auto& [merged, base] : made.merged.untied) {  // one of the two names is that of the shared weight
+      if (const auto known = types.find(types.count(base) ? base : merged); known != types.end()) {
+        const DType dtype = known->second;
+        types[merged] = types[base] = dtype;
+      }
+    }
     restore_types(&inference, types);
   }
   if (stores_other_type(settings)) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/quantization/stored_weights.h"
 #include "runtime/options.h"
@@ -32,7 +33,7 @@ struct InferenceExport {
   std::map<std::string, Tensor> rounded;  // the numbers that are left of each weight that it stores
   int integers = 0;                       // weights that are integers as the model was trained
   int restored = 0;                       // weights that were integers, and are floats with adapters in them
-  int merged = 0;                         // layers whose adapters are folded into their weights
+  MergedAdapters merged;                  // layers whose adapters are folded into their weights
 };
 
 // No training entry points, no state but the weights; adapters merged where the settings say so. `name` is the model's

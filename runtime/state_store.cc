@@ -36,8 +36,8 @@ void drop_contents(Value* state) {
   state->graph().set_initializer(state, std::move(message));
 }
 
-// Returns freed memory to the system: small tensors of the file leave holes in the heap, which the C library would
-// keep.
+// Returns freed memory to the system: small tensors of the file leave holes in the heap, which the C library of a
+// program or of Python would keep. The command's allocator, mimalloc, returns such pages by itself.
 void give_back_freed_memory() {
 #ifdef __GLIBC__
   malloc_trim(0);

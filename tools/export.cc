@@ -54,8 +54,15 @@ bool is_npz(const std::string& path) {
          std::equal(suffix.begin(), suffix.end(), ".npz", [](unsigned char a, char b) { return std::tolower(a) == b; });
 }
 
+void say_untied(const InferenceExport& made) {
+  for (const auto& [merged, base] : made.merged.untied)
+    say(concat("no longer tied: the adapter is in '", merged, "', and '", base,
+               "', which was the same weight, is as it ",
+               "was; what loads them must keep both (of transformers: tie_word_embeddings=False)"));
+}
+
 // All weights and statistics by name.
-int export_weights(const Model& inference, const std::string& path, const std::vector<std::string>& rename) {
+void export_weights(const Model& inference, const std::string& path, const std::vector<std::string>& rename) {
   const auto constants = constants_of(inference);
   TensorMap weights;
   for (const Value* value : inference.graph->initializers()) {
@@ -68,7 +75,6 @@ int export_weights(const Model& inference, const std::string& path, const std::v
   }
   write_arrays(path, weights);
   std::printf("%s: %zu tensors\n", path.c_str(), weights.size());
-  return 0;
 }
 
 int export_adapter(const Model& training, const std::string& folder, const std::vector<std::string>& rename) {
@@ -138,10 +144,15 @@ int run(const ExportArguments& arguments) {
   }
   if (is_weights) {
     const InferenceExport floats = strip_and_merge(training, settings, arguments.model);
-    return export_weights(floats.model, arguments.output, arguments.rename);
+    export_weights(floats.model, arguments.output, arguments.rename);
+    say_untied(floats);
+    return 0;
   }
   const InferenceExport made = export_inference(training, settings, arguments.model);
   const Model& inference = made.model;
+  if (!arguments.eval_data.empty() && !made.merged.untied.empty())
+    fail_as(ErrorCode::kUsage, "--eval-data compares no model whose weight '", made.merged.untied[0].first,
+            "' is no longer tied; evaluate what is exported, with eval");
   if (!arguments.eval_data.empty()) compare(arguments, made.rounded);
   save_model(inference, arguments.output);
   std::printf("%s: %zu nodes, %zu initializers\n", arguments.output.c_str(), inference.graph->num_nodes(),
@@ -152,7 +163,8 @@ int run(const ExportArguments& arguments) {
                std::filesystem::file_size(arguments.output), " bytes in the file"));
   if (made.restored > 0)
     say(concat("weights that were integers, and are floats with the adapters in them: ", made.restored));
-  if (made.merged > 0) say(concat("folded into the weights: the adapters of ", made.merged, " layers"));
+  if (made.merged.layers > 0) say(concat("folded into the weights: the adapters of ", made.merged.layers, " layers"));
+  say_untied(made);
   if (has_adapters(inference)) say("its adapters are layers of their own; --merge folds them into the weights");
   const Preprocess preprocess(inference);
   if (!preprocess.empty()) {

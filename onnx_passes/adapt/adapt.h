@@ -28,8 +28,9 @@ Pass tie(const std::vector<std::string>& pairs);
 // The opposite: every node that reads one of the weights gets a weight of its own, with the same first values.
 Pass untie(const std::vector<std::string>& names);
 
-// Of a language model that was exported with a cache: its inputs past*, whose number of earlier tokens is open, become
-// empty, and its outputs present* are left out. Returns whether there were such.
+// Of a language model that was exported with a cache: its inputs past* become empty, whether their number of earlier
+// tokens is open or fixed, and its outputs present* are left out. Returns whether there were such. Throws Error that
+// names the input where the model cannot do without it.
 bool drop_cache(Model* model);
 
 // Makes the inner values `names` the outputs, in this order, and removes nodes, weights and inputs that only the old
@@ -56,8 +57,15 @@ Pass assign_weights(std::shared_ptr<const std::map<std::string, Tensor>> arrays,
 // Adds the adapters of `spec`; their parameters are drawn from `seed` and their names.
 Pass add_adapters(const AdapterSpec& spec, uint64_t seed);
 
+struct MergedAdapters {
+  int layers = 0;  // that had an adapter
+  // Weights of layers that shared theirs with what has no adapter, an embedding for example: the name of the weight
+  // with the adapter in it, and the name of the other, which is as it was. One of the two is the shared weight's.
+  std::vector<std::pair<std::string, std::string>> untied;
+};
+
 // The opposite: folds adapters into the weights beside them and removes their nodes and records. Of an inference model
-// (strip_training). Returns how many layers had one.
-int merge_adapters(Model* model);
+// (strip_training). A weight with an adapter in it has the name that it has in the module of its layer.
+MergedAdapters merge_adapters(Model* model);
 
 }  // namespace onnx_train

@@ -21,15 +21,20 @@
 namespace onnx_train {
 namespace {
 
-// Whether a pattern names the layer: its module, its weight, or the last parts of its module, as PEFT's target_modules.
-bool is_target(const LinearLayer& layer, const std::string& pattern, bool exact) {
-  const std::string& module = layer.module;
-  if (exact) return module == pattern;
-  if (matches(pattern, module) || matches(pattern, layer.weight->name())) return true;
+// Whether a pattern names a module, or the last parts of its name.
+bool is_named(const std::string& module, const std::string& pattern) {
+  if (matches(pattern, module)) return true;
   for (size_t dot = module.find('.'); dot != std::string::npos; dot = module.find('.', dot + 1)) {
     if (matches(pattern, module.substr(dot + 1))) return true;
   }
   return false;
+}
+
+// Whether a pattern names the layer: its module, its weight, or the last parts of its module, as PEFT's target_modules.
+bool is_target(const LinearLayer& layer, const std::string& pattern, bool exact) {
+  const std::string& module = layer.module;
+  if (exact) return module == pattern;
+  return is_named(module, pattern) || matches(pattern, layer.weight_name);
 }
 
 // The layers after which there is no other one.
@@ -119,10 +124,26 @@ class AdapterInsertion {
   [[noreturn]] void fail_unmatched(const std::string& pattern) const {
     std::vector<std::string> modules;
     for (const LinearLayer& layer : layers_) modules.push_back(layer.module);
+    fail_if_embedding(pattern);
     const auto name = [](const std::string& module) { return concat("'", module, "'"); };
     fail(option(spec_), ": '", pattern, "' matches none of the ", modules.size(), " linear layers",
          modules.empty() ? "" : concat("; they are called ", first_few(modules, size_t{3}, name)),
          did_you_mean(pattern, modules));
+  }
+
+  void fail_if_embedding(const std::string& pattern) const {
+    for (const Node* node = graph_.first(); node; node = node->next()) {
+      const Value* table = node->is("Gather") ? node->input(0) : nullptr;
+      if (!table || !table->is_initializer() || !is_float(table->dtype())) continue;
+      const std::string told = name_at_reader(*table, *node), name = told.empty() ? table->name() : told;
+      if (!is_named(module_of(name), pattern) && !matches(pattern, name)) continue;
+      const auto head = std::find_if(layers_.begin(), layers_.end(), [&](const LinearLayer& layer) {
+        return layer.weight == table && !is_named(layer.module, pattern);
+      });
+      fail(option(spec_), ": '", pattern, "' is an embedding, ", node->label(),
+           ", and adapters are beside linear layers: train it whole, --train ", table->name(),
+           head == layers_.end() ? "" : concat(", or name the layer that shares its weight, '", head->module, "'"));
+    }
   }
 
   // The parameter `<module>.<part>`, made at the first layer that has this weight.

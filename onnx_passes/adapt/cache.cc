@@ -18,9 +18,20 @@ bool starts_with_word(const std::string& name, std::string_view word) {
          });
 }
 
-// The axis of earlier tokens: the one open size beside that of the batch. -1 where the types tell no such axis.
+struct Cache {
+  Value* past;
+  int64_t axis;  // of earlier tokens
+};
+
+constexpr const char* kWayOut =
+    ": export the model without a cache (transformers: config.use_cache = False; optimum: --task text-generation)";
+
+// The axis along which a Concat puts the tokens after the earlier ones; else the one open size beside that of the
+// batch. -1 where neither tells the axis.
 int64_t axis_of_earlier(const Value& past, const Value& tokens) {
-  if (!is_float(past.dtype()) || !past.has_rank() || past.rank() < 3) return -1;
+  for (const Use& use : past.uses()) {
+    if (use.node->is("Concat") && use.index == 0) return normalize_axis(use.node->attr("axis", 0), past.rank());
+  }
   const Dims& dims = *past.type().dims;
   int64_t axis = -1;
   for (int64_t i = 0; i < past.rank(); ++i) {
@@ -32,31 +43,79 @@ int64_t axis_of_earlier(const Value& past, const Value& tokens) {
   return axis;
 }
 
+std::vector<Cache> find_caches(const Graph& graph, const Value& tokens) {
+  std::vector<Cache> caches;
+  for (Value* input : graph.inputs()) {
+    if (!starts_with_word(input->name(), "past") || input->is_initializer() || !is_float(input->dtype())) continue;
+    if (!input->has_rank() || input->rank() < 3) continue;
+    if (input->name().find("encoder.") != std::string::npos)
+      fail("[Cache] '", input->name(), "' holds what a decoder reads of its encoder, not earlier tokens", kWayOut);
+    const int64_t axis = axis_of_earlier(*input, tokens);
+    if (axis < 0)
+      fail("[Cache] '", input->name(), "' ", to_string(input->type()),
+           " is a cache of earlier keys and values, and the ",
+           "file does not tell which of its axes are earlier tokens", kWayOut);
+    caches.push_back({input, axis});
+  }
+  return caches;
+}
+
+// How many earlier tokens the cache holds if the file says one number; 0 for any number.
+int64_t fixed_length(const std::vector<Cache>& caches) {
+  const Dim& size = (*caches[0].past->type().dims)[static_cast<size_t>(caches[0].axis)];
+  return size.known() ? size.value() : 0;
+}
+
+// A mask over `earlier` tokens and those of the sample is one over the latter.
+void shorten_masks(Graph* graph, const Value& tokens, int64_t earlier) {
+  const Dim& length = tokens.type().dims->back();
+  for (Value* input : graph->inputs()) {
+    if (input == &tokens || input->is_initializer() || !input->has_rank() || input->rank() < 2) continue;
+    Dims dims = *input->type().dims;
+    const bool is_total = dims.back().known() && (length.known() ? dims.back().value() == earlier + length.value()
+                                                                 : dims.back().value() > earlier);
+    if (!is_total || starts_with_word(input->name(), "past")) continue;
+    dims.back() = length;
+    input->set_type({input->dtype(), dims});
+  }
+}
+
+// The types of a graph whose caches are empty. Those in the file are of a cache of one length.
+void infer_anew(Graph* graph, const std::string& first, int64_t earlier) {
+  try {
+    for (Node* node : graph->nodes()) forget_shapes(node);
+    infer_types(graph);
+  } catch (const Error& error) {
+    fail("[Cache] '", first, "' holds ", earlier,
+         " earlier tokens, always, and without them the model does not fit: ", error.what(), kWayOut);
+  }
+}
+
 }  // namespace
 
 bool drop_cache(Model* model) {
   Graph& graph = *model->graph;
   Value* tokens = nullptr;
-  std::vector<std::pair<Value*, int64_t>> caches;  // and their axes
   for (Value* input : graph.inputs()) {
     if (!tokens && is_integer(input->dtype()) && input->has_rank() && input->rank() == 2) tokens = input;
   }
   if (!tokens) return false;
-  for (Value* input : graph.inputs()) {
-    if (!starts_with_word(input->name(), "past") || input->is_initializer()) continue;
-    if (const int64_t axis = axis_of_earlier(*input, *tokens); axis >= 0) caches.emplace_back(input, axis);
-  }
   std::vector<Value*> outputs;
   for (Value* output : graph.outputs()) {
     if (!starts_with_word(output->name(), "present")) outputs.push_back(output);
   }
-  if (caches.empty() || outputs.empty() || outputs.size() == graph.outputs().size()) return false;
+  if (outputs.empty() || outputs.size() == graph.outputs().size()) return false;
+  const std::vector<Cache> caches = find_caches(graph, *tokens);
+  if (caches.empty()) return false;
+  const int64_t earlier = fixed_length(caches);
+  const std::string first = caches[0].past->name();
+  if (const Dim& length = tokens->type().dims->back(); length.known() && length.value() == 1)
+    fail("[Cache] '", tokens->name(), "' takes one token at a time, after those of '", first, "'", kWayOut);
   std::unordered_set<const Value*> read;
   for (const Value* input : graph.inputs()) {
     if (!input->uses().empty()) read.insert(input);
   }
   const size_t left_out = graph.outputs().size() - outputs.size();
-  const std::string first = caches[0].first->name();
   Builder b(&graph, graph.first());
   for (const auto& [past, axis] : caches) {
     b.set_name(past->name());
@@ -71,9 +130,21 @@ bool drop_cache(Model* model) {
   }
   graph.set_outputs(outputs);
   remove_unneeded(model, read);
-  infer_types(&graph);
-  add_adapted_note(model, concat("cache: ", caches.size(), " inputs of earlier keys and values ('", first,
-                                 "' ...) are empty, and ", left_out, " outputs with those to come are left out"));
+  if (earlier > 0) {
+    shorten_masks(&graph, *tokens, earlier);
+    infer_anew(&graph, first, earlier);
+  } else {
+    infer_types(&graph);
+  }
+  add_adapted_note(
+      model,
+      concat("cache: ", caches.size(), " inputs of earlier keys and values ('", first, "' ...) are empty, and ",
+             left_out, " outputs with those to come are left out",
+             earlier == 0
+                 ? ""
+                 : concat("; the file says that there are ", earlier,
+                          " earlier tokens: a number that its exporter has computed from that, such as the first ",
+                          "position, is as it was")));
   return true;
 }
 

@@ -17,6 +17,22 @@
 namespace onnx_train {
 namespace {
 
+bool is_product(const Node& node) { return node.is("MatMul") || node.is("Gemm") || node.is("Conv"); }
+
+// The name that the weight has in the module of its layer. Of a weight that is an embedding, too, exporters write one
+// of its names. All layers of such a weight have the name that it has in the first one: their adapter is one.
+std::string name_at_layers(const Value& weight) {
+  const auto looks_up = [](const Use& use) { return use.node->is("Gather"); };
+  if (std::none_of(weight.uses().begin(), weight.uses().end(), looks_up)) return weight.name();
+  for (const Use& use : weight.uses()) {
+    const Node& reader = reader_of(use);
+    if (!is_product(reader)) continue;
+    const std::string told = name_at_reader(weight, reader);
+    if (!told.empty()) return told;
+  }
+  return weight.name();
+}
+
 // PyTorch's older exporter calls a weight that it has transposed "onnx::MatMul_123".
 std::string name_of_module(const Value& weight, const Node& node) {
   if (const Value* stored = weight.producer() ? stored_weight(*weight.producer()) : nullptr) {
@@ -25,7 +41,7 @@ std::string name_of_module(const Value& weight, const Node& node) {
     return !scope.empty() ? scope : module_of(names.empty() ? weight.name() : names[0]);
   }
   const std::string scope = weight.name().starts_with("onnx::") ? module_of_scope(node.name()) : "";
-  return scope.empty() ? module_of(weight.name()) : scope;
+  return scope.empty() ? module_of(name_at_layers(weight)) : scope;
 }
 
 bool is_constant_value(const Value* value) {
@@ -63,7 +79,7 @@ LinearLayers::LinearLayers(const Model& model, bool integers) : graph_(model.gra
 
 std::optional<LinearLayer> LinearLayers::of(Node* node) const {
   const bool gemm = node->is("Gemm"), convolution = node->is("Conv");
-  if ((!gemm && !convolution && !node->is("MatMul")) || !node->output()) return std::nullopt;
+  if (!is_product(*node) || !node->output()) return std::nullopt;
   LinearLayer layer;
   layer.node = node;
   layer.weight = node->input(1);
@@ -83,6 +99,7 @@ std::optional<LinearLayer> LinearLayers::of(Node* node) const {
   layer.factor = gemm ? static_cast<double>(node->attr("alpha", 1.0f)) : 1;
   if (layer.factor == 0 || layer.groups < 1 || layer.out() % layer.groups != 0) return std::nullopt;
   layer.module = name_of_module(weight, *node);
+  layer.weight_name = name_at_layers(weight);
   if (Value* bias = node->input(2); bias && bias->is_initializer()) layer.bias = bias;
   if (node->num_inputs() < 3) find_bias_after(*graph_, &layer);
   return layer;

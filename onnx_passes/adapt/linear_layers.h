@@ -23,6 +23,7 @@ struct LinearLayer {
   int64_t groups = 1;         // of a convolution
   double factor = 1;          // Gemm's alpha, which multiplies the product
   std::string module;         // "layers.0.q": the name of the layer in the PyTorch module, as far as the file tells it
+  std::string weight_name;    // of the weight in that module: "lm_head.weight", of an embedding that is the head, too
 
   bool is_convolution() const { return weight->rank() > 2; }
   int64_t out() const { return weight->type().shape()[out_first ? 0 : 1]; }

@@ -19,7 +19,7 @@ class Merge {
   explicit Merge(Model* model)
       : model_(*model), graph_(*model->graph), spec_(parse_adapter_text(model->metadata(kAdapter))) {}
 
-  int run() {
+  MergedAdapters run() {
     std::map<std::string, Parts> by_weight;
     for (const AdapterPart& part : adapter_parts(model_)) {
       Value* tensor = graph_.find(part.tensor);
@@ -41,7 +41,8 @@ class Merge {
     for (const Folded& each : folded) replace(*each.layers, each.weight, each.bias);
     graph_.remove_unused_initializers();
     forget_adapters(&model_);
-    return static_cast<int>(by_weight.size());
+    merged_.layers = static_cast<int>(by_weight.size());
+    return merged_;
   }
 
  private:
@@ -181,21 +182,36 @@ class Merge {
     }
     if (readers == layers.size()) {
       replace_initializer(&graph_, old, changed_initializer(*old, weight));
-    } else {  // others read the weight as it was
-      const std::string name = graph_.unique_name(old->name() + "/merged");
-      Value* own = graph_.add_initializer(name, make_parameter(name, weight));
-      for (const LinearLayer& layer : layers) read_own_weight(layer, own);
+    } else {
+      untie(layers, weight);
     }
     if (!bias.empty()) replace_initializer(&graph_, layers[0].bias, changed_initializer(*layers[0].bias, bias));
+  }
+
+  // Others read the weight as it was. It keeps one of their names for it, so that the layers can have theirs.
+  void untie(const std::vector<LinearLayer>& layers, const Tensor& weight) {
+    Value* shared = layers[0].weight;
+    std::string name = layers[0].weight_name;
+    if (name == shared->name()) {
+      std::vector<std::string> names = names_of_readers(*shared);
+      std::erase_if(names, [&](const std::string& other) { return graph_.find(other) != nullptr; });
+      graph_.rename(shared, names.empty() ? graph_.unique_name(name + "/base") : names[0]);
+    } else if (graph_.find(name)) {
+      name = graph_.unique_name(name + "/merged");
+    }
+    merged_.untied.emplace_back(name, shared->name());
+    Value* own = graph_.add_initializer(name, make_parameter(name, weight));
+    for (const LinearLayer& layer : layers) read_own_weight(layer, own);
   }
 
   Model& model_;
   Graph& graph_;
   AdapterSpec spec_;
+  MergedAdapters merged_;
 };
 
 }  // namespace
 
-int merge_adapters(Model* model) { return Merge(model).run(); }
+MergedAdapters merge_adapters(Model* model) { return Merge(model).run(); }
 
 }  // namespace onnx_train

@@ -69,12 +69,6 @@ void tie_pair(Model* model, const std::string& pair) {
   for (const std::string& other : names) tied = add_other_name(tied, other);
 }
 
-// What reads a weight: the node that reads its transpose, if one alone does.
-const Node& reader_of(const Use& use) {
-  const Value* moved = use.node->is("Transpose") ? use.node->output() : nullptr;
-  return moved && moved->uses().size() == 1 ? *moved->uses()[0].node : *use.node;
-}
-
 void untie_one(Model* model, const std::string& name) {
   Graph& graph = *model->graph;
   Value* const weight = weight_named(graph, name, "--untie");

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 
@@ -67,16 +69,29 @@ const Node* find_guard(const Value* y, int64_t axis) {
   return guard;
 }
 
-// y, or what a guard after it makes of it. A row that is replaced has a gradient of 0; times NaN that would be NaN.
+// Whether a Where reads y as one of its two values, or reads what a Cast or a rounding makes of it.
+bool is_selected(const Value* y) {
+  return std::any_of(y->uses().begin(), y->uses().end(), [](const Use& use) {
+    const Node& node = *use.node;
+    const bool casts = node.is("Cast") || node.is("RoundTo", kDomain) || node.is("RoundGradientTo", kDomain);
+    return casts ? is_selected(node.output()) : node.is("Where") && use.index > 0;
+  });
+}
+
+// y without NaN where a guard after it replaces rows that are NaN. The gradient of a row that is replaced is 0; times
+// NaN that would be NaN. The result of the guard is taken where it is known to be y with other rows, so that both
+// passes read one value. The types tell less where a file has two names for one size: then y's own NaN are replaced.
 Var guarded_output(const Grad& g) {
   const Var y = g.y();
-  if (!y.value()->has_rank()) return y;
-  const Node* guard = find_guard(y.value(), normalize_axis(g.node().attr("axis", -1), y.rank()));
-  if (!guard) return y;
+  if (!is_selected(y.value())) return y;
+  const Var zero = g.b().scalar(y.dtype(), 0);
+  const Node* guard =
+      y.value()->has_rank() ? find_guard(y.value(), normalize_axis(g.node().attr("axis", -1), y.rank())) : nullptr;
+  if (!guard) return where(g.b().op("IsNaN", {y}), zero, y);
   for (int i : {1, 2}) {
     if (guard->input(i) == y.value()) return g.b().var(guard->output());
   }
-  const Var condition = g.b().var(guard->input(0)), zero = g.b().scalar(y.dtype(), 0);
+  const Var condition = g.b().var(guard->input(0));
   const bool keeps_true = guard->input(1)->producer() && guard->input(1)->producer()->is("Cast");
   return keeps_true ? where(condition, y, zero) : where(condition, zero, y);
 }
@@ -150,7 +165,7 @@ std::vector<GradientRule> activation_rules() {
        }},
       {"LogSoftmax",
        [](Grad& g) {
-         return g.to(call(g.b(), "LogSoftmaxGrad", {g.dy(), g.y()}, axis_of(g)));
+         return g.to(call(g.b(), "LogSoftmaxGrad", {g.dy(), guarded_output(g)}, axis_of(g)));
        }},
       {"Hardmax", nullptr, Trait::kZero},
   };

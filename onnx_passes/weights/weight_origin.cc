@@ -368,6 +368,11 @@ std::string module_of_scope(const std::string& node) {
   return module;
 }
 
+const Node& reader_of(const Use& use) {
+  const Value* moved = use.node->is("Transpose") ? use.node->output() : nullptr;
+  return moved && moved->uses().size() == 1 ? *moved->uses()[0].node : *use.node;
+}
+
 std::string name_at_reader(const Value& weight, const Node& reader) {
   const size_t dot = weight.name().rfind('.');
   const std::string module = dot == std::string::npos ? "" : module_of_node(reader);
@@ -382,8 +387,7 @@ std::vector<std::string> names_of_readers(const Value& weight, const Node** unna
   std::vector<const Node*> readers;
   for (const Use& use : weight.uses()) {
     if (&use.node->graph() != &weight.graph()) continue;
-    const bool is_moved = use.node->is("Transpose") && use.node->output() && use.node->output()->uses().size() == 1;
-    readers.push_back(is_moved ? use.node->output()->uses()[0].node : use.node);
+    readers.push_back(&reader_of(use));
   }
   const bool differ =
       std::any_of(readers.begin(), readers.end(), [&](const Node* reader) { return reader->op() != readers[0]->op(); });

@@ -51,6 +51,8 @@ Value* add_other_name(Value* initializer, const std::string& name);
 // The module that PyTorch's older exporter names a node after: "layers.0.q" of "/layers.0/q/MatMul"; "" for other
 // names.
 std::string module_of_scope(const std::string& node);
+// What reads a weight: the node that reads its transpose, if one alone does.
+const Node& reader_of(const Use& use);
 // The name that a weight has in the module of a node that reads it; "" where the file does not tell the module.
 std::string name_at_reader(const Value& weight, const Node& reader);
 // The names that a weight has in the modules that read it, where these are not its own: "transformer.wte.weight" of a

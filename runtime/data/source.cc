@@ -111,6 +111,7 @@ DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& in
     arrays.metadata = source->metadata();
     return arrays;
   }
+  std::vector<const InputSpec*> missing;
   std::string found;
   for (const std::string& name : source->names()) found += concat(found.empty() ? "" : ", ", name);
   for (const InputSpec& spec : inputs) {
@@ -122,12 +123,17 @@ DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& in
     } else if (source->contains(name)) {
       arrays.tensors[spec.name] = source->read(name);
     } else if (!spec.has_default) {
-      fail_as(ErrorCode::kData, path, " has no '", spec.name, "', which the model expects as ", to_string(spec.type),
-              "; it holds ", found.empty() ? "nothing" : found);
+      missing.push_back(&spec);
     }
   }
   arrays.summary = source->summary();
   arrays.notes = source->notes();
+  fill_positions(inputs, &arrays);
+  for (const InputSpec* spec : missing) {
+    if (arrays.tensors.count(spec->name) || arrays.readers.count(spec->name)) continue;
+    fail_as(ErrorCode::kData, path, " has no '", spec->name, "', which the model expects as ", to_string(spec->type),
+            "; it holds ", found.empty() ? "nothing" : found);
+  }
   arrays.metadata = source->metadata();
   arrays.parts = source->parts();
   return arrays;
@@ -237,6 +243,9 @@ void write_arrays(const std::string& path, const TensorMap& arrays) {
 
 Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Preprocess preprocess, const Model& model,
                      const std::string& augment, bool trains, DataNotes* notes) {
+  const size_t said = data.notes.size();
+  fill_positions(inputs, &data);
+  notes->insert(notes->end(), data.notes.begin() + static_cast<std::ptrdiff_t>(said), data.notes.end());
   PictureRows rows = picture_rows(std::move(data.tensors), data.pictures, inputs,
                                   classes_from_json(model.metadata(kClasses)), augment, trains, &preprocess, notes);
   const std::string target = first_label(inputs);

@@ -323,6 +323,30 @@ Tensor filled_input(const InputSpec& spec, const Shape& shape) {
   return filled;
 }
 
+void fill_positions(const std::vector<InputSpec>& inputs, DataArrays* arrays) {
+  const InputSpec* tokens = token_inputs(inputs).tokens;
+  if (!tokens) return;
+  const auto rows = arrays->readers.find(tokens->name);
+  const auto stored = arrays->tensors.find(tokens->name);
+  const bool is_made = rows != arrays->readers.end();
+  if (!is_made && stored == arrays->tensors.end()) return;
+  const Shape shape = is_made ? rows->second->shape() : stored->second.shape();
+  if (shape.size() != 2) return;
+  for (const InputSpec& spec : inputs) {
+    if (!is_filled(spec) || is_mask(spec) || arrays->tensors.count(spec.name) || arrays->readers.count(spec.name))
+      continue;
+    const Filler& filler = *filler_of(spec);
+    const Dim &batch = spec.type.dims->front(), &length = spec.type.dims->back();
+    if (length.known() && length.value() != shape[1]) continue;
+    if (batch.known() && batch.value() == 1) {  // one row for all samples
+      arrays->tensors[spec.name] = filled_input(spec, {1, shape[1]});
+    } else {
+      arrays->readers[spec.name] = std::make_shared<FilledRows>(filler, spec.type.dtype, shape);
+    }
+    arrays->notes.push_back(concat("'", spec.name, "' is not in the data, and gets ", filler.what));
+  }
+}
+
 std::unique_ptr<DataSource> open_tokens(const std::vector<TokenFiles>& sources, const std::vector<InputSpec>& inputs,
                                         const ReadOptions& options) {
   const TokenInputs to = token_inputs(inputs);

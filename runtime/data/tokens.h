@@ -47,6 +47,10 @@ bool is_filled(const InputSpec& spec);
 bool is_mask(const InputSpec& spec);
 Tensor filled_input(const InputSpec& spec, const Shape& shape);  // [rows, tokens], each row alike
 
+// Adds the positions and token types that a model takes and `arrays` of tokens lack, and notes that say so. A mask is
+// left out: only the data tell which tokens fill a sample.
+void fill_positions(const std::vector<InputSpec>& inputs, DataArrays* arrays);
+
 // The tokens of a sample: as many as the model takes, else --block-size.
 int64_t block_of(const InputSpec& tokens, const DataOptions& options);
 // Throws Error where the model's tokens are no bytes. `advice` says how its tokens are written.

@@ -208,6 +208,24 @@ TEST_F(CudaFastest, TheFormsOfARecurrentOperatorAgree) {
   EXPECT_NE(choices.find(" ms one kernel of "), std::string::npos) << choices;
 }
 
+// The gradients of scale and bias are summed in as many pieces as blocks run at a time.
+TEST_F(CudaFastest, ANormalizationHasAsManyPiecesAsTheDeviceHasMultiprocessors) {
+  const auto workspace_with = [](const char* count) {
+    const ScopedVariable processors("GPU_HOST_PROCESSORS", count);
+    Model model = empty_model();
+    Builder b(model.graph.get());
+    const auto input = [&](const char* name, const Dims& dims) {
+      return b.var(model.graph->add_input(name, {DType::kFloat, dims}));
+    };
+    const Var x = input("x", {4096, 64}), scale = input("scale", {64}), dy = input("dy", {4096, 64});
+    const NodeSpec spec(*call(b, "LayerNormalizationGrad", 3, {x, scale, dy})[0].value()->producer(),
+                        std::vector<Tensor>(3), 1);
+    const DeviceScope scope(cuda_device());
+    return prepare(*find_kernel(cuda_device(), spec), spec).workspace;
+  };
+  EXPECT_EQ(workspace_with("12"), 3 * workspace_with("4"));
+}
+
 TEST_F(CudaFastest, WhatIsKeptIsRead) {
   write_cached("kind", "key", "content");
   EXPECT_EQ(read_cached("kind", "key"), "content");

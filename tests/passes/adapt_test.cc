@@ -130,6 +130,46 @@ TEST(Adapt, ACacheIsEmptyAndNotComputed) {
   EXPECT_FALSE(drop_cache(&model));
 }
 
+// One layer, whose mask hides tokens, with `past` and other sizes in the file.
+std::string cached_layer(const std::string& past, const std::string& mask, const std::string& name = "past.0.key") {
+  return "(int64[N,T] ids, float[N," + mask + "] mask, float[N," + past + R"(,1] ")" + name +
+         R"(") => (float[N,1,T,W] logits, float[N,1,W,1] "present.0.key")
+    <float[3,1] "wte.weight" = {1,2,3}, int64[1] axis = {1}>
+    {
+      embedded = Gather("wte.weight", ids)
+      keys = Unsqueeze(embedded, axis)
+      "present.0.key" = Concat<axis = 2>(")" +
+         name + R"(", keys)
+      turned = Transpose<perm = [0,1,3,2]>("present.0.key")
+      scores = MatMul(keys, turned)
+      m = Unsqueeze(mask, axis)
+      m4 = Unsqueeze(m, axis)
+      logits = Add(scores, m4)
+    })";
+}
+
+TEST(Adapt, ACacheOfFixedLengthIsEmptyOrRefused) {
+  Model model = adaptable(cached_layer("1,7", "12"));
+  EXPECT_TRUE(drop_cache(&model));
+  ASSERT_EQ(model.graph->inputs().size(), 2u);
+  EXPECT_EQ(to_string(model.graph->inputs()[1]->type()), "float[N,T]");
+  EXPECT_THAT(model.metadata(kAdapted), HasSubstr("the file says that there are 7 earlier tokens"));
+  const auto refused = [](std::string text, const std::string& tokens = "T") {
+    text.replace(text.find("N,T"), 3, "N," + tokens);
+    Model other = adaptable(text);
+    return error_of([&] { drop_cache(&other); });
+  };
+  EXPECT_THAT(refused(cached_layer("1,7", "8"), "1"), HasSubstr("'ids' takes one token at a time"));
+  EXPECT_THAT(refused(cached_layer("1,7", "12", "past.0.encoder.key")), HasSubstr("reads of its encoder"));
+  // A table that the exporter has made for all tokens.
+  std::string table = cached_layer("1,7", "12");
+  table.replace(table.find("int64[1] axis = {1}"), 19,
+                "int64[1] axis = {1}, float[1,1,1,12] table = {0,0,0,0,0,0,0,0,0,0,0,0}");
+  table.replace(table.find("Add(scores, m4)"), 15, "Add(scores, table)");
+  EXPECT_THAT(refused(table, "5"),
+              HasSubstr("'past.0.key' holds 7 earlier tokens, always, and without them the model does not fit"));
+}
+
 TEST(Adapt, APatternUntiesWhatSeveralNodesRead) {
   Model model = adaptable(R"((float[N,2] x) => (float[N,2] y)
     <float[2] "a.scale" = {1,1}, float[2] "b.scale" = {2,2}, float[2] "c.other" = {2,2}>
@@ -219,7 +259,7 @@ TEST(Adapt, MergingGivesBackTheGraph) {
     Model model = two_layers();
     add_adapters(spec, 0).run(model);
     EXPECT_NE(nodes(model), nodes(before));
-    EXPECT_GE(merge_adapters(&model), 1);
+    EXPECT_GE(merge_adapters(&model).layers, 1);
     EXPECT_EQ(nodes(model), nodes(before)) << spec.method;
     EXPECT_FALSE(has_adapters(model));
     ASSERT_EQ(model.graph->initializers().size(), before.graph->initializers().size());
@@ -228,6 +268,33 @@ TEST(Adapt, MergingGivesBackTheGraph) {
       for (int64_t i = 0; i < original.size(); ++i) EXPECT_EQ(merged.at(i), original.at(i)) << value->name();
     }
   }
+}
+
+// A head that is its embedding: the file names the weight after one of the two modules, or the modules of both nodes.
+TEST(Adapt, MergingUntiesTheHead) {
+  const auto untied = [](const std::string& lookup, const std::string& product, const std::string& weight) {
+    Model model = adaptable(R"((int64[N] ids) => (float[N,4] logits) <float[4,2] ")" + weight +
+                            R"(" = {0,1,2,3,4,5,6,7}> {
+      x = Gather(")" + weight +
+                            R"(", ids)  t = Transpose<perm = [1, 0]>(")" + weight + R"(")  logits = MatMul(x, t) })");
+    for (Node* node : model.graph->nodes()) {
+      if (node->is("Gather")) node->mutable_shell().set_name(lookup);
+      if (node->is("MatMul")) node->mutable_shell().set_name(product);
+    }
+    const std::string module = product.empty() ? weight.substr(0, weight.rfind('.')) : "head";
+    add_adapters(lora_of({"rank=1", "targets=" + module}), 0).run(model);
+    model.graph->set_initializer(model.graph->find(module + ".lora_B.weight"), Tensor::full(DType::kFloat, {4, 1}, 1));
+    const MergedAdapters merged = merge_adapters(&model);
+    EXPECT_EQ(merged.untied.size(), 1u);
+    const auto& [own, base] = merged.untied.at(0);
+    EXPECT_EQ(contents_of(*model.graph->find(base)).at(7), 7);
+    EXPECT_NE(contents_of(*model.graph->find(own)).at(7), 7);
+    EXPECT_EQ(model.graph->first()->input(0)->name(), base);
+    return own + " " + base;
+  };
+  EXPECT_EQ(untied("/wte/Gather", "/head/MatMul", "wte.weight"), "head.weight wte.weight");
+  EXPECT_EQ(untied("/wte/Gather", "/head/MatMul", "head.weight"), "head.weight wte.weight");
+  EXPECT_EQ(untied("", "", "head.weight"), "head.weight head.weight/base");
 }
 
 TEST(Adapt, AdaptersThatDoNotFitAreErrors) {

@@ -12,6 +12,7 @@ import onnx
 import pytest
 import tool
 import torch
+from export import quiet
 from onnx import TensorProto, helper
 
 BATCH, HEADS, QUERIES, KEYS, PAST, WIDTH, VALUE_WIDTH = 2, 4, 3, 5, 2, 16, 6  # the standard takes 1 / sqrt(width) in float32
@@ -115,3 +116,63 @@ def test_outputs_and_gradients_are_those_of_the_formula(mask, causal, cached, he
     assert scores.shape[-1] == total
     for name, tensor in differentiated.items():
         np.testing.assert_allclose(gradients[f"grad_input/{name}"], tensor.grad.numpy(), rtol=1e-10, atol=1e-12)
+
+
+class Guarded(torch.nn.Module):
+    """Attention whose probabilities are 0 for a query that its mask hides from every key. Returns a loss and, as models
+    do that show their attention, what the softmax gave."""
+
+    guards = {
+        "where": lambda p, blind: torch.where(torch.isnan(p), 0.0, p),
+        "masked_fill": lambda p, blind: p.masked_fill(torch.isnan(p), 0.0),
+        "nan_to_num": lambda p, blind: torch.nan_to_num(p, 0.0),
+        "rows": lambda p, blind: p.masked_fill(blind, 0.0),
+        "float": lambda p, blind: torch.where(torch.isnan(p.float()), 0.0, p.float()).to(p.dtype),
+        "log": lambda p, blind: torch.where(torch.isnan(p), -1e4, p).exp(),
+    }
+
+    def __init__(self, guard):
+        super().__init__()
+        torch.manual_seed(2)
+        self.guard = guard
+        self.q, self.k, self.v = (torch.nn.Linear(8, 8, bias=False) for _ in range(3))
+
+    def forward(self, x, mask):
+        q, k, v = (layer(x).unflatten(2, (2, 4)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        hidden = ~mask[:, None, None, :]
+        scores = q @ k.transpose(2, 3) / 2 + torch.where(hidden, -torch.inf, 0.0).to(x.dtype)
+        p = (torch.log_softmax if self.guard == "log" else torch.softmax)(scores, -1)
+        kept = self.guards[self.guard](p, hidden.all(-1, keepdim=True))
+        return (torch.sin(3 * kept @ v) * q).sum(), p
+
+
+@pytest.mark.parametrize("guard", Guarded.guards)
+@pytest.mark.parametrize("precision, dtype, tolerance", [("fp32", "float64", 1e-12), ("bf16", "float32", 0.1), ("fp16", "float32", 0.01)])
+def test_hidden_rows_have_no_gradient_whatever_the_axes_are_called(guard, precision, dtype, tolerance, tmp_path):
+    """A serving export names the axis of the mask after all tokens, and that of keys after the queries. A step of SGD
+    gives the gradients."""
+    module = Guarded(guard).double()
+    x = torch.randn(3, 5, 8, dtype=torch.float64)
+    mask = torch.tensor([[1, 1, 0, 1, 0], [0] * 5, [1] * 5]).bool()
+    loss = module(x, mask)[0]
+    # In PyTorch, too, a hidden row has the gradient NaN: 0 times NaN. The other samples hide no query; what the hidden
+    # ones do not give is 0, since the loss of them is sin(0) q.
+    module(x[[0, 2]], mask[[0, 2]])[0].backward()
+    expected = {name: parameter.grad.numpy() for name, parameter in module.named_parameters()}
+    module, x = (part.to(getattr(torch, dtype)) for part in (module, x))
+    with quiet():
+        torch.onnx.export(module, (x, mask), str(tmp_path / "model.onnx"), dynamo=False, do_constant_folding=False,
+                          opset_version=17, input_names=["x", "mask"], output_names=["loss", "p"],
+                          dynamic_axes={"x": {0: "batch", 1: "seq"}, "mask": {0: "batch", 1: "total"}})  # fmt: skip
+    data = tool.save(tmp_path / "data.npz", {"x": x, "mask": mask})
+    options = ("--dtype", dtype) if dtype == "float64" else ("--precision", precision, "--loss-scale", 8)
+    tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "train.onnx", "--loss", "loss", "--optimizer", "sgd", *options)
+    tool.run("fit", tmp_path / "train.onnx", "--data", data, "--steps", 1, "--batch-size", 3, "--lr", 1, "--schedule",
+             "constant", "--no-shuffle", "--out", tmp_path / "run")  # fmt: skip
+    before, after = (tool.state_of(onnx.load(path)) for path in (tmp_path / "train.onnx", tmp_path / "run/last.onnx"))
+    tolerance = max(tolerance, 1e-6 if guard == "float" else 0)
+    np.testing.assert_allclose(tool.losses(tmp_path / "run"), [loss.item()], rtol=tolerance, atol=tolerance)
+    for name, gradient in expected.items():
+        scale = np.abs(gradient).max()
+        np.testing.assert_allclose(before[name] - after[name], gradient, rtol=0, atol=tolerance * scale, err_msg=name)
+        assert scale > 0

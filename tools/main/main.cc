@@ -1,5 +1,3 @@
-#include <malloc.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -7,12 +5,6 @@
 #include "tools/command.h"
 
 int main(int argc, char** argv) {
-  // Large blocks go back to the system when they are freed: a loaded file's tensors, once they are state. Left alone,
-  // malloc learns from the first ones to keep them.
-  mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  // Small blocks that are freed join their neighbours at once. Left alone, malloc keeps them apart, and walks all of
-  // them again at each larger allocation: a tenth of the time of a graph of 100,000 nodes.
-  mallopt(M_MXFAST, 0);
   const int status = onnx_train::command(argc, argv);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)  // which report on the way out
   return status;

@@ -32,7 +32,6 @@ bool supports_rows(const NodeSpec& spec, DType computed) {
 }  // namespace
 
 size_t most_shared_bytes() { return static_cast<size_t>(device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)); }
-int num_multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
 
 PreparedMatrices::PreparedMatrices(const NodeSpec& spec, AttentionTensor tensor) : place(place_of(spec, tensor)) {
   const Heads heads = heads_of(spec, tensor);

@@ -20,9 +20,8 @@ bool has_backward_tiles(const NodeSpec& spec, DType computed);
 Prepared prepare_forward_attention(const NodeSpec& spec, DType computed);
 Prepared prepare_backward_attention(const NodeSpec& spec, DType computed);
 
-// What the current device has: bytes of shared memory that a block may ask for, and processors.
+// Bytes of shared memory that a block of the current device may ask for.
 size_t most_shared_bytes();
-int num_multiprocessors();
 
 // Calls f(tiles) with the first of the tiles whose rows have `width` elements or more, and which fit into the device's
 // shared memory. Returns false if there are none.

@@ -4,6 +4,7 @@
 #include "kernels/cuda/normalization/channels.h"
 #include "kernels/cuda/support/row_elements.h"
 #include "kernels/cuda/support/rows.h"
+#include "kernels/cuda/support/runtime.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/row_normalization.h"
@@ -111,8 +112,6 @@ constexpr int normalizing_blocks() {
 template <typename Kept>
 constexpr int kDifferentiatingBlocks = Kept::kCount <= 8 ? 2 : 1;
 
-constexpr int kMultiprocessors = 132;  // of an H100
-
 // The rows of a thread. All threads of the grid walk over the rows.
 template <typename Kept>
 struct RowWalk {
@@ -186,6 +185,7 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
   const bool has_bias = rows.centered && spec.has_input(2);
   const int inputs = spec.num_inputs();
   const bool has_mean = optional(1), has_inv_std = optional(2);
+  const int multiprocessors = num_multiprocessors();
   Prepared prepared;
   prepared.run = [=](const Launch& launch) {
     if (rows.count * rows.n == 0) return;
@@ -199,9 +199,9 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
     const Fault* const guard = guard_of(launch, inputs, 1);
     if constexpr (std::is_same_v<T, float>) {
       const auto run_kept = [&]<typename Kept>(Kept) {
-        constexpr unsigned kMostBlocks = kMultiprocessors * normalizing_blocks<X, Y, Kept>();
+        const auto most_blocks = static_cast<unsigned>(multiprocessors * normalizing_blocks<X, Y, Kept>());
         enqueue(launch, "normalize_kept_rows", normalize_kept_rows<X, Y, Kept>,
-                std::min(row_blocks<Kept::Threads::kCount>(rows.count), kMostBlocks), kThreads, 0, rows, guard, f);
+                std::min(row_blocks<Kept::Threads::kCount>(rows.count), most_blocks), kThreads, 0, rows, guard, f);
       };
       if (with_kept_row(rows.n, run_kept)) return;
     }
@@ -398,10 +398,10 @@ struct Backward {
   Backward(const NodeSpec& spec, const NormalizedRows& r) : rows(r) {
     int64_t least_rows = 64, most_pieces = 64;
     if constexpr (std::is_same_v<T, float>) {
-      // As many blocks as a large GPU holds at a time, each with a few rows.
+      // As many blocks as the device holds at a time, each with a few rows.
       with_kept_row(rows.n, [&]<typename Kept>(Kept) {
         least_rows = 2 * RowWalk<Kept>::kRows;
-        most_pieces = kMultiprocessors * kDifferentiatingBlocks<Kept>;
+        most_pieces = num_multiprocessors() * kDifferentiatingBlocks<Kept>;
       });
     }
     pieces = std::clamp<int64_t>(rows.count / least_rows, 1, most_pieces);

@@ -332,7 +332,7 @@ std::optional<PersistentPlan> persistent_plan(const Extents& e) {
   constexpr int64_t kMostSteps = int64_t{1} << 22;  // counters count the phases of all blocks in 31 bits
   if (e.steps < 2 || e.steps > kMostSteps || e.state_size() == 0) return std::nullopt;
   if (device_attribute(cudaDevAttrCooperativeLaunch) == 0) return std::nullopt;
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  const int multiprocessors = num_multiprocessors();
   std::optional<PersistentPlan> plan = plan_persistent(e, Cell::kForward, Cell::kPhases, multiprocessors);
   return plan && is_resident<Cell>(*plan, e, multiprocessors) ? plan : std::nullopt;
 }

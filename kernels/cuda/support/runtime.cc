@@ -23,6 +23,8 @@ int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
+int num_multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
+
 int set_device(int number) {
   const int before = current_device();
   if (before != number) check(cudaSetDevice(number), "cudaSetDevice");

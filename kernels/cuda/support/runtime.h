@@ -29,6 +29,7 @@ class CurrentDevice {
 
 int current_device();
 int device_attribute(cudaDeviceAttr attribute);  // of the current device
+int num_multiprocessors();                       // of the current device
 
 // Memory of the device, memory of the host (pinned), and an event; each object frees its own.
 class DeviceMemory {

@@ -75,6 +75,39 @@ def test_a_tied_weight_is_saved_for_each_module_that_reads_it(gpt2, tmp_path):
     assert "differ, and are one weight in the model" in refused
 
 
+def test_an_adapter_of_a_tied_head_is_merged_into_the_head_alone(gpt2, tmp_path):
+    module, model, data = gpt2
+    build = ["build", model, "-o", tmp_path / "train.onnx", "--loss", "cross_entropy"]
+    for target in "wte", "model.transformer.wte.weight", "wte,lm_head":  # PEFT has adapters of embeddings
+        error = tool.run(*build, "--lora", f"rank=2,targets={target}", status=1)
+        assert "is an embedding, node " in error and "the layer that shares its weight, 'model.lm_head'" in error
+    tool.run(*build, "--lora", "rank=2,targets=lm_head")
+    tool.run("fit", tmp_path / "train.onnx", "--data", data, "--steps", 5, "--lr", 0.05, "--out", tmp_path / "run")
+    trained = tmp_path / "run" / "last.onnx"
+    expected = predictions(tmp_path, trained, data)
+    tool.run("export", trained, "-o", f"{tmp_path}/peft/", "--rename", "model.*=*")
+    assert json.loads((tmp_path / "peft" / "adapter_config.json").read_text())["target_modules"] == ["lm_head"]
+
+    said = tool.run("export", trained, "-o", tmp_path / "merged.safetensors", "--merge", "--rename", "model.*=*")
+    assert "no longer tied: the adapter is in 'model.lm_head.weight', and 'model.transformer.wte.weight'" in said
+    weights = safetensors.torch.load_file(tmp_path / "merged.safetensors")
+    np.testing.assert_array_equal(weights[EMBEDDING], module.model.transformer.wte.weight.detach())
+    assert (weights[HEAD] - weights[EMBEDDING]).abs().max() > 1e-2
+    network = networks.gpt2(blocks=1, tied=False).module.model.eval()  # transformers: tie_word_embeddings=False
+    missing = network.load_state_dict(weights, strict=False).missing_keys
+    assert not [name for name in missing if not name.endswith("attn.bias")]
+    tokens = torch.from_numpy(tool.load(data)["input_ids"])
+    with torch.no_grad():
+        np.testing.assert_allclose(network(input_ids=tokens).logits, expected, atol=2e-5)
+
+    assert "no longer tied" in tool.run("export", trained, "-o", tmp_path / "merged.onnx", "--merge")
+    stored = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tmp_path / "merged.onnx").graph.initializer}
+    for name in HEAD, EMBEDDING:
+        np.testing.assert_array_equal(stored[f"model.{name}"], weights[name])
+    served = tool.session(tmp_path / "merged.onnx").run(None, {"input_ids": tokens.numpy()})[0]
+    np.testing.assert_allclose(served, expected, atol=2e-5)
+
+
 def test_weights_of_the_module_inside_are_read_and_written(gpt2, tmp_path):
     module, model, data = gpt2
     inner = networks.gpt2(blocks=1, tied=True).module.model

@@ -4,7 +4,6 @@
 // A request is fields that each end with a zero byte: the limit of processor time in seconds, of memory and of a file
 // in bytes (0: no limit), the paths of the files for the command's two outputs, the number of arguments, and those.
 #include <fcntl.h>
-#include <malloc.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -70,8 +69,6 @@ int run(std::vector<std::string> arguments) {
 }  // namespace
 
 int main() {
-  mallopt(M_MMAP_THRESHOLD, 1 << 20);  // as the command's main does
-  mallopt(M_MXFAST, 0);
   // ONNX's tables of operators are made once. What it prints is not an answer.
   const int answers = dup(1);
   open_as(1, "/dev/null");

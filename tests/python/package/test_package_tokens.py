@@ -89,6 +89,26 @@ def test_a_training_gets_the_blocks_that_numpy_cuts(language_model, tmp_path):
     np.testing.assert_allclose(tool.losses(tmp_path / "run"), by_files.losses, rtol=1e-12)
 
 
+def test_arrays_need_no_positions(language_model, tmp_path):
+    """As models of transformers need none. A mask is of the data, and not made."""
+    rows = tokens(6 * 16).astype(np.int64).reshape(6, 16)
+    arrays = {"input_ids": rows, "labels": np.roll(rows, -1, 1)}
+    data = tool.save(tmp_path / "data.npz", arrays)
+    whole = arrays | {"position_ids": np.tile(np.arange(16), (6, 1))}
+    expected = onnx_train.fit(language_model, whole, epochs=2, batch_size=4, lr=0.1)
+    for given in arrays, str(data):
+        with pytest.warns(UserWarning, match="'position_ids' is not in the data, and gets 0, 1, 2, ..."):
+            history = onnx_train.fit(language_model, given, epochs=2, batch_size=4, lr=0.1)
+        np.testing.assert_array_equal(history.losses, expected.losses)
+    assert "'position_ids' is not in the data" in tool.run("fit", language_model, "--data", data, "--steps", 1, "--out", tmp_path / "run")
+    masked = onnx.parser.parse_model(MODEL.replace("int64[N, T] position_ids", "int64[N, T] attention_mask").replace("position_ids", "attention_mask"))
+    masked.graph.initializer.extend(onnx.numpy_helper.from_array(np.ones((rows, VOCABULARY), np.float32), name)
+                                    for name, rows in (("table", VOCABULARY), ("places", 64)))  # fmt: skip
+    onnx.save(masked, tmp_path / "masked.onnx")
+    tool.run("build", tmp_path / "masked.onnx", "-o", tmp_path / "train.onnx", "--loss", "cross_entropy(logits, labels, axis=2)")
+    assert "data.npz has no 'attention_mask'" in fails("fit", tmp_path / "train.onnx", "--data", data, "--steps", 1)
+
+
 def test_stopping_in_an_epoch_of_tokens_and_resuming_changes_no_byte(language_model, tmp_path):
     (tmp_path / "train.bin").write_bytes(tokens(700).tobytes())
     fit = ("fit", language_model, "--data", tmp_path / "train.bin", "--batch-size", 4, "--lr", 0.1)
