@@ -79,9 +79,9 @@ std::vector<GradientRule> quantization_rules() {
       // Importing leaves those that no DequantizeLinear with the same scale takes back.
       {"QuantizeLinear", [](Grad& g) { return g.to(); }, Trait::kNone, "",
        [](const Node&) {
-         return "its integers are not read by a DequantizeLinear with the same scale alone, so no gradient goes "
-                "through; "
-                "export the model in the form QDQ, or freeze the weights before it";
+         return "its integers are not read by a DequantizeLinear with the same scale, at once or through Clips to "
+                "constants, so no gradient goes through; export the model in the form QDQ, or freeze the weights "
+                "before it";
        }},
   };
 }

@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/quantization/clipped_integers.h"
 #include "onnx_passes/quantization/qdq.h"
 #include "onnx_passes/quantization/tensors.h"
 
@@ -69,14 +70,19 @@ class QdqWriter {
     if (with->producer() && with->name() != name) graph_.claim_name(with, name);
   }
 
-  // The pair, in the place of `node`.
-  void write(Node* node, Value* scale, Value* zero_point, const Granularity& of) {
+  // The pair, in the place of `node`; a Clip of its integers is between where they have a narrower range than their
+  // type.
+  void write(Node* node, Value* scale, Value* zero_point, const Granularity& of, const QuantizedRange& range) {
     Builder b(&graph_, node);
     Attrs attrs;
     if (of.axis >= 0) attrs.emplace_back("axis", of.axis);
     if (of.block > 0) attrs.emplace_back("block_size", of.block);
     b.set_name(node->output()->name() + "/integers");
-    const Var q = b.op("QuantizeLinear", {b.var(node->input(0)), b.var(scale), b.var(zero_point)}, attrs);
+    Var q = b.op("QuantizeLinear", {b.var(node->input(0)), b.var(scale), b.var(zero_point)}, attrs);
+    if (range != *onnx_train::range_of(zero_point->dtype())) {
+      const auto bound = [&](double x) { return b.scalar(zero_point->dtype(), x); };
+      q = b.op("Clip", {q, bound(range.low), bound(range.high)});
+    }
     replace(node, b.op("DequantizeLinear", {q, b.var(scale), b.var(zero_point)}, attrs).value());
   }
 
@@ -84,20 +90,35 @@ class QdqWriter {
     return graph_.add_initializer(graph_.unique_name(name), contents);
   }
 
-  void integers(Node* node) {
-    const QuantizedRange range = range_of(*node, -128, 127);
-    DType dtype = type_of(range);
-    if (dtype == kInt4 || dtype == kUint4) {  // 8 bits since importing, whose range is another one
-      dtype = dtype == kInt4 ? DType::kInt8 : DType::kUint8;
-      Builder b(&graph_, node);
-      b.set_name(node->output()->name() + "/clipped");
-      const Var scale = b.var(node->input(1)), zero = b.var(node->input(2));
-      const Var above = max(b.var(node->input(0)), (range.low - zero) * scale);
-      node->set_input(0, min(above, (range.high - zero) * scale).value());
+  // The type of the integers: that of the file's zero point, or the smallest one of 8 or 16 bits that holds the range and
+  // the zero points.
+  static DType type_for(QuantizedRange range, const Value& zero) {
+    const auto given = is_float(zero.dtype()) ? std::nullopt : onnx_train::range_of(zero.dtype());
+    if (given && given->low <= range.low && range.high <= given->high) return zero.dtype();
+    const Tensor known = constant_of(&zero);
+    for (int64_t i = 0; i < known.size(); ++i) {
+      range.low = std::min(range.low, known.at(i));
+      range.high = std::max(range.high, known.at(i));
     }
+    const DType dtype = type_of(range);
+    return dtype == kInt4 ? DType::kInt8 : dtype == kUint4 ? DType::kUint8 : dtype;
+  }
+
+  void integers(Node* node) {
+    QuantizedRange range = range_of(*node, -128, 127);
     const Granularity of = granularity_of(node->input(1)->type(), node->input(0)->type());
     Value* scale = of.block > 0 ? node->input(1) : source_of(node->input(1));
     Value* zero = of.block > 0 ? node->input(2) : source_of(node->input(2));
+    const DType dtype = type_for(range, *zero);
+    const QuantizedRange whole = *onnx_train::range_of(dtype);
+    if (range != whole && dtype != DType::kInt8 && dtype != DType::kUint8) {  // no runtime clips 16-bit integers
+      Builder b(&graph_, node);
+      b.set_name(node->output()->name() + "/clipped");
+      const Var steps = b.var(node->input(1)), from = b.var(node->input(2));
+      const Var above = max(b.var(node->input(0)), (range.low - from) * steps);
+      node->set_input(0, min(above, (range.high - from) * steps).value());
+      range = whole;
+    }
     if (zero->dtype() != dtype) {
       const Tensor known = constant_of(zero);
       Builder b(&graph_, node);
@@ -105,12 +126,12 @@ class QdqWriter {
       if (known.empty()) {
         zero = cast(b.var(zero), dtype).value();
       } else {
-        Tensor whole(dtype, scale->type().is_static() ? scale->type().shape() : Shape{});
-        for (int64_t i = 0; i < whole.size(); ++i) whole.set(i, known.at(known.size() == 1 ? 0 : i));
-        zero = constant(node->output()->name() + "/zero_point", whole);
+        Tensor whole_numbers(dtype, scale->type().is_static() ? scale->type().shape() : Shape{});
+        for (int64_t i = 0; i < whole_numbers.size(); ++i) whole_numbers.set(i, known.at(known.size() == 1 ? 0 : i));
+        zero = constant(node->output()->name() + "/zero_point", whole_numbers);
       }
     }
-    write(node, scale, zero, of);
+    write(node, scale, zero, of, range);
   }
 
   void weight(Node* node) {
@@ -125,7 +146,9 @@ class QdqWriter {
     }
     const Tensor scales = symmetric_scales(w, axis, range.high);
     Value* scale = constant(name + "_scale", scales);
-    write(node, scale, constant(name + "_zero_point", Tensor(DType::kInt8, scales.shape())), {axis, 0});
+    // No weight reaches -128: its scale is the largest one divided by 127.
+    const QuantizedRange all = *onnx_train::range_of(DType::kInt8);
+    write(node, scale, constant(name + "_zero_point", Tensor(DType::kInt8, scales.shape())), {axis, 0}, all);
   }
 
   void activation(Node* node) {
@@ -140,7 +163,7 @@ class QdqWriter {
     Tensor zero(range.low < 0 ? DType::kInt8 : DType::kUint8, {});
     zero.set(0, range.low - std::nearbyint(least / scale));
     write(node, constant(name + "_scale", Tensor::full(seen.dtype(), {}, scale)), constant(name + "_zero_point", zero),
-          {});
+          {}, range);
   }
 
   // Two in a byte become 8 bits that say that they are 4: what is packed for a file again.
@@ -215,8 +238,15 @@ class IntegerStore {
     const Tensor integers = quantize(w, scale, zero, *of, q->output()->dtype());
     if (integers.empty()) return;
     Value* made = constant(stored_name(*q->input(0)) + "_quantized", integers);
+    const std::vector<Use> uses = q->output()->uses();
     graph_.replace(q->output(), made);
     graph_.remove(q);
+    for (const Use& use : uses) {
+      if (use.node->is("DequantizeLinear")) continue;
+      for (const Use& reader : std::vector<Use>(use.node->output()->uses())) {
+        if (reader.node->is("DequantizeLinear")) fold_clips_of_stored(reader.node);
+      }
+    }
     ++stored_;
   }
 
