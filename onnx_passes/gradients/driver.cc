@@ -101,8 +101,7 @@ ValueSet reach(const std::vector<Node*>& order, ValueSet reached) {
     for (const Value* output : node->outputs()) {
       // Integers end the path, but not those of quantization, nor what is made of them: no gradient of theirs would be
       // lost silently.
-      const bool carries =
-          output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined || quantized);
+      const bool carries = output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined || quantized);
       if (carries) reached.insert(output);
     }
   }

@@ -76,9 +76,10 @@ bool is_one_of(const Node& node, std::initializer_list<std::string_view> operato
 // gradient reaches them. What is quantized is a weight: if no gradient reaches it, that is said (gradients/driver.cc).
 bool is_setting(const Use& use) {
   const Node& node = *use.node;
-  const bool has_floats = node.is("QuantizeLinear") || std::any_of(node.outputs().begin(), node.outputs().end(), [](const Value* output) {
-    return output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined);
-  });
+  const bool has_floats =
+      node.is("QuantizeLinear") || std::any_of(node.outputs().begin(), node.outputs().end(), [](const Value* output) {
+        return output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined);
+      });
   return !has_floats || operator_of(node).settings.holds(use.index);
 }
 

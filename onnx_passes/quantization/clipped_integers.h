@@ -13,8 +13,8 @@ namespace onnx_train {
 // Nothing for other nodes.
 std::optional<QuantizedRange> clipped_range(const Use& use, const QuantizedRange& range);
 
-// The range of stored integers: that of their type, or a narrower one that the initializer's metadata record (kFourBits,
-// kRange).
+// The range of stored integers: that of their type, or a narrower one that the initializer's metadata record
+// (kFourBits, kRange).
 std::optional<QuantizedRange> range_of_stored(const Value& stored);
 inline constexpr const char* kRange = "onnx_train.range";  // "-7 7"
 

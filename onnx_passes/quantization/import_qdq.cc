@@ -227,6 +227,15 @@ std::vector<const Value*> quantized_weights(const Graph& graph) {
   return found;
 }
 
+std::string find_quantization(const Graph& graph) {
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    const bool rounds = (node->domain() == kDomain && node->op().starts_with("FakeQuantize")) ||
+                        node->is("QuantizeLinear") || node->is("DequantizeLinear");
+    if (rounds) return node->label();
+  }
+  return "";
+}
+
 std::string master_name(const Value& stored) {
   constexpr std::string_view kSuffix = "_quantized";
   const std::string& name = stored.name();
