@@ -108,6 +108,7 @@ class QdqWriter {
     Value* zero = of.block > 0 ? node->input(2) : source_of(node->input(2));
     const DType dtype = type_for(range, *zero);
     const QuantizedRange whole = *onnx_train::range_of(dtype);
+    if (dtype == DType::kInt32) range = whole;                                // a float says its bounds as 2³¹
     if (range != whole && dtype != DType::kInt8 && dtype != DType::kUint8) {  // no runtime clips 16-bit integers
       Builder b(&graph_, node);
       b.set_name(node->output()->name() + "/clipped");
