@@ -85,6 +85,15 @@ bool is_setting(const Use& use) {
 
 bool is_affine(const Node& node) { return node.num_inputs() == 2 && is_one_of(node, {"Add", "Sub", "Mul", "Div"}); }
 
+// The same, and what such inputs alone are computed of: the scale of a bias is a product of two.
+bool makes_settings(const Use& use, int steps) {
+  constexpr int kMaxSteps = 4;
+  if (is_setting(use)) return true;
+  const Value* made = is_affine(*use.node) ? use.node->output() : nullptr;
+  return made && steps < kMaxSteps && !made->graph().is_output(made) &&
+         all_of(made->uses(), [steps](const Use& reader) { return makes_settings(reader, steps + 1); });
+}
+
 int64_t axes_of(const Value& value) {
   const Shape shape = value.type().shape();
   return std::count_if(shape.begin(), shape.end(), [](int64_t d) { return d != 1; });
@@ -230,7 +239,7 @@ const char* reason_of(const Value& value) {
   if (origin == Origin::kComputed) return kComputedFrom;
   if (!value.type().is_static()) return nullptr;
   const std::vector<Use> readers = readers_of(value);
-  if (all_of(readers, is_setting)) return kSetting;
+  if (all_of(readers, [](const Use& use) { return makes_settings(use, 0); })) return kSetting;
   if (belongs_to_groups(value) || belongs_to_samples(value)) return kGroups;
   if (is_number(value)) return kNumber;
   if (are_frequencies(value)) return kFrequencies;

@@ -126,7 +126,8 @@ class QatInsertion {
     const std::string plain = value->name();
     b.set_name(plain + "/quantized");
     const std::string name = model_.unique_name(plain + "/range");
-    Value* range = graph_.add_initializer(name, Tensor(value->dtype(), {2}));
+    // [min, max], and for a moving average the weight of what it has seen.
+    Value* range = graph_.add_initializer(name, Tensor(value->dtype(), {spec_.averaging > 0 ? 3 : 2}));
     model_.set_metadata(std::string(kConstantRecord) + name,
                         "the range of a quantized activation, which steps observe");
     const float low = spec_.signed_activations ? -128.0f : 0.0f;

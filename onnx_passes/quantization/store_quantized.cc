@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/fold_branch.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/builder.h"
@@ -31,6 +32,7 @@ class IntegerStore {
 
   StoredIntegers run() {
     for (Node* node : nodes([](const Node& n) { return n.is("QuantizeLinear"); })) store(node);
+    for (Node* node : nodes([](const Node& n) { return n.is("FakeQuantizeInteger", kDomain); })) store_wide(node);
     remove_unread(&graph_);
     for (Node* node : nodes([](const Node& n) { return n.is("BatchNormalization"); })) fold_batch_norm(node);
     for (Node* node : nodes(is_layer)) {
@@ -82,6 +84,36 @@ class IntegerStore {
         if (reader.node->is("DequantizeLinear")) fold_clips_of_stored(reader.node);
       }
     }
+    ++made_.weights;
+  }
+
+  // Of 32 bits, which QuantizeLinear does not have: a constant bias, which is stored as int32.
+  void store_wide(Node* node) {
+    const Tensor w = constant_operand(node->input(0)), scale = constant_of(node->input(1));
+    const QuantizedRange range{static_cast<double>(node->attr("low", -128.0f)),
+                               static_cast<double>(node->attr("high", 127.0f))};
+    constexpr double kMost = 2147483648.0;  // the float next to that of int32
+    const bool is_wide = type_of(range) == DType::kInt32 && range.low >= -kMost && range.high <= kMost;
+    const std::string rounding = node->attr("rounding", "");
+    const bool at_zero = constant_of(node->input(2)).holds_only(0) && (rounding.empty() || rounding == "half_even");
+    if (w.empty() || scale.empty() || !is_wide || !at_zero || graph_.is_output(node->output())) return;
+    const bool each = scale.size() > 1;  // for each index of the last axis
+    if (each && (scale.size() != w.shape().back() || scale.shape().back() != scale.size())) return;
+    const Granularity of{each ? std::ssize(w.shape()) - 1 : -1, 0};
+    const Tensor flat = scale.reshaped(each ? Shape{scale.size()} : Shape{});
+    Tensor integers = quantize(w, flat, {}, of, DType::kInt32);
+    if (integers.empty()) return;
+    for (int64_t i = 0; i < integers.size(); ++i)
+      integers.set(i, std::clamp(integers.at(i), range.low, std::min(range.high, kMost - 1)));
+    const std::string name = stored_name(*node->input(0));
+    Builder b(&graph_, node);
+    b.set_name(node->output()->name() + "/integers");
+    Attrs attrs;
+    if (each) attrs.emplace_back("axis", of.axis);
+    const Var y = b.op("DequantizeLinear",
+                       {b.var(constant(name + "_quantized", integers)), b.var(constant(name + "_scale", flat))}, attrs);
+    graph_.replace(node->output(), y.value());
+    graph_.remove(node);
     ++made_.weights;
   }
 

@@ -20,23 +20,75 @@ QuantizedRange range_of(const Node& node, float low, float high) {
 // The parameter as the file had it: before the shape and the type that importing gave it.
 Value* source_of(Value* parameter) {
   for (Node* node = parameter->producer(); node && node->num_outputs() == 1; node = parameter->producer()) {
-    if (!node->is("Reshape") && !node->is("Unsqueeze") && !node->is("Cast")) break;
+    const bool reshapes = node->is("Reshape") || node->is("Unsqueeze");
+    if (!node->is("Cast") && !(reshapes && node->input(0)->has_rank() && node->input(0)->rank() < 2)) break;
     parameter = node->input(0);
   }
   return parameter;
 }
 
-// Which elements of x [rank] share a scale that broadcasts to it.
-Granularity granularity_of(const TensorType& scale, const TensorType& x) {
-  if (!scale.is_static() || !x.has_rank()) return {};
+// Which elements of x [rank] share a scale that broadcasts to it. Nothing if the standard has no form for it.
+std::optional<Granularity> granularity_of(const TensorType& scale, const TensorType& x) {
+  if (!scale.is_static() || !x.has_rank()) return std::nullopt;
   const Shape shape = scale.shape();
-  if (num_elements(shape) == 1) return {};
-  const auto last = static_cast<int64_t>(std::find_if(shape.rbegin(), shape.rend(), [](int64_t d) { return d == 1; }) -
-                                         shape.rbegin());
-  if (std::ssize(shape) == x.rank() && std::count(shape.begin(), shape.end(), 1) < x.rank() - 1 && x.is_static())
-    return {x.rank() - 1 - last, x.shape()[static_cast<size_t>(x.rank() - 1 - last)]};
-  const auto first = std::find_if(shape.begin(), shape.end(), [](int64_t d) { return d != 1; });
-  return {x.rank() - std::ssize(shape) + (first - shape.begin()), 0};
+  if (num_elements(shape) == 1) return Granularity{};
+  const auto several = static_cast<int64_t>(shape.size()) - std::count(shape.begin(), shape.end(), 1);
+  if (several == 1) {
+    const auto at = std::find_if(shape.begin(), shape.end(), [](int64_t d) { return d != 1; });
+    return Granularity{x.rank() - std::ssize(shape) + (at - shape.begin()), 0};
+  }
+  // One scale for each run along the only axis that repeats it.
+  if (std::ssize(shape) != x.rank() || !x.is_static()) return std::nullopt;
+  const Shape sizes = x.shape();
+  int64_t axis = -1, repeated = 0;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    if (shape[at] != sizes[at]) ++repeated;
+    if (shape[at] == 1 && (repeated == 0 || shape[at] != sizes[at])) axis = i;
+  }
+  if (axis < 0 || repeated > 1) return std::nullopt;
+  return Granularity{axis, sizes[static_cast<size_t>(axis)]};
+}
+
+// How the integers of a FakeQuantizeInteger are written.
+struct PairForm {
+  Granularity of;
+  Value *scale, *zero;
+  DType dtype;
+};
+
+// The type of the integers: that of the file's zero point, or the smallest one of 8 or 16 bits that holds the range and
+// the zero points.
+DType type_for(QuantizedRange range, const Value& zero) {
+  const auto given = is_float(zero.dtype()) ? std::nullopt : range_of(zero.dtype());
+  if (given && given->low <= range.low && range.high <= given->high) return zero.dtype();
+  const Tensor known = constant_of(&zero);
+  for (int64_t i = 0; i < known.size(); ++i) {
+    range.low = std::min(range.low, known.at(i));
+    range.high = std::max(range.high, known.at(i));
+  }
+  const DType dtype = type_of(range);
+  return dtype == kInt4 ? DType::kInt8 : dtype == kUint4 ? DType::kUint8 : dtype;
+}
+
+// Nothing if QuantizeLinear cannot say it: another rounding, more than 16 bits, a zero point between integers.
+std::optional<PairForm> pair_form(const Node& node, const QuantizedRange& range) {
+  const auto of = granularity_of(node.input(1)->type(), node.input(0)->type());
+  if (!of || !node.attr("rounding", "").empty()) return std::nullopt;
+  PairForm form{*of, node.input(1), node.input(2), DType::kUndefined};
+  if (of->block == 0) {
+    form.scale = source_of(form.scale);
+    form.zero = source_of(form.zero);
+  }
+  form.dtype = type_for(range, *form.zero);
+  if (!is_integer(form.dtype) || size_of(form.dtype) > 2) return std::nullopt;
+  const Tensor known = constant_of(form.zero);
+  for (int64_t i = 0; i < known.size(); ++i) {
+    if (known.at(i) != std::nearbyint(known.at(i))) return std::nullopt;
+  }
+  const bool one_each =
+      known.size() <= 1 || (form.scale->type().is_static() && num_elements(form.scale->type().shape()) == known.size());
+  return one_each ? std::optional(form) : std::nullopt;
 }
 
 class QdqWriter {
@@ -87,49 +139,41 @@ class QdqWriter {
     return graph_.add_initializer(graph_.unique_name(name), contents);
   }
 
-  // The type of the integers: that of the file's zero point, or the smallest one of 8 or 16 bits that holds the range
-  // and the zero points.
-  static DType type_for(QuantizedRange range, const Value& zero) {
-    const auto given = is_float(zero.dtype()) ? std::nullopt : onnx_train::range_of(zero.dtype());
-    if (given && given->low <= range.low && range.high <= given->high) return zero.dtype();
-    const Tensor known = constant_of(&zero);
-    for (int64_t i = 0; i < known.size(); ++i) {
-      range.low = std::min(range.low, known.at(i));
-      range.high = std::max(range.high, known.at(i));
-    }
-    const DType dtype = type_of(range);
-    return dtype == kInt4 ? DType::kInt8 : dtype == kUint4 ? DType::kUint8 : dtype;
+  // A scale [1, C, 1] as [C], one number as it is.
+  Value* flat(Builder* b, Value* parameter, const Granularity& of) {
+    if (of.block > 0 || parameter->rank() < 2) return parameter;
+    const Shape shape = of.axis < 0 ? Shape{} : Shape{-1};
+    const Tensor known = constant_of(parameter);
+    if (known.empty()) return reshape(b->var(parameter), shape).value();
+    return constant(parameter->name() + "/flat", known.reshaped(of.axis < 0 ? Shape{} : Shape{known.size()}));
   }
 
   void integers(Node* node) {
     QuantizedRange range = range_of(*node, -128, 127);
-    const Granularity of = granularity_of(node->input(1)->type(), node->input(0)->type());
-    Value* scale = of.block > 0 ? node->input(1) : source_of(node->input(1));
-    Value* zero = of.block > 0 ? node->input(2) : source_of(node->input(2));
-    const DType dtype = type_for(range, *zero);
+    const auto form = pair_form(*node, range);
+    if (!form) return;  // its call stays
+    const DType dtype = form->dtype;
     const QuantizedRange whole = *onnx_train::range_of(dtype);
-    if (dtype == DType::kInt32) range = whole;                                // a float says its bounds as 2³¹
-    if (range != whole && dtype != DType::kInt8 && dtype != DType::kUint8) {  // no runtime clips 16-bit integers
-      Builder b(&graph_, node);
+    Builder b(&graph_, node);
+    if (range != whole && size_of(dtype) > 1) {  // no runtime clips 16-bit integers
       b.set_name(node->output()->name() + "/clipped");
       const Var steps = b.var(node->input(1)), from = b.var(node->input(2));
       const Var above = max(b.var(node->input(0)), (range.low - from) * steps);
       node->set_input(0, min(above, (range.high - from) * steps).value());
       range = whole;
     }
-    if (zero->dtype() != dtype) {
-      const Tensor known = constant_of(zero);
-      Builder b(&graph_, node);
+    b.set_name(node->output()->name() + "/scale");
+    Value* scale = flat(&b, form->scale, form->of);
+    Value* zero = form->zero;
+    if (const Tensor known = constant_of(zero); !known.empty() && (zero->dtype() != dtype || zero->rank() > 1)) {
+      Tensor numbers(dtype, scale->type().is_static() ? scale->type().shape() : Shape{});
+      for (int64_t i = 0; i < numbers.size(); ++i) numbers.set(i, known.at(known.size() == 1 ? 0 : i));
+      zero = constant(node->output()->name() + "/zero_point", numbers);
+    } else if (zero->dtype() != dtype) {
       b.set_name(node->output()->name() + "/zero_point");
-      if (known.empty()) {
-        zero = cast(b.var(zero), dtype).value();
-      } else {
-        Tensor whole_numbers(dtype, scale->type().is_static() ? scale->type().shape() : Shape{});
-        for (int64_t i = 0; i < whole_numbers.size(); ++i) whole_numbers.set(i, known.at(known.size() == 1 ? 0 : i));
-        zero = constant(node->output()->name() + "/zero_point", whole_numbers);
-      }
+      zero = cast(b.var(flat(&b, zero, form->of)), dtype).value();
     }
-    write(node, scale, zero, of, range);
+    write(node, scale, zero, form->of, range);
   }
 
   void weight(Node* node) {
@@ -152,7 +196,7 @@ class QdqWriter {
   void activation(Node* node) {
     const QuantizedRange range = range_of(*node, 0, 255);
     const Tensor seen = constant_of(node->input(1));
-    if (seen.size() != 2) fail("[Export] ", node->label(), ": its range is not a constant");
+    if (seen.size() != 2 && seen.size() != 3) fail("[Export] ", node->label(), ": its range is not a constant");
     const float least = std::min(static_cast<float>(seen.at(0)), 0.0f);
     const float most = std::max(static_cast<float>(seen.at(1)), 0.0f);
     const float scale = (most - least) / static_cast<float>(range.high - range.low);
