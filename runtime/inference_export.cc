@@ -6,7 +6,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"
-#include "onnx_passes/quantization/write_qdq.h"
+#include "onnx_passes/quantization/store_quantized.h"
 
 namespace onnx_train {
 namespace {
@@ -55,7 +55,8 @@ std::vector<CommandOption> export_options(ExportSettings* settings) {
 }
 
 InferenceExport strip_and_merge(const Model& training, const ExportSettings& settings, const std::string& name) {
-  InferenceExport made{strip_training(training), {}, {}, 0, 0, {}};
+  InferenceExport made;
+  made.model = strip_training(training);
   if (!settings.merge) return made;
   if (!has_adapters(made.model)) fail(name, " has no adapters: leave out --merge");
   made.restored = dequantize_weights(&made.model);

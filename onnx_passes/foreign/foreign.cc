@@ -107,7 +107,8 @@ Var fused_activation(const Foreign& f, Var x, const std::vector<float>& numbers)
 const std::vector<const ForeignRow*>& foreign_rows() {
   static const std::vector<const ForeignRow*> all = [] {
     static const std::vector<std::vector<ForeignRow>> families = {
-        microsoft_rows(), normalization_foreign(), attention_foreign(), quantized_foreign(), learning_foreign(),
+        microsoft_rows(),    normalization_foreign(), attention_foreign(),
+        quantized_foreign(), learning_foreign(),      qonnx_foreign(),
     };
     std::vector<const ForeignRow*> rows;
     for (const auto& family : families) {

@@ -1,5 +1,6 @@
 // Operators of other domains than ONNX's own, as standard ones: com.microsoft, which ONNX Runtime's optimizers write
-// (its ContribOperators.md defines them), and ai.onnx.ml, which converters of scikit-learn write. One row per operator:
+// (its ContribOperators.md defines them), ai.onnx.ml, which converters of scikit-learn write, and QONNX's. One row per
+// operator:
 //
 //     // C = gelu(A + B)
 //     {"BiasGelu", [](Foreign& f) { return f.to(f.b().op("Gelu", {f.x(0) + f.x(1)})); }},
@@ -95,5 +96,6 @@ std::vector<ForeignRow> normalization_foreign();  // normalization.cc: normaliza
 std::vector<ForeignRow> attention_foreign();      // attention.cc
 std::vector<ForeignRow> quantized_foreign();      // quantized.cc: weights in a few bits
 std::vector<ForeignRow> learning_foreign();       // learning.cc: ai.onnx.ml
+std::vector<ForeignRow> qonnx_foreign();          // qonnx.cc: rounding as QONNX and Brevitas write it
 
 }  // namespace onnx_train

@@ -75,16 +75,26 @@ bool is_one_of(const Node& node, std::initializer_list<std::string_view> operato
 // ---- What readers say
 
 // Inputs that say how to compute, not with what, and those of nodes without float outputs, such as comparisons: no
-// gradient reaches them.
+// gradient reaches them. What is quantized is a weight: if no gradient reaches it, that is said (gradients/driver.cc).
 bool is_setting(const Use& use) {
   const Node& node = *use.node;
-  const bool has_floats = std::any_of(node.outputs().begin(), node.outputs().end(), [](const Value* output) {
-    return output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined);
-  });
+  const bool has_floats =
+      node.is("QuantizeLinear") || std::any_of(node.outputs().begin(), node.outputs().end(), [](const Value* output) {
+        return output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined);
+      });
   return !has_floats || operator_of(node).settings.holds(use.index);
 }
 
 bool is_affine(const Node& node) { return node.num_inputs() == 2 && is_one_of(node, {"Add", "Sub", "Mul", "Div"}); }
+
+// The same, and what such inputs alone are computed of: the scale of a bias is a product of two.
+bool makes_settings(const Use& use, int steps) {
+  constexpr int kMaxSteps = 4;
+  if (is_setting(use)) return true;
+  const Value* made = is_affine(*use.node) ? use.node->output() : nullptr;
+  return made && steps < kMaxSteps && !made->graph().is_output(made) &&
+         all_of(made->uses(), [steps](const Use& reader) { return makes_settings(reader, steps + 1); });
+}
 
 int64_t axes_of(const Value& value) {
   const Shape shape = value.type().shape();
@@ -237,7 +247,7 @@ const char* reason_of(const Value& value) {
   const std::vector<Use> readers = readers_of(value);
   const bool is_learned_exponent =
       origin == Origin::kNamed && all_of(readers, [](const Use& use) { return use.node->is("Pow"); });
-  if (all_of(readers, is_setting) && !is_learned_exponent) return kSetting;
+  if (all_of(readers, [](const Use& use) { return makes_settings(use, 0); }) && !is_learned_exponent) return kSetting;
   if (belongs_to_groups(value) || belongs_to_samples(value)) return kGroups;
   if (origin == Origin::kNamed) return standardizes_input(readers) ? kNormalizes : nullptr;
   if (is_number(value)) return kNumber;

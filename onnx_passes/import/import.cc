@@ -109,21 +109,14 @@ void name_nodes(Graph* graph) {
   }
 }
 
-bool stops_gradients(const Graph& graph) {
-  for (const Node* node = graph.first(); node; node = node->next()) {
-    if (node->is("StopGradient", kDomain)) return true;
-    for (const auto& subgraph : node->subgraphs()) {
-      if (stops_gradients(*subgraph.graph)) return true;
+// Declares the functions of ours that a forward model, or a loss, calls, in the model's opset.
+void declare_kept_calls(Model* model) {
+  model->context->functions.erase_if([](const auto& f) { return keeps_its_calls(f->domain(), f->name()); });
+  for_each_graph(model->graph.get(), [](Graph* graph) {
+    for (const Node* node = graph->first(); node; node = node->next()) {
+      if (keeps_its_calls(node->domain(), node->op())) declare_function(*node);
     }
-  }
-  return false;
-}
-
-// The one operator of ours that a forward model, or a loss, may call: declares its function in the model's opset.
-void declare_stop_gradient(Model* model) {
-  model->context->functions.erase_if(
-      [](const auto& f) { return f->domain() == kDomain && f->name() == "StopGradient"; });
-  if (stops_gradients(*model->graph)) declare_function(*model->context, "StopGradient");
+  });
 }
 
 // Uses one name for ONNX's own domain, writes a default that inference mistakes, and removes attributes of later opsets
@@ -401,7 +394,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   normalize(&model, notes);
   const Marks<Node> silent = add_statistics_outputs(graph);
   model.context->functions.erase_if([](const auto&) { return true; });  // their calls are inlined
-  declare_stop_gradient(&model);
+  declare_kept_calls(&model);
   expect_known_operators(*graph, /*inside=*/false);
   const int64_t from = raise_opset(&model);
   Settled settled;
@@ -431,7 +424,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   declared.record(&model);
   for_each_graph(graph, check_nodes);
   lower_opset(&model);
-  declare_stop_gradient(&model);
+  declare_kept_calls(&model);
   replace_batch_statistics(&model, silent, findings);
   for_each_graph(graph, rename_shadows);
   for_each_graph(graph, name_nodes);

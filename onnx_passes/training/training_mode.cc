@@ -217,23 +217,35 @@ class TrainingCopy {
 
   // ---- Ranges of quantized activations (onnx_passes/quantization/qat.h)
 
-  // range' = range + averaging (range of the batch - range), or all that was seen; the first batch's own at first. The
-  // step rounds to the new range, as PyTorch's modules do.
+  // The step rounds to the new range, as PyTorch's modules do.
   void observe(const Node& node) {
     Value* range = node.input(1);
     const Var x = train(node.input(0)), old = builder_.var(range);
     builder_.set_name(training_name(node.output()) + "/range");
     const auto extreme = [&](const char* op) { return unsqueeze(builder_.op(op, {x}, {{"keepdims", 0}}), {0}); };
-    const Var least = extreme("ReduceMin"), most = extreme("ReduceMax"), batch = concat({least, most}, int64_t{0});
-    const Var from = slice(old, 0, 1, 0), to = slice(old, 1, 2, 0);
+    const Var batch = concat({extreme("ReduceMin"), extreme("ReduceMax")}, int64_t{0});
     const auto averaging = static_cast<double>(node.attr("averaging", 0.01f));
-    const Var moved =
-        averaging > 0 ? old + averaging * (batch - old) : concat({min(from, least), max(to, most)}, int64_t{0});
-    const Var next = where(equal(from, to), batch, moved);
+    const Var next = averaging > 0 ? average(old, batch, averaging) : extend(old, batch);
     bind_state(&entry_, range, next);
     builder_.set_name(training_name(node.output()));
     const auto low = node.attr("low", 0.0f), high = node.attr("high", 255.0f);
     versions_.add(node.output(), call(builder_, node.op(), {x, next}, {{"low", low}, {"high", high}}).value());
+  }
+
+  // The moving average of the batches seen so far, not of them and a start: with the weight of all of them,
+  //   weight' = weight + averaging (1 - weight),  range' = range + (averaging / weight') (range of the batch - range)
+  // which is the average from zeros over 1 - (1 - averaging)^steps, Adam's correction. The first batch counts as 1.
+  Var average(Var old, Var batch, double averaging) {
+    const Var weight = slice(old, 2, 3, 0), range = slice(old, 0, 2, 0);
+    const Var next = weight + averaging * (1.0 - weight);
+    return concat({range + (averaging / next) * (batch - range), next}, int64_t{0});
+  }
+
+  // The least and the largest number of all; the first batch's own at first.
+  Var extend(Var old, Var batch) {
+    const Var from = slice(old, 0, 1, 0), to = slice(old, 1, 2, 0);
+    const Var wider = concat({min(from, slice(batch, 0, 1, 0)), max(to, slice(batch, 1, 2, 0))}, int64_t{0});
+    return where(equal(from, to), batch, wider);
   }
 
   // ---- Dropout
