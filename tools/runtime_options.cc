@@ -23,7 +23,7 @@ void check_passes(const std::string& text) {
 
 std::vector<std::string> left_out_passes() {
   std::vector<std::string> words;
-  for (const std::string& name : optional_passes(Device::cpu())) words.push_back("-" + name);
+  for (const std::string& name : optional_passes(default_device())) words.push_back("-" + name);
   return words;
 }
 

@@ -20,7 +20,6 @@ const std::vector<WithoutGradient> kRows = {
     {"MelWeightMatrix", Without::kOwnNode, "a constant at import"},
     {"Loop", Without::kOwnNode, "a Scan at import, where its number of steps is known or has a constant bound"},
 
-    {"Attention", Without::kSecondOrder, "not a number where a mask hides every key of a query"},
     {"Compress", Without::kSecondOrder, "the size of its output depends on data"},
     {"ScatterElements", Without::kSecondOrder, "with reduction mul alone"},
     {"ScatterND", Without::kSecondOrder, "with reduction mul alone"},

@@ -8,7 +8,7 @@
 #include "runtime/data/prediction.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::sample_axes_test {
 namespace {
 
 using testing::ElementsAre;
@@ -129,4 +129,4 @@ TEST(SampleAxes, OutputsOfBatchesArePutTogetherAlongThem) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::sample_axes_test

@@ -200,6 +200,19 @@ TEST(Structure, NoFolderHasMoreThanFortyFiles) {
   for (const auto& [folder, number] : files) EXPECT_LE(number, kMostFiles) << folder;
 }
 
+// Tests are compiled in groups: names of two files meet unless each has a namespace of its own.
+TEST(Structure, EachFileOfTestsHasANamespaceOfItsName) {
+  const std::set<std::string> programs = {"tests/mpi/mpi_ranks_test.cc", "tests/runtime/library_test.cc"};
+  int files = 0;
+  for_each_source({"tests"}, [&](const std::string& path, const std::string& text) {
+    if (!path.ends_with("_test.cc") || programs.count(path)) return;
+    ++files;
+    const std::string name = std::filesystem::path(path).stem();
+    EXPECT_TRUE(std::regex_search(text, std::regex("namespace onnx_train(::\\w+)?::" + name + " \\{"))) << path;
+  });
+  EXPECT_GT(files, 100);
+}
+
 bool has_suffix(const std::string& path, const std::set<std::string>& suffixes) {
   return suffixes.count(std::filesystem::path(path).extension()) > 0;
 }

@@ -1,4 +1,4 @@
-#include "onnx_passes/import/map_outputs.h"
+#include "onnx_passes/foreign/map_outputs.h"
 
 #include <algorithm>
 #include <sstream>
