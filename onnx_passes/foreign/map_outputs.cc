@@ -14,7 +14,6 @@
 namespace onnx_train {
 namespace {
 
-constexpr const char* kMl = "ai.onnx.ml";
 // The output's name follows. The value: the attribute of ZipMap that holds the labels, then a label a line.
 constexpr std::string_view kMaps = "onnx_train.maps.";
 constexpr const char* kIntegers = "classlabels_int64s";

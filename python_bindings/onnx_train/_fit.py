@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -489,9 +489,9 @@ def fit(
     size = source.batch_size(given or kept.get("batch-size"))
     steps_per_epoch = math.ceil(source.num_batches(size) / (accumulate or kept.get("accumulate") or session.ranks))
     end = {"epochs": epochs, "steps": steps} if epochs is not None or steps is not None else kept
-    totals = [end["steps"]] if end.get("steps") is not None else []
+    totals: list[int] = [] if end.get("steps") is None else [cast(int, end["steps"])]
     if end.get("epochs") is not None and steps_per_epoch > 0 and not samples and not is_found:
-        totals.append(end["epochs"] * steps_per_epoch)
+        totals.append(cast(int, end["epochs"]) * steps_per_epoch)
     total = min(totals, default=None)  # None, too, where the library selects samples
     options = options_of(
         epochs=epochs,

@@ -143,6 +143,8 @@ CASES = [
          lambda x, t: F.cross_entropy(x, t, WEIGHTS, reduction="sum"), TARGET),
     Case("nll(y0, labels, weight=[1, 2, 0.5, 0.25], axis=1, ignore_index=7)", [(2, C, 3, 5)],
          lambda x, y: F.nll_loss(x, y, WEIGHTS, ignore_index=7), PIXELS),
+    Case("nll(y0, labels, log=true)", [(N, C)],
+         lambda x, y: F.nll_loss(x.log(), y), LABELS, positive),
     Case("focal(y0, labels)", [(N, C)], lambda x, y: focal(x, y, 2), LABELS),
     Case("focal(y0, labels, gamma=0.5, weight=[1, 2, 0.5, 0.25])", [(N, C)], lambda x, y: focal(x, y, 0.5, WEIGHTS), LABELS),
     Case("focal(y0, labels, gamma=0, axis=1, ignore_index=7)", [(2, C, 3, 5)],

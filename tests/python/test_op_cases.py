@@ -124,6 +124,10 @@ def by_definition(path, values):
 IMPLEMENTATIONS = ((reference, 1e-6), (run, 1e-6), (run_in_float32, 1e-4), (by_definition, 1e-6))
 
 
+# Each runtime draws numbers of its own; tests/python/operators/test_random_numbers.py has what can be said of ours.
+RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+
+
 def has_empty_sequence(operator, values):
     """The standard does not say what a recurrent network computes from a sequence without steps. Ours keeps the initial
     state; ONNX Runtime does that in one direction only."""
@@ -135,6 +139,8 @@ def test_results_are_those_of_other_implementations(recorded):
     right, unable, wrong = collections.Counter(), collections.Counter(), []
     for case, operator, path, values in cases(recorded, forward=True):
         if operator.startswith("onnx_train_"):  # a function of ours: the unit tests hold its kernel to its body
+            continue
+        if operator in RANDOM:
             continue
         problems = []
         for implementation, tolerance in IMPLEMENTATIONS:

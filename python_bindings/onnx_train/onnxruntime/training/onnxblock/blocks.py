@@ -349,7 +349,10 @@ class Linear(Block):
 
     def build(self, linear_input_name: str) -> str:
         """Adds weights and node; the name is that of x, [N, in_features]."""
-        draw = lambda shape: np.random.randn(*shape).astype(np.float32)
+
+        def draw(shape: tuple[int, ...]) -> Any:
+            return np.random.randn(*shape).astype(np.float32)
+
         inputs = [linear_input_name, self._constant(draw(self._shape), "linear.weight")]
         if self._bias:
             inputs.append(self._constant(draw(self._shape[1:]), "linear.bias"))

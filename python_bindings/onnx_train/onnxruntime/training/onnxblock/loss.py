@@ -77,7 +77,7 @@ class CrossEntropyLoss(_Loss):
         inputs = [scores_input_name, labels]
         if self._weight is not None:
             inputs.append(self._constant(self._weight, "loss/weight"))
-        attributes = {} if self._ignore_index is None else {"ignore_index": self._ignore_index}
+        attributes: dict[str, Any] = {} if self._ignore_index is None else {"ignore_index": self._ignore_index}
         return self._node("SoftmaxCrossEntropyLoss", inputs, reduction=self._reduction, **attributes)
 
 
