@@ -167,6 +167,9 @@ class Reader {
     }
     const std::string* signature = find(graph.metadata_props(), kSignature);
     if (signature) signature_ = read_signature(*signature);
+    has_signature_ = signature || std::any_of(graph.input().begin(), graph.input().end(), [](const auto& input) {
+                       return find(input.metadata_props(), kKind) != nullptr;
+                     });
     for (const auto& [name, properties] : infos_) {
       const std::string* kind = find(*properties, kKind);
       const Origin origin = kind ? origin_of_kind(*kind) : Origin::kUnknown;
@@ -174,8 +177,8 @@ class Reader {
     }
   }
 
-  // Whether the file tells parameters from buffers and literals.
-  bool has_signature() const { return !signature_.empty(); }
+  // Whether the file tells parameters from buffers and literals, of which it may have none.
+  bool has_signature() const { return has_signature_ || !signature_.empty(); }
 
   Facts facts_of(const std::string& name) const {
     const auto info = infos_.find(name);
@@ -196,6 +199,7 @@ class Reader {
  private:
   std::unordered_map<std::string_view, const Properties*> infos_;
   std::unordered_map<std::string, Origin> signature_;
+  bool has_signature_ = false;
 };
 
 bool is_float_type(int32_t type) { return is_float(static_cast<DType>(type)); }
