@@ -11,6 +11,9 @@ STEPS = 10
 BATCHES = 3
 RATE = 2**-8
 DROPOUT = {"mlp": 0.3, "cnn": 0.3, "gpt2": 0.1}  # exported in train mode, which keeps it
+# AdamW makes a whole step of a gradient near zero, whatever its rounding, and the statistics of small batches make that
+# larger: after two such steps two processors' losses are apart by more than a bound on rounding says.
+SENSITIVE = {"resnet18"}
 
 
 def build(exported, name, folder, *options, optimizer="adamw", **sizes):
@@ -29,7 +32,8 @@ def flatten(model, entry, folder):
 @pytest.mark.parametrize("name, dropout", [*((name, False) for name in networks.EXAMPLES), *((n, True) for n in DROPOUT)])
 def test_flattened_step_gives_our_losses_on_onnx_runtime(exported, tmp_path, name, dropout):
     sizes = {"dropout": DROPOUT[name], "train": True} if dropout else {}
-    example, model = build(exported, name, tmp_path, **sizes)
+    optimizer = "sgd(momentum=0.9)" if name in SENSITIVE else "adamw"
+    example, model = build(exported, name, tmp_path, optimizer=optimizer, **sizes)
     data = reference.repeated(example, BATCHES)
     batch_size = len(example.labels)
     inputs, out = tool.save(tmp_path / "data.npz", data), tmp_path / "run"

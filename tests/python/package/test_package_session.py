@@ -185,8 +185,9 @@ def test_a_step_allocates_nothing_of_tensor_size():
     """numpy's allocations, and pages that the process touches for the first time, in a process where each block of 64 KiB
     is mapped anew: a copy of an input has 2,048 pages, one of the weights 1,024.
 
-    oneDNN takes a buffer of 1.1 MB for each of the step's two products with posix_memalign, which is 540 pages here;
-    where glibc 2.36 takes such buffers from its heap, they touch new pages until freed ones have coalesced, some 8 steps.
+    oneDNN takes a buffer of 1.1 MB for each of the step's two products with posix_memalign, which is 540 pages with
+    AVX-512 and 830 without AVX: with a copy they would be 1,560. Where glibc 2.36 takes such buffers from its heap, they
+    touch new pages until freed ones have coalesced, some 8 steps.
     """
     program = f"""
         import resource, sys, tracemalloc
@@ -203,7 +204,7 @@ def test_a_step_allocates_nothing_of_tensor_size():
             s.state["w"]
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
         _, peak = tracemalloc.get_traced_memory()
-        assert peak < 100_000 and faults < 5 * 700, (peak, faults)
+        assert peak < 100_000 and faults < 5 * 1000, (peak, faults)
         assert view.ctypes.data == s.state["w"].ctypes.data
     """
     training = onnx_train.build(large(), "mse(y, t)", "sgd(lr=1e-3)")
