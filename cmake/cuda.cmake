@@ -37,14 +37,15 @@ add_library(CUDA::cudnn INTERFACE IMPORTED)
 target_include_directories(CUDA::cudnn SYSTEM INTERFACE "${CUDNN_INCLUDE}" "${CUDNN_FRONTEND_INCLUDE}" "${NCCL_INCLUDE}")
 
 # cudnn-frontend without its JSON. A source that includes it compiles in 14 s with -O0 and in 21 s with -O1; its code runs
-# when plans are made. GCC refuses headers that were precompiled with another level of optimization.
-set(cudnn_frontend_options COMPILE_OPTIONS "-O0" COMPILE_DEFINITIONS CUDNN_FRONTEND_SKIP_JSON_LIB
-  SKIP_PRECOMPILE_HEADERS ON)
-set(cudnn_frontend_sources kernels/cuda/attention/cudnn.cc kernels/cuda/convolution/cudnn.cc
-    kernels/cuda/products/cudnn.cc)
-list(TRANSFORM cudnn_frontend_sources PREPEND "${PROJECT_SOURCE_DIR}/")
+# when plans are made. It is the host's alone, so the same objects serve the module and the tests on the host.
+add_library(cudnn_graphs OBJECT kernels/cuda/attention/cudnn.cc kernels/cuda/convolution/cudnn.cc
+  kernels/cuda/products/cudnn.cc)
+target_link_libraries(cudnn_graphs PRIVATE $<COMPILE_ONLY:kernels> CUDA::headers CUDA::cudnn strict_warnings)
+target_compile_options(cudnn_graphs PRIVATE -O0)
+target_compile_definitions(cudnn_graphs PRIVATE CUDNN_FRONTEND_SKIP_JSON_LIB)
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cc kernels/cuda/*.cu kernels/cuda/*/*.cc kernels/cuda/*/*.cu)
+list(FILTER cuda_sources EXCLUDE REGEX "/(attention|convolution|products)/cudnn.cc$")
 
 # What generated kernels include, as strings in the program.
 set(embedded_files kernels/cuda/fused/generated.h kernels/cuda/fused/standard.h kernels/cuda/support/gpu.h kernels/cuda/support/pack.h
@@ -77,9 +78,8 @@ if(ONNX_TRAIN_CUDA)
   add_library(cuda_kernels OBJECT ${cuda_objects})
   target_link_libraries(cuda_kernels PUBLIC $<COMPILE_ONLY:kernels> CUDA::headers CUDA::cublasLt CUDA::cudnn xxhash
     ${CMAKE_DL_LIBS} PRIVATE strict_warnings)
-  set_source_files_properties(${cudnn_frontend_sources} PROPERTIES ${cudnn_frontend_options})
   add_module(cuda kernels/cuda/module.cc)
-  target_link_libraries(onnx_train_cuda PRIVATE cuda_kernels)
+  target_link_libraries(onnx_train_cuda PRIVATE cuda_kernels cudnn_graphs)
   set_target_properties(onnx_train_cuda PROPERTIES LINKER_LANGUAGE CUDA
     BUILD_RPATH "${CUDA_LIBRARIES_FOLDER};${CUDNN_LIBRARIES_FOLDER}")  # NVRTC is looked for beside cuBLASLt, too
   target_compile_options(cuda_kernels PRIVATE

@@ -17,7 +17,7 @@ Dataset samples_of(const PictureFiles& files, const std::vector<InputSpec>& inpu
     if (spec.name != first_input(inputs) || !spec.type.has_rank()) continue;
     Shape shape;
     for (const Dim& dim : *spec.type.dims) shape.push_back(dim.known() ? dim.value() : 1);
-    if (!shape.empty()) shape[0] = static_cast<int64_t>(files.files.size());
+    if (!shape.empty()) shape[spec.sample_axis] = static_cast<int64_t>(files.files.size());
     return Dataset({{spec.name, Tensor::on_device(spec.type.dtype, shape, nullptr)}}, {spec});
   }
   fail_as(ErrorCode::kData, files.root, " holds pictures, but the model has no input for them");
@@ -75,6 +75,7 @@ onnx_train_status onnx_train_dataset_open_with(const char* path, onnx_train_sess
       opened->read.tensors = read_arrays(from);
     }
     opened->path = from;
+    opened->reading = reading;
     required(dataset, "where the dataset goes") = opened.release();
   };
   if (session) return in_session(session, [&](onnx_train_session& s) { open(&s.session); });

@@ -7,6 +7,8 @@
 #include "onnx_passes/table_metadata.h"
 #include "runtime/data/selection.h"
 #include "runtime/distribution/same_start.h"
+#include "runtime/runs/resume.h"
+#include "runtime/runs/run_folder.h"
 #include "runtime/training/batch_search.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/controls.h"
@@ -17,21 +19,19 @@
 namespace onnx_train {
 namespace {
 
-struct FitSettings {
-  TrainerOptions trainer;
-  ScheduleSettings schedule;
-  bool no_shuffle = false, resume = false, overwrite = false, no_data_check = false, find_batch = false;
-  DataOptions reading;
-  std::optional<int64_t> batch_size;
-  std::string memory_limit;
+// What the library adds to the settings that it shares with the command.
+struct LibraryFit : FitSettings {
+  std::string data, eval_data;           // the paths of files
+  std::string device, offload = "none";  // of the session
+  int64_t threads = 0;                   // likewise
 };
 
-std::vector<CommandOption> fit_options(FitSettings* s) {
+std::vector<CommandOption> fit_options(LibraryFit* s) {
   TrainerOptions& t = s->trainer;
   std::vector<CommandOption> options = {
       {"--epochs", {&t.epochs, kCount}, ""},
       {"--steps", {&t.steps, kCount}, ""},
-      {"--time-limit", {&t.time_limit, kPositive}, ""},
+      {"--time-limit", {&s->time_limit, check_duration}, ""},
       {"--batch-size", OptionTarget(&s->batch_size, kCount).or_auto(&s->find_batch), ""},
       {"--memory-limit", {&s->memory_limit, check_bytes}, ""},
       {"--accumulate", {&t.accumulate, kCount}, ""},
@@ -49,39 +49,51 @@ std::vector<CommandOption> fit_options(FitSettings* s) {
       {"--checkpoint-every", {&t.checkpoint_every, kCount}, ""},
       {"--out", &t.folder, ""},
       {"--resume", &s->resume, ""},
-      {"--overwrite", &s->overwrite, ""},
-      {"--wait-for-steps", &t.wait_for_steps, ""}};
-  for (CommandOption& option : schedule_options(&s->schedule)) options.push_back(std::move(option));
-  return options;
+      {"--overwrite", &s->overwrite, ""}};
+  return joined(joined(std::move(options), schedule_options(&s->schedule)), sample_options(&t.samples));
 }
 
-FitSettings read_fit_settings(const onnx_train_option* given, size_t count, const Model& model) {
-  FitSettings settings;
-  TrainerOptions& t = settings.trainer;
-  read_options(given, count, joined(fit_options(&settings), sample_options(&t.samples)));
-  t.shuffle = !settings.no_shuffle;
-  t.schedule = resolve(settings.schedule, built_rate(model));
-  if (t.epochs == 0 && t.steps == 0 && t.time_limit == 0) {
-    throw UsageError("a training needs an end: give epochs, steps or time-limit");
-  }
-  if (settings.find_batch && t.samples.overfit_batches > 0) {
-    throw UsageError("overfit-batches needs to know the size of a batch: give batch-size as a number");
-  }
-  t.recorded = fixed_settings(sample_options(&t.samples));
+LibraryFit read_fit_settings(const onnx_train_option* given, size_t count) {
+  LibraryFit settings;
+  std::vector<CommandOption> known = fit_options(&settings);
+  known.push_back({"--wait-for-steps", &settings.trainer.wait_for_steps, ""});  // of a program alone
+  read_options(given, count, known);
+  for (size_t i = 0; i < count; ++i) settings.given->insert(given[i].name);
   return settings;
 }
 
-// Reads the checkpoint's state into the session; returns its position.
-TrainingPosition restore(Session* session, const std::string& path) {
-  Model model = load_training_model(path);
-  const auto position = checkpoint_position(model);
-  if (!position) fail(path, " does not say where its training stands; it is no checkpoint");
-  for (const char* what :
-       {"onnx_train.loss", "onnx_train.optimizer", "onnx_train.groups", "onnx_train.layer_decay",
-        "onnx_train.clip_value", "onnx_train.ema", "onnx_train.swa", "onnx_train.mode", "onnx_train.precision"}) {
-    const std::string before = model.metadata(what), now = session->model().metadata(what);
-    if (before != now) fail("cannot resume: ", path, " has ", what, " ", before, ", the session ", now);
+// Completes the settings from the texts among them, once a run that goes on has said what is not given.
+void complete(FitSettings* settings, const Model& model) {
+  TrainerOptions& t = settings->trainer;
+  t.shuffle = !settings->no_shuffle;
+  t.time_limit = parse_duration(settings->time_limit);
+  t.schedule = resolve(settings->schedule, built_rate(model));
+  if (t.epochs == 0 && t.steps == 0 && t.time_limit == 0) {
+    throw UsageError("a training needs an end: give epochs, steps or time-limit");
   }
+  if (settings->find_batch && t.samples.overfit_batches > 0) {
+    throw UsageError("overfit-batches needs to know the size of a batch: give batch-size as a number");
+  }
+}
+
+// As options.json has them: the names are those of the command, which reads them.
+std::vector<CommandOption> recorded_options(LibraryFit* s) {
+  std::vector<CommandOption> options = {{"--data", &s->data, "", "PATH"},
+                                        {"--eval-data", &s->eval_data, "", "PATH"},
+                                        {"--device", &s->device, ""},
+                                        {"--threads", {&s->threads, kCount}, ""},
+                                        {"--offload", &s->offload, ""}};
+  return joined(joined(std::move(options), fit_options(s)), data_options(&s->reading));
+}
+
+// A run that is gone on with.
+struct ResumedRun {
+  Model model;
+  TrainingPosition position;
+};
+
+// Reads the checkpoint's state into the session.
+void restore(Session* session, const Model& model, const std::string& path) {
   std::map<std::string, const Value*> saved;
   for (const EntryPoint& point : model.entry_points) {
     for (const auto& bindings : {point.update_bindings, point.initialization_bindings}) {
@@ -94,43 +106,42 @@ TrainingPosition restore(Session* session, const std::string& path) {
     states.emplace_back(name, contents_of(*saved.at(name)));
   }
   for (const auto& [name, value] : states) session->state().set(name, value);
-  session->set_metadata(kPreprocess, model.metadata(kPreprocess));
-  for (const char* key : kTableMetadata) {
-    if (const std::string text = model.metadata(key); !text.empty()) session->set_metadata(key, text);
-  }
-  return *position;
 }
 
-// The position to go on from, if there is one. Locks the folder, and fills in the identity of the model that the run
-// starts from.
-std::optional<TrainingPosition> prepare_run(FitSettings* settings, onnx_train_session* s, RunLock* lock) {
-  Session* const session = &s->session;
-  const bool leads = session->rank() == 0;  // rank 0 writes the run's folder
+void expect_no_run(const LibraryFit& settings) {
+  if (settings.overwrite || !std::filesystem::exists(settings.last_checkpoint())) return;
+  throw UsageError(settings.trainer.folder +
+                   " holds a run; go on with resume, start anew with overwrite, or take another folder");
+}
+
+// The run to go on with, if there is one, whose settings stay where none are given. Locks a folder that is there.
+std::optional<ResumedRun> find_run(LibraryFit* settings, onnx_train_session* s, RunLock* lock) {
   const std::string& folder = settings->trainer.folder;
   if (folder.empty()) {
     if (settings->resume) throw UsageError("resume needs the folder of a run: out");
     return std::nullopt;
   }
+  const bool leads = s->session.rank() == 0;  // rank 0 writes the run's folder
   if (std::error_code error; leads && std::filesystem::is_directory(folder, error)) *lock = RunLock(folder);
-  const std::string last = folder + "/last.onnx";
-  const bool exists = std::filesystem::exists(last);
-  if (exists && !settings->resume && !settings->overwrite) {
-    throw UsageError(folder + " holds a run; go on with resume, start anew with overwrite, or take another folder");
+  const std::string last = settings->last_checkpoint();
+  if (!settings->resume) expect_no_run(*settings);
+  if (!settings->resume || !std::filesystem::exists(last)) return std::nullopt;
+  Model model = load_training_model(last);
+  TrainingPosition position = position_of_run(model, last);
+  expect_same_build(built_with(model), last, built_with(s->session.model()), "the session's model");
+  adopt_settings(fit_options(settings), position, settings);
+  adopt_end(settings);
+  return ResumedRun{std::move(model), std::move(position)};
+}
+
+// What the run has learned of its data, and the identity of the model that it started from.
+void take_over(const ResumedRun& run, Session* session, FitSettings* settings) {
+  settings->trainer.model =
+      identity_on_resume(settings->trainer.model, checkpoint_position(session->model()), run.position);
+  session->set_metadata(kPreprocess, run.model.metadata(kPreprocess));
+  for (const char* key : kTableMetadata) {
+    if (const std::string text = run.model.metadata(key); !text.empty()) session->set_metadata(key, text);
   }
-  settings->trainer.model = s->identity.empty() ? fingerprint(session->snapshot()) : s->identity;
-  if (!exists || !settings->resume) {
-    if (leads) std::filesystem::create_directories(folder);
-    if (leads && !lock->is_held()) *lock = RunLock(folder);
-    return std::nullopt;
-  }
-  const auto given = checkpoint_position(session->model());
-  TrainingPosition position = restore(session, last);
-  const auto model = position.settings.find("model");
-  if (given && model != position.settings.end() && given->settings.count("model") > 0 &&
-      given->settings.at("model") == model->second) {
-    settings->trainer.model = model->second;  // the session comes from a checkpoint of the same run
-  }
-  return position;
 }
 
 onnx_train_stop_reason public_reason(StopReason reason) {
@@ -145,92 +156,147 @@ onnx_train_stop_reason public_reason(StopReason reason) {
   return ONNX_TRAIN_STOPPED;
 }
 
-// What was found when the run began stays.
-void adopt_found(const std::optional<TrainingPosition>& position, FitSettings* settings) {
-  if (!position) return;
-  const auto adopt = [&](const char* name, bool* automatic) {
-    const auto saved = position->settings.find(name);
-    if (*automatic && saved != position->settings.end()) set_option(fit_options(settings), name, saved->second);
-  };
-  adopt("batch-size", &settings->find_batch);
-  adopt("lr", &settings->schedule.find_rate);
-  if (settings->schedule.rate) settings->trainer.schedule.peak = *settings->schedule.rate;
-}
-
 void resolve_batch(FitSettings* settings, Session* session, const ProgramData& data, const ProgramData* evaluation,
-                   ProgramEvents* events) {
+                   ProgramEvents* events, Found* found) {
   const Dataset* const dataset = data.dataset();
   if (settings->find_batch) {
     if (session->ranks() > 1) throw UsageError("a batch-size of auto is for one process; give its result");
     if (!dataset)
       throw UsageError("a batch-size of auto is for arrays and files; batches of the program are what they are");
-    const FoundBatch found =
+    found->batch =
         find_largest_batch(session, {*dataset, evaluation ? evaluation->dataset() : nullptr,
                                      parse_bytes(settings->memory_limit), !settings->trainer.folder.empty()});
-    settings->batch_size = found.batch;
-    events->on_note(to_text(found));
+    settings->batch_size = found->batch->batch;
+    events->on_note(to_text(*found->batch));
   }
-  settings->trainer.batch_size = settings->batch_size.value_or(dataset ? dataset->usual_batch() : kUsualBatch);
+  if (!settings->batch_size) settings->batch_size = dataset ? dataset->usual_batch() : kUsualBatch;
+  settings->trainer.batch_size = *settings->batch_size;
 }
 
-void resolve_rate(FitSettings* settings, Session* session, const ProgramData& data, ProgramEvents* events) {
+FoundRate resolve_rate(FitSettings* settings, Session* session, const ProgramData& data, ProgramEvents* events) {
   if (!data.dataset()) throw UsageError("an lr of auto is found on arrays and files, which can be read again");
-  const FoundRate found = find_rate(session, data.training(settings->trainer), settings->trainer,
-                                    built_rate(session->model()), events->interrupt());
+  FoundRate found = find_rate(session, data.training(settings->trainer), settings->trainer,
+                              built_rate(session->model()), events->interrupt());
   settings->trainer.schedule.peak = found.rate;
   events->on_note("learning rate " + to_text(found));
+  return found;
+}
+
+// The data of a training.
+struct FitData {
+  std::optional<ProgramData> training, evaluation;
+  DataNotes notes;
+};
+
+FitData open_fit_data(onnx_train_session* s, const onnx_train_data* training, const onnx_train_data* evaluation,
+                      LibraryFit* settings) {
+  Session& session = s->session;
+  const TrainerOptions& options = settings->trainer;
+  std::string note;  // the program knows which scales it gives
+  const std::vector<InputSpec> inputs = entry_inputs(session.model(), training_entry(session));
+  const Preprocess preprocess = preprocess_of(session.model(), settings->reading, inputs, &note);
+  session.set_metadata(kPreprocess, preprocess.json());
+  check_samples(options.samples, evaluation != nullptr);
+  FitData data;
+  data.training.emplace(s, required(training, "the data"), inputs, preprocess, settings->reading.augment,
+                        /*trains=*/true, &data.notes);
+  if (const Dataset* const dataset = data.training->dataset()) {
+    session.set_metadata(kPreprocess, dataset->preprocess().json());
+    for (const auto& [key, value] : dataset->metadata()) session.set_metadata(key, value);
+  }
+  const bool is_split = splits(options.samples);
+  if (is_split) evaluation = training;
+  if (evaluation) {
+    data.evaluation.emplace(s, *evaluation, entry_inputs(session.model(), "evaluate"), Preprocess(session.model()), "",
+                            /*trains=*/false, &data.notes);
+    if (!is_split) settings->eval_data = data.evaluation->path();
+  }
+  settings->data = data.training->path();
+  ProgramData::select(options, settings->batch_size, &*data.training, &data.evaluation);
+  return data;
+}
+
+// How the data were read, as checkpoints and options.json keep it.
+void record_reading(const ProgramData& data, FitSettings* settings) {
+  const DataOptions given = settings->reading;
+  settings->reading = data.reading();
+  settings->reading.augment = given.augment;
+  settings->reading.scales = given.scales;
+  settings->reading.preprocess = given.preprocess;
+  if (const Dataset* const dataset = data.dataset()) {
+    settings->reading.scales = {dataset->preprocess().option()};
+    settings->reading.preprocess = dataset->preprocess().steps_option();
+  }
+  TrainerOptions& options = settings->trainer;
+  options.recorded = fixed_settings(joined(data_options(&settings->reading), sample_options(&options.samples)));
+}
+
+// Notes of the data, and what a user should know of files; `says_how`: the program says how they are to be scaled.
+void tell_of_data(const FitData& data, bool says_how, ProgramEvents* events) {
+  events->on_notes(data.notes);
+  if (!says_how) events->on_notes({data.training->hint(), data.evaluation ? data.evaluation->hint() : ""});
+}
+
+// Makes the run's folder with options.json, and locks it, unless it is there and locked.
+void begin_run(const Session& session, const Trainer& trainer, const std::vector<std::string>& checked,
+               const Found& found, LibraryFit* settings, RunLock* lock) {
+  const std::string& folder = settings->trainer.folder;
+  if (folder.empty()) return;
+  settings->schedule.rate = settings->trainer.schedule.peak;
+  settings->device = session.device().name();
+  settings->threads = session.threads();
+  if (session.offload() == Offload::kOptimizer) settings->offload = "optimizer";
+  prepare_folder(folder);
+  if (!lock->is_held()) {
+    *lock = RunLock(folder);
+    expect_no_run(*settings);  // another one may have begun, and ended, since this one looked
+  }
+  write_options(folder, recorded_options(settings), session, trainer, checked, {}, found);
 }
 
 onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data* training,
-                                   const onnx_train_data* evaluation, FitSettings settings,
+                                   const onnx_train_data* evaluation, LibraryFit settings,
                                    const onnx_train_observer* observer) {
   Session& session = s->session;
-  RunLock lock;
-  const auto position = prepare_run(&settings, s, &lock);  // a run that goes on has its scale
-  const std::string entry = training_entry(session);
-  std::string note;  // the program knows which scales it gives
-  const std::vector<InputSpec> inputs = entry_inputs(session.model(), entry);
-  const Preprocess preprocess = preprocess_of(session.model(), settings.reading, inputs, &note);
-  session.set_metadata(kPreprocess, preprocess.json());
   TrainerOptions& options = settings.trainer;
-  check_samples(options.samples, evaluation != nullptr);
-  DataNotes notes;
-  ProgramData data(s, required(training, "the data"), inputs, preprocess, settings.reading.augment, /*trains=*/true,
-                   &notes);
-  if (data.dataset()) {
-    session.set_metadata(kPreprocess, data.dataset()->preprocess().json());
-    for (const auto& [key, value] : data.dataset()->metadata()) session.set_metadata(key, value);
-  }
-  std::optional<ProgramData> eval_data;
-  if (splits(options.samples)) evaluation = training;
-  if (evaluation) {
-    eval_data.emplace(s, *evaluation, entry_inputs(session.model(), "evaluate"), Preprocess(session.model()), "",
-                      /*trains=*/false, &notes);
-  }
-  adopt_found(position, &settings);
+  RunLock lock;
+  const std::optional<ResumedRun> run = find_run(&settings, s, &lock);
+  if (!run && settings.given->count("accumulate") == 0) options.accumulate = session.ranks();
+  complete(&settings, session.model());
+  if (!options.folder.empty()) options.model = s->identity.empty() ? fingerprint(session.snapshot()) : s->identity;
+  if (run) take_over(*run, &session, &settings);
+  FitData data = open_fit_data(s, training, evaluation, &settings);
+  const bool says_how = settings.reading.says_how();
+  record_reading(*data.training, &settings);
+  std::vector<std::string> checked = run ? checked_data(options.folder) : std::vector<std::string>();
   if (session.rank() > 0) options.folder.clear();
-  ProgramData::select(options, settings.batch_size, &data, &eval_data);
   if (!settings.no_data_check) {
-    data.check(entry);
-    if (eval_data) eval_data->check("evaluate");
+    data.training->check(training_entry(session), &checked);
+    if (data.evaluation) data.evaluation->check("evaluate", &checked);
   }
   ProgramEvents events(s, observer);
-  events.on_notes(notes);
-  if (!settings.reading.says_how()) events.on_notes({data.hint(), eval_data ? eval_data->hint() : ""});
-  resolve_batch(&settings, &session, data, eval_data ? &*eval_data : nullptr, &events);
+  tell_of_data(data, says_how, &events);
+  const ProgramData* const eval_data = data.evaluation ? &*data.evaluation : nullptr;
+  Found found;
+  resolve_batch(&settings, &session, *data.training, eval_data, &events, &found);
+  std::vector<std::string> changes;
   const auto trainer_of = [&] {
     auto evaluation_batches = eval_data ? eval_data->evaluation(options.batch_size) : nullptr;
-    auto trainer = std::make_unique<Trainer>(&session, data.training(options), std::move(evaluation_batches), options);
-    if (position) trainer->resume(*position);
+    auto trainer =
+        std::make_unique<Trainer>(&session, data.training->training(options), std::move(evaluation_batches), options);
+    if (run) changes = trainer->resume(run->position);
     return trainer;
   };
   std::unique_ptr<Trainer> trainer = trainer_of();
+  if (run) restore(&session, run->model, settings.last_checkpoint());  // which nothing refuses any more
   if (settings.schedule.find_rate) {
     if (session.ranks() > 1) throw UsageError("an lr of auto is for one process; give its result");
-    resolve_rate(&settings, &session, data, &events);
+    found.rate = resolve_rate(&settings, &session, *data.training, &events);
     trainer = trainer_of();
   }
+  for (const std::string& change : changes) events.on_note("resumed, and changed: " + change);
   expect_same_start(session, *trainer, "");
+  begin_run(session, *trainer, checked, found, &settings, &lock);
   const onnx_train_stop_reason reason = public_reason(trainer->run(&events, events.interrupt()));
   if (session.ranks() > 1) session.collectives()->end();
   return reason;
@@ -238,7 +304,7 @@ onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data*
 
 // A rank that fails ends the others, too.
 onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* training, const onnx_train_data* evaluation,
-                           const FitSettings& settings, const onnx_train_observer* observer) {
+                           const LibraryFit& settings, const onnx_train_observer* observer) {
   try {
     return fit_as_rank(s, training, evaluation, settings, observer);
   } catch (const std::exception& error) {
@@ -283,7 +349,7 @@ onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_d
                                  const onnx_train_data* evaluation, const onnx_train_option* options, size_t count,
                                  const onnx_train_observer* observer, onnx_train_stop_reason* reason) {
   return in_session(session, [&](onnx_train_session& s) {
-    const FitSettings settings = read_fit_settings(options, count, s.session.model());
+    const LibraryFit settings = read_fit_settings(options, count);
     const onnx_train_stop_reason stopped = fit(&s, training, evaluation, settings, observer);
     if (reason) *reason = stopped;
   });

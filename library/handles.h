@@ -20,9 +20,23 @@
 #include "runtime/training/evaluation.h"
 #include "runtime/training/fingerprint.h"
 
+// The notes of a model, read once, by whichever thread asks first.
+class ModelNotes {
+ public:
+  const std::vector<onnx_train_finding>& of(const onnx_train::ModelMessage& model) const;
+
+ private:
+  mutable std::once_flag read_;
+  mutable std::vector<onnx_train::Finding> notes_;
+  mutable std::vector<onnx_train_finding> findings_;  // views of `notes_`
+};
+
 // A model as its file has it; each call that needs the graph makes one.
 struct onnx_train_model {
+  explicit onnx_train_model(onnx_train::ModelMessage m) : message(std::move(m)) {}
+
   onnx_train::ModelMessage message;
+  ModelNotes notes;
 };
 
 struct onnx_train_report {
@@ -45,6 +59,7 @@ struct onnx_train_ports {
 // The arrays of a path, of which `data` are views if they are those of an entry point.
 struct onnx_train_dataset {
   std::string path;
+  onnx_train::DataOptions reading;  // with which it was opened
   onnx_train::DataArrays read;
   std::function<onnx_train::PictureRows()> make_rows;  // of samples that are pictures, as the network reads them
   // All arrays in memory, and views of them, once a program asks for them: rows of readers are read for that.

@@ -23,7 +23,7 @@ namespace {
 
 void give(ModelMessage message, onnx_train_model** to) {
   required(to, "where the model goes");
-  *to = new onnx_train_model{std::move(message)};
+  *to = new onnx_train_model(std::move(message));
 }
 
 Model training_model_of(const onnx_train_model* model) {
@@ -35,21 +35,23 @@ Model built(const onnx_train_model* forward, const onnx_train_model* loss, const
             size_t count) {
   BuildSettings settings;
   settings.build.loss.clear();
-  std::vector<CommandOption> known = build_options(&settings);
+  bool evaluation = false;
+  std::vector<CommandOption> known = joined(build_options(&settings), {{"--evaluation", &evaluation, ""}});
   if (loss) std::erase_if(known, [](const CommandOption& option) { return key_of(option) == "loss"; });
   read_options(options, count, known);
   if (loss) {
     const std::string& name = loss->message.proto.graph().name();
     settings.build.loss_model = import_loss_model(loss->message, name.empty() ? "a model" : name, settings.dtype);
   }
-  keep_settings(required(forward, "the forward model").message.proto, &settings);
+  std::vector<std::string> kept;
+  std::vector<Finding> imported;
+  Model model = import_to_build(required(forward, "the forward model").message, &settings, &kept, &imported);
   const BuildOptions resolved = resolve(settings);
-  Model model =
-      import_forward_model(required(forward, "the forward model").message, settings.dtype, import_options(settings));
-  std::vector<Finding> notes = build_notes(model, resolved);
-  build_training_model(&model, resolved);
-  note_rounding(model, &notes);
-  record_notes(notes, &model);
+  if (evaluation) {
+    build_evaluation_model(&model, resolved);
+    return model;
+  }
+  build_with_notes(&model, resolved, std::move(imported));
   return model;
 }
 
@@ -61,12 +63,17 @@ Model built_for_data(const onnx_train_model* forward, const char* path, const Te
   ReadOptions reading;
   read_options(options, count, joined(build_options(&settings), data_options(&reading)));
   reading.role = DataRole::kTrain;
-  DefaultBuild built =
-      build_for_data(required(forward, "the forward model").message, settings, [&](const Model& model) {
+  DefaultBuild built = build_for_data(
+      required(forward, "the forward model").message, settings,
+      [&](const Model& model) {
         return path ? guess_loss(model, path, reading) : guess_loss(model, arrays, "the data");
+      },
+      [&](const Model& model) {
+        const std::vector<InputSpec> inputs = entry_inputs(model, "predict");
+        return path ? load_dataset(path, inputs, DataRole::kTrain, {}, reading) : Dataset(arrays, inputs);
       });
   *note = concat("loss ", built.loss, built.why.empty() ? "" : concat(" (", built.why, ")"), ", optimizer ",
-                 settings.build.optimizer);
+                 settings.build.optimizer, built.sizes.empty() ? "" : concat("; ", built.sizes));
   if (settings.precision == "auto") {
     const AutomaticPrecision precision = automatic_precision(settings);
     *note += concat(", precision ", precision.kind, " (", precision.why, ")");
@@ -171,6 +178,15 @@ void serialize(const onnx_train_model* model, void** data, size_t* bytes) {
 
 using namespace onnx_train;
 
+const std::vector<onnx_train_finding>& ModelNotes::of(const ModelMessage& model) const {
+  std::call_once(read_, [&] {
+    notes_ = recorded_notes(model.proto);
+    for (const Finding& note : notes_)
+      findings_.push_back({note.subject.c_str(), note.what.c_str(), note.advice.c_str()});
+  });
+  return findings_;
+}
+
 extern "C" {
 
 onnx_train_status onnx_train_model_load(const char* path, onnx_train_model** model) {
@@ -204,6 +220,13 @@ const char* onnx_train_model_metadata(const onnx_train_model* model, size_t i, c
   const auto& entry = model->message.proto.metadata_props(static_cast<int>(i));
   if (key) *key = entry.key().c_str();
   return entry.value().c_str();
+}
+
+size_t onnx_train_model_notes(const onnx_train_model* model, const onnx_train_finding** notes) {
+  if (!model) return 0;
+  const std::vector<onnx_train_finding>& found = model->notes.of(model->message);
+  if (notes) *notes = found.data();
+  return found.size();
 }
 
 onnx_train_status onnx_train_model_build(const onnx_train_model* forward, const onnx_train_option* options,
@@ -246,8 +269,8 @@ onnx_train_status onnx_train_model_differentiate(const onnx_train_model* forward
     required(forward_pass, "where the forward pass goes");
     required(backward_pass, "where the backward pass goes");
     const DifferentiatedModel passes = differentiated(forward, options, count);
-    std::unique_ptr<onnx_train_model> first(new onnx_train_model{to_message(passes.forward)});
-    *backward_pass = new onnx_train_model{to_message(passes.backward)};
+    std::unique_ptr<onnx_train_model> first(new onnx_train_model(to_message(passes.forward)));
+    *backward_pass = new onnx_train_model(to_message(passes.backward));
     *forward_pass = first.release();
   });
 }

@@ -42,12 +42,19 @@ class ProgramBatches : public BatchSource {
     *batch = inputs_of_run(&session_.session, inputs, count);
     apply(preprocess_, inputs_, batch);
     const auto first = std::find_if(inputs, inputs + count, [](const onnx_train_tensor& t) { return t.rank > 0; });
-    const int64_t samples = first == inputs + count ? 1 : first->shape[0];
+    const int64_t samples = first == inputs + count ? 1 : first->shape[axis_of(*first)];
     if (samples < 1) fail_as(ErrorCode::kData, "input '", first->name, "' of a batch has no samples");
     return samples;
   }
 
  private:
+  // Of a batch's tensor, along which its samples are.
+  size_t axis_of(const onnx_train_tensor& tensor) const {
+    const auto spec = std::ranges::find(inputs_, tensor.name, &InputSpec::name);
+    const size_t axis = spec == inputs_.end() ? 0 : spec->sample_axis;
+    return axis < static_cast<size_t>(tensor.rank) ? axis : 0;
+  }
+
   onnx_train_session& session_;
   const onnx_train_data data_;
   const std::vector<InputSpec> inputs_;
@@ -98,10 +105,12 @@ std::string ProgramData::hint() const {
   return text.empty() ? "" : concat(data_.dataset->path, ": ", text);
 }
 
-void ProgramData::check(const std::string& entry) const {
+void ProgramData::check(const std::string& entry, std::vector<std::string>* checked) const {
   if (!dataset_) return;
+  const std::string& identity = dataset_->fingerprint();
+  if (std::count(checked->begin(), checked->end(), identity) > 0) return;
   const std::string fault = DataCheck(&*dataset_, session_.session.model(), entry).refusal("no-data-check");
-  if (fault.empty()) return;
+  if (fault.empty()) return checked->push_back(identity);
   const std::string where = data_.dataset ? data_.dataset->path : entry == "evaluate" ? "evaluation data" : "data";
   fail_as(ErrorCode::kData, where, ": ", fault);
 }

@@ -51,8 +51,11 @@ class ProgramData {
 
   // "" or what a user should know of files: the program knows what its arrays hold.
   std::string hint() const;
-  // Throws Error that names the first element that the model cannot use.
-  void check(const std::string& entry) const;
+  // Throws Error that names the first element that the model cannot use. Data whose fingerprint is among `checked` are
+  // not read again; those that are read are added.
+  void check(const std::string& entry, std::vector<std::string>* checked) const;
+  std::string path() const { return data_.dataset ? data_.dataset->path : ""; }                   // of files
+  DataOptions reading() const { return data_.dataset ? data_.dataset->reading : DataOptions(); }  // likewise
   const Dataset* dataset() const { return dataset_ ? &*dataset_ : nullptr; }  // null for batches of the program
   std::unique_ptr<BatchSource> training(const TrainerOptions& options) const;
   std::unique_ptr<BatchSource> evaluation(int64_t batch_size) const;

@@ -293,6 +293,17 @@ onnx_train_status onnx_train_session_outputs(onnx_train_session* session, const 
   });
 }
 
+onnx_train_status onnx_train_session_sample_axis(onnx_train_session* session, const char* entry, const char* input,
+                                                 int32_t* axis) {
+  return in_session(session, [&](onnx_train_session& s) {
+    const std::string of = &required(entry, "the entry point"), name = &required(input, "the input");
+    const std::vector<InputSpec> inputs = entry_inputs(s.session.model(), of);
+    const auto spec = std::ranges::find(inputs, name, &InputSpec::name);
+    if (spec == inputs.end()) fail_as(ErrorCode::kData, "entry point '", of, "' has no input '", name, "'");
+    required(axis, "where the axis goes") = static_cast<int32_t>(spec->sample_axis);
+  });
+}
+
 onnx_train_status onnx_train_session_plan(onnx_train_session* session, const char* entry,
                                           const onnx_train_option* options, size_t count, onnx_train_plan* plan) {
   return in_session(session, [&](onnx_train_session& s) {
@@ -412,7 +423,7 @@ onnx_train_status onnx_train_session_initialize(onnx_train_session* session, uin
 
 onnx_train_status onnx_train_session_model(onnx_train_session* session, onnx_train_model** training) {
   return in_session(session, [&](onnx_train_session& s) {
-    required(training, "where the model goes") = new onnx_train_model{to_message(s.session.snapshot())};
+    required(training, "where the model goes") = new onnx_train_model(to_message(s.session.snapshot()));
   });
 }
 }

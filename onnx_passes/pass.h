@@ -15,6 +15,7 @@ struct Pass {
   std::string name;                 // "add_gradients"
   std::function<bool(Model&)> run;  // returns whether it changed the model; throws Error "[Name] ..."
   std::string phase = "";           // groups passes in reports
+  std::string numbers = "";         // what it leaves as it was, for reports
 };
 
 struct PipelineOptions {
@@ -27,6 +28,7 @@ struct PassTiming {
   double milliseconds;
   bool changed;
   size_t nodes_before, nodes_after;  // of the inference graph, the whole graph of a plan
+  std::string numbers;
 };
 
 // Runs the passes in order. An Error of a pass is passed on unchanged; an Error found by `verify` names the pass.

@@ -5,6 +5,7 @@
 //   training mode   algorithm "step" holds train/<value> copies where training differs from inference
 //   mixed precision what "step" rounds to 16 bits, where asked for
 //   loss            "step" and "evaluate" get their loss, and the accuracy
+//   random numbers  those of the loss in "step" are drawn from the key of the state, as training mode's
 //   metrics         "evaluate" gets the statistics of metrics, where asked for
 //   gradients       backward pass, global norm
 //   delayed scaling scales of what "step" rounds to 8 bits, where asked for

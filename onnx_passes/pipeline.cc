@@ -49,7 +49,8 @@ std::vector<PassTiming> run_pipeline(const std::vector<Pass>& passes, Model* mod
     const auto start = Clock::now();
     const bool changed = pass.run(*model);
     const std::chrono::duration<double, std::milli> elapsed = Clock::now() - start;
-    timings.push_back({pass.name, pass.phase, elapsed.count(), changed, nodes, model->graph->num_nodes()});
+    timings.push_back(
+        {pass.name, pass.phase, elapsed.count(), changed, nodes, model->graph->num_nodes(), pass.numbers});
     if (!options.dump_dir.empty()) dump(*model, options.dump_dir, timings.size(), pass.name);
     if (options.verify) verify(*model, pass.name);
   }

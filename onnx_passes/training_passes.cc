@@ -32,6 +32,7 @@ std::vector<Pass> training_passes(const BuildOptions& options) {
                               training_mode(options),
                               mixed_precision(options),
                               loss(options),
+                              random_numbers(options),
                               metrics(options),
                               gradients(options)};
   if (options.precision == Precision::kFloat8) passes.push_back({"delayed_scaling", delayed_scaling});

@@ -158,6 +158,12 @@ std::vector<Finding> findings_of(const onnx_train_finding* found, size_t count) 
   return findings;
 }
 
+std::vector<Finding> notes(const ModelHandle& model) {
+  const onnx_train_finding* found = nullptr;
+  const size_t count = onnx_train_model_notes(model.get(), &found);
+  return findings_of(found, count);
+}
+
 // text, loss, failure, obstacles, findings
 nb::tuple check_model(const ModelHandle& model, const Options& options) {
   const auto views = detail::views(options);
@@ -208,6 +214,7 @@ NB_MODULE(_core, module) {
       .def("with_weights", with_weights, nb::arg("arrays"), nb::arg("strict"))
       .def("check", check_model, nb::arg("options"))
       .def("metadata", metadata)
+      .def("notes", notes)
       .def("save", save, nb::arg("path"))
       .def("to_bytes", to_bytes);
   define_session(module);

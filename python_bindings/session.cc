@@ -455,6 +455,7 @@ void define_session(nb::module_& module) {
       .def("entries", &SessionHandle::entries)
       .def("ranks", &SessionHandle::ranks)
       .def("scale", &SessionHandle::scale, nb::arg("input"))
+      .def("sample_axis", &SessionHandle::sample_axis, nb::arg("entry"), nb::arg("input"))
       .def("states", &SessionHandle::states)
       .def("state_ports", [](SessionHandle& s) { return to_python(s.state_ports()); })
       .def(

@@ -108,6 +108,11 @@ class SessionHandle {
     check(onnx_train_session_states(handle_.get(), &names, &count));
     return {names, names + count};
   }
+  int32_t sample_axis(const std::string& entry, const std::string& input) const {
+    int32_t axis = 0;
+    check(onnx_train_session_sample_axis(handle_.get(), entry.c_str(), input.c_str(), &axis));
+    return axis;
+  }
   double scale(const std::string& input) const {
     double scale = 1;
     check(onnx_train_session_scale(handle_.get(), input.c_str(), &scale));

@@ -29,33 +29,43 @@ StorageSpec base_spec(const AdaptOptions& options) {
 }  // namespace
 
 std::vector<CommandOption> adapt_options(AdaptOptions* o) {
-  return {
-      {"--tie", &o->tie,
-       "A=B: weights with the same numbers, also transposed, sliced or repeated, that are one; `check` names those "
-       "that "
-       "may be",
-       "A=B"},
-      {"--untie", &o->untie, "weights that the file has once and that are several: one for each node that reads them",
-       "NAMES"},
-      {"--cut", &o->cut, "inner values that become the outputs; what only the old outputs need is gone", "VALUES"},
-      {"--join", {&o->join, file_with(".onnx")}, "append a model whose inputs have the names of outputs", "FILE"},
-      {"--head", &o->heads, "OUTPUT=N: a new last layer with N outputs, such as logits=3, drawn from --seed",
-       "OUTPUT=N"},
-      {"--weights", &o->weights, "initial values by name, from .safetensors or .npz [the model's]", "FILE"},
-      {"--lora", &o->lora,
-       "train adapters of low rank beside frozen layers: rank=8, alpha=8, dropout=0, rslora=false, dora=false, "
-       "targets=PATTERNS of layers [all linear layers but the last]",
-       "KEY=VALUE"},
-      {"--ia3", &o->ia3, "train scales of layers' outputs, or of inputs: targets=PATTERNS, feedforward=PATTERNS",
-       "KEY=VALUE"},
-      {"--bitfit", &o->bitfit, "train the biases alone"},
-      {"--qat", &o->qat,
-       "train for integers: int8, weights=per_channel|per_tensor, activations=uint8|int8, observer=ema|minmax, "
-       "averaging=0.01 of ema (docs/quantization.md)",
-       "int8"},
-      {"--quantize-base", &o->quantize_base,
-       "store the frozen weights beside --lora as integers: int8 or int4, block=64 elements with one scale", "TYPE"},
-      {"--adapter", &o->adapter, "start from the adapter in a folder that PEFT or export -o DIR/ wrote", "DIR"}};
+  return {{"--tie", &o->tie,
+           "A=B: weights with the same numbers, also transposed, sliced or repeated, that are one; `check` names those "
+           "that "
+           "may be",
+           "A=B"},
+          {"--untie", &o->untie,
+           "weights that the file has once and that are several: one for each node that reads them", "NAMES"},
+          {"--cut", &o->cut, "inner values that become the outputs; what only the old outputs need is gone", "VALUES"},
+          {"--join", {&o->join, file_with(".onnx")}, "append a model whose inputs have the names of outputs", "FILE"},
+          {"--head", &o->heads, "OUTPUT=N: a new last layer with N outputs, such as logits=3, drawn from --seed",
+           "OUTPUT=N"},
+          {"--weights", &o->weights, "initial values by name, from .safetensors or .npz [the model's]", "FILE"},
+          {"--lora", &o->lora,
+           "train adapters of low rank beside frozen layers: rank=8, alpha=8, dropout=0, rslora=false, dora=false, "
+           "targets=PATTERNS of layers [all linear layers but the last]",
+           "KEY=VALUE"},
+          {"--ia3", &o->ia3, "train scales of layers' outputs, or of inputs: targets=PATTERNS, feedforward=PATTERNS",
+           "KEY=VALUE"},
+          {"--bitfit", &o->bitfit, "train the biases alone"},
+          {"--qat",
+           &o->qat,
+           "train for integers: int8, weights=per_channel|per_tensor, activations=uint8|int8, observer=ema|minmax, "
+           "averaging=0.01 of ema (docs/quantization.md)",
+           "int8",
+           false,
+           {},
+           [] { return Words{"int8"}; }},
+          {"--quantize-base",
+           &o->quantize_base,
+           "store the frozen weights beside --lora as integers: int8 or int4, block=64 elements with one scale",
+           "TYPE",
+           false,
+           {},
+           [] {
+             return Words{"int8", "int4"};
+           }},
+          {"--adapter", &o->adapter, "start from the adapter in a folder that PEFT or export -o DIR/ wrote", "DIR"}};
 }
 
 void adapt(Model* model, const AdaptOptions& options, const std::string& dtype) {

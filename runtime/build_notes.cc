@@ -1,13 +1,16 @@
 #include "runtime/build_notes.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include <nlohmann/json.hpp>
 
+#include "onnx_passes/import/constants.h"
 #include "onnx_passes/import/lost_layers.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/loss/loss_model.h"
+#include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/quantization/import_qdq.h"
 #include "onnx_passes/weights/folded_parameters.h"
@@ -34,9 +37,10 @@ void note_integers(const Model& forward, std::vector<Finding>* notes) {
   const std::vector<const Value*> stored = quantized_weights(*forward.graph);
   if (stored.empty()) return;
   const auto name = [](const Value* value) { return concat("'", value->name(), "'"); };
-  notes->push_back({first_few(stored, size_t{3}, name),
-                    stored.size() == 1 ? "is a weight in integers, and frozen" : "are weights in integers, and frozen",
-                    "--lora rank=8 trains adapters beside them; --train NAME makes floats of one"});
+  notes->push_back(
+      {first_few(stored, size_t{3}, name),
+       stored.size() == 1 ? "is a weight in integers, and frozen" : "are weights in integers, and frozen",
+       "--lora rank=8 trains adapters beside them; --train NAME makes floats of one, and trains it alone"});
 }
 
 // Mixed precision leaves the bodies of control flow as they are.
@@ -66,35 +70,10 @@ void note_teacher(const Model& forward, const LossModel& teacher, std::vector<Fi
   }
 }
 
-}  // namespace
-
-std::vector<Finding> build_notes(const Model& forward, const BuildOptions& options) {
-  std::vector<Finding> notes = describe_folded_parameters(*forward.graph);
-  for (Finding& finding : inspect(forward)) notes.push_back(std::move(finding));
-  for (Finding& lost : find_lost_layers(forward)) notes.push_back(std::move(lost));
-  note_integers(forward, &notes);
-  if (options.precision != Precision::kFloat32) note_bodies(forward, &notes);
-  if (options.teacher) note_teacher(forward, *options.teacher, &notes);
-  return notes;
-}
-
-void note_rounding(const Model& training, std::vector<Finding>* notes) {
-  if (training.metadata("onnx_train.rounded") != "0") return;
-  notes->push_back(
-      {concat("precision ", training.metadata("onnx_train.precision")), "rounds no operator of this model",
-       "it rounds products of matrices, convolutions, lookups and recurrent layers outside of control flow"});
-}
-
-void record_notes(const std::vector<Finding>& notes, Model* training) {
-  nlohmann::json json = nlohmann::json::array();
-  for (const Finding& note : notes) json.push_back({note.subject, note.what, note.advice});
-  // A name may hold bytes that are no UTF-8.
-  training->set_metadata(kNotes, json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
-std::vector<Finding> recorded_notes(const Model& training) {
+// Of the metadata of a file, which may hold anything.
+std::vector<Finding> read_notes(const std::string& text) {
   std::vector<Finding> notes;
-  const auto json = nlohmann::json::parse(training.metadata(kNotes), nullptr, /*allow_exceptions=*/false);
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_array()) return notes;
   for (const auto& row : json) {
     const auto is_text = [](const auto& field) { return field.is_string(); };
@@ -104,15 +83,67 @@ std::vector<Finding> recorded_notes(const Model& training) {
   return notes;
 }
 
-std::string notes_text(const std::vector<Finding>& notes, size_t width) {
-  constexpr size_t kShown = 6;
+}  // namespace
+
+std::vector<Finding> build_notes(const Model& forward, const BuildOptions& options, std::vector<Finding> imported) {
+  std::vector<Finding> notes = describe_predictions(*forward.graph, options);
+  const auto add = [&](std::vector<Finding> found) {
+    std::move(found.begin(), found.end(), std::back_inserter(notes));
+  };
+  add(describe_constants(forward, select_trainable(forward, options.train, options.freeze)));
+  add(describe_folded_parameters(*forward.graph));
+  add(inspect(forward));
+  add(find_lost_layers(forward));
+  note_integers(forward, &notes);
+  if (options.precision != Precision::kFloat32) note_bodies(forward, &notes);
+  if (options.teacher) note_teacher(forward, *options.teacher, &notes);
+  add(std::move(imported));
+  return notes;
+}
+
+void add_built_notes(const Model& training, std::vector<Finding>* notes) {
+  if (const std::string statistics = training.metadata("onnx_train.batch_norm"); !statistics.empty())
+    notes->push_back({"batch normalization", statistics, "those kept normalize as in inference"});
+  if (const std::string names = training.metadata("onnx_train.not_trained"); !names.empty())
+    notes->push_back({"weights", concat("the loss does not depend on ", names), "they are not trained"});
+  if (training.metadata("onnx_train.rounded") != "0") return;
+  notes->push_back(
+      {concat("precision ", training.metadata("onnx_train.precision")), "rounds no operator of this model",
+       "it rounds products of matrices, convolutions, lookups and recurrent layers outside of control flow"});
+}
+
+std::vector<PassTiming> build_with_notes(Model* model, const BuildOptions& options, std::vector<Finding> imported) {
+  std::vector<Finding> notes = build_notes(*model, options, std::move(imported));
+  std::vector<PassTiming> timings = build_training_model(model, options);
+  add_built_notes(*model, &notes);
+  record_notes(notes, model);
+  return timings;
+}
+
+void record_notes(const std::vector<Finding>& notes, Model* training) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const Finding& note : notes) json.push_back({note.subject, note.what, note.advice});
+  // A name may hold bytes that are no UTF-8.
+  training->set_metadata(kNotes, json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+std::vector<Finding> recorded_notes(const Model& training) { return read_notes(training.metadata(kNotes)); }
+
+std::vector<Finding> recorded_notes(const onnx::ModelProto& training) {
+  for (const auto& entry : training.metadata_props()) {
+    if (entry.key() == kNotes) return read_notes(entry.value());
+  }
+  return {};
+}
+
+std::string notes_text(const std::vector<Finding>& notes, size_t width, size_t shown) {
   if (notes.empty()) return "";
   std::string text = "\nWorth knowing:\n";
-  for (size_t i = 0; i < std::min(notes.size(), kShown); ++i) {
+  for (size_t i = 0; i < std::min(notes.size(), shown); ++i) {
     text += to_text(notes[i].subject, notes[i].what, notes[i].advice, width);
   }
-  if (notes.size() <= kShown) return text;
-  return concat(text, "  and ", notes.size() - kShown, " more: onnx-train check of the forward model\n");
+  if (notes.size() <= shown) return text;
+  return concat(text, "  and ", notes.size() - shown, " more: onnx-train check of the forward model\n");
 }
 
 }  // namespace onnx_train

@@ -45,7 +45,10 @@ CommandOption batch_option(ImportOptions* options) {
   return {"--batch",
           {&options->batch, dynamic_or_count()},
           "give the batch dimension this size, or make it dynamic [as exported]",
-          "N|dynamic"};
+          "N|dynamic",
+          false,
+          {},
+          [] { return Words{"dynamic"}; }};
 }
 
 CommandOption set_option(ImportOptions* options) {
@@ -86,25 +89,38 @@ OptionTarget each_whole(std::vector<std::string>* texts) {
 std::vector<CommandOption> build_options(BuildSettings* s) {
   BuildOptions& o = s->build;
   std::vector<CommandOption> options = {
-      {"--loss", &o.loss,
+      {"--loss",
+       &o.loss,
        joined_names(loss_names()) +
            ", an output that is the loss, or a weighted sum (docs/losses.md explains each); or "
            "FILE.onnx, a model whose inputs have the names of the model's outputs, or are new; each loss takes "
            "(prediction, target), and a target that is left out is the new input labels, or labels_<prediction> where "
            "targets differ in type [cross_entropy, or a training model's own]",
-       "EXPR"},
-      {"--metric", each_whole(&o.metrics),
+       "EXPR",
+       false,
+       {},
+       loss_names},
+      {"--metric",
+       each_whole(&o.metrics),
        concat(
            "a metric that evaluations compute besides the loss: ", joined_names(metric_names()),
            "; of the loss's prediction and target, or as in 'top5=top_k(logits, labels, k=5)', with a name of its own "
            "(docs/metrics.md explains each); once for each"),
-       "METRIC"},
+       "METRIC",
+       false,
+       {},
+       metric_names},
       {"--teacher", &s->teacher,
        "a model that learns nothing and whose outputs the loss reads: its output logits is teacher.logits, as in "
        "'distill(logits, teacher.logits, temperature=4)'; its inputs have the names of the model's",
        "FILE"},
-      {"--optimizer", &o.optimizer,
-       describe_optimizers() + "; options=value where they are not PyTorch's defaults [adamw]", "EXPR"},
+      {"--optimizer",
+       &o.optimizer,
+       describe_optimizers() + "; options=value where they are not PyTorch's defaults [adamw]",
+       "EXPR",
+       false,
+       {},
+       optimizer_names},
       mode_option(&s->mode),
       {"--precision",
        &s->precision,
@@ -114,12 +130,21 @@ std::vector<CommandOption> build_options(BuildSettings* s) {
        "KIND",
        false,
        {"float32", "gemm-bf16", "bf16", "fp16", "fp8", "auto"}},
-      {"--device", &s->device, "that --precision auto is for, as `onnx-train devices` lists it [cpu]", "NAME"},
+      {"--device",
+       &s->device,
+       "that --precision auto is for, as `onnx-train devices` lists it [cpu]",
+       "NAME",
+       false,
+       {},
+       Device::names},
       {"--loss-scale",
        {&o.loss_scale, check_loss_scale},
        "multiply the loss's gradient by N or, dynamic, by as much as stays finite; skip updates that are not finite; "
        "dynamic(init_scale=65536, growth_interval=2000) [no scaling; dynamic with --precision fp16]",
-       "dynamic|N"},
+       "dynamic|N",
+       false,
+       {},
+       [] { return Words{"dynamic"}; }},
       {"--train", &o.train,
        "weights to train: names, globs, @FILE with one a line; constants by name [all but constants]", "PATTERNS"},
       {"--freeze", &o.freeze, "weights to leave as they are, likewise", "PATTERNS"},

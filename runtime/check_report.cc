@@ -6,7 +6,6 @@
 #include <map>
 
 #include "kernels/device.h"
-#include "onnx_passes/import/constants.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/message.h"
@@ -149,22 +148,19 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   Device& device = Device::find(settings.device);
   CheckReport report;
   const auto import = [&](const ImportOptions& how) { return import_forward_model(message, "float32", how); };
-  Model model = import_forward_model(message, "float32", import_options(settings.build), &report.findings);
+  std::vector<Finding> imported;
+  Model model = import_forward_model(message, "float32", import_options(settings.build), &imported);
   const std::vector<Value*> trainable = select_trainable(model, options.train, options.freeze);
   describe(*model.graph, trainable, &report);
   for (const std::string& note : adapted_notes(model)) report.facts.emplace_back("changed", note);
-  for (Finding& finding : build_notes(model)) report.findings.push_back(std::move(finding));
-  for (Finding& finding : describe_constants(model, trainable)) report.findings.push_back(std::move(finding));
-  if (trainable.empty()) {
-    report.failure = nothing_to_train(name, options);
-    return report;
-  }
   try {
+    if (trainable.empty()) fail(nothing_to_train(name, options));
     report.loss = options.loss = options.loss.empty() ? suggest_loss(*model.graph) : options.loss;
   } catch (const Error& error) {
     report.failure = error.what();
-    return report;
   }
+  report.findings = build_notes(model, options, std::move(imported));
+  if (!report.failure.empty()) return report;
   options.optimizer = "sgd";  // what can be trained can be trained by all of them; this one needs no memory
   report.options = options_for_build(settings);
   const int64_t batch = fixed_batch(*model.graph);
@@ -175,9 +171,7 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
                                       }};
   const Trial trial = try_training(&model, trial_options, device);
   report.obstacles = trial.obstacles;
-  if (const std::string statistics = model.metadata("onnx_train.batch_norm"); !statistics.empty())
-    report.findings.push_back({"batch normalization", statistics, "those kept normalize as in inference"});
-  report.not_trained = model.metadata("onnx_train.not_trained");
+  add_built_notes(model, &report.findings);
   if (!trial.obstacles.empty()) {
     report.failure = concat(name, " cannot be trained as it is: ", in_one_sentence(trial.obstacles));
     return report;
@@ -207,10 +201,6 @@ std::string to_text(const CheckReport& report, const std::string& name, size_t w
   }
   for (const Hindrance& h : report.obstacles) text += to_text(h.place, h.reason, h.way_out, width);
   if (!report.can_be_trained()) return text;
-  if (!report.not_trained.empty()) {
-    text +=
-        wrap(concat("\nNot trained, for the loss does not depend on them: ", report.not_trained), width, 0, 2) + "\n";
-  }
   const std::string build = concat("onnx-train build ", shell_quoted(name), " -o train.onnx", report.options,
                                    " --loss ", shell_quoted(report.loss));
   const std::string next = "It can be trained. Next: " + build;

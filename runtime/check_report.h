@@ -29,9 +29,8 @@ struct CheckReport {
   std::vector<Finding> findings;
   std::string loss;  // that the model was tried with
   std::vector<Hindrance> obstacles;
-  std::string not_trained;  // names of weights that the loss does not depend on; mostly empty
-  std::string options;      // of the `build` that makes it trainable, such as " --batch dynamic"
-  std::string failure;      // the one line that says why the model cannot be trained; empty if it can
+  std::string options;  // of the `build` that makes it trainable, such as " --batch dynamic"
+  std::string failure;  // the one line that says why the model cannot be trained; empty if it can
 
   bool can_be_trained() const { return failure.empty(); }
 };

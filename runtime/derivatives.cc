@@ -132,8 +132,11 @@ TensorMap per_sample_gradients(DerivativeSession* gradient, const Dataset& data)
     for (const auto& [key, tensor] : gradient->run(batch)) {
       if (key != "loss" && !is_gradient(key)) continue;
       Shape row = tensor.shape();
-      // The gradient of an input has the batch's axis already.
-      if (key.starts_with("grad_input/") && !row.empty() && row[0] == 1) row.erase(row.begin());
+      // The gradient of an input has the batch's axis already, unless the input is passed whole.
+      constexpr std::string_view kOfInput = "grad_input/";
+      const Dataset::Array* input = key.starts_with(kOfInput) ? data.find(key.substr(kOfInput.size())) : nullptr;
+      if (input && input->per_sample && input->axis < row.size())
+        row.erase(row.begin() + static_cast<std::ptrdiff_t>(input->axis));
       stacks.try_emplace(key, tensor, data.num_samples(), row).first->second.set(sample, tensor);
     }
   }

@@ -2,10 +2,11 @@
 
 #include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/adapt/test_time_augmentation.h"
+#include "onnx_passes/import/map_outputs.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"
-#include "onnx_passes/quantization/write_qdq.h"
+#include "onnx_passes/quantization/store_quantized.h"
 
 namespace onnx_train {
 namespace {
@@ -32,20 +33,30 @@ void check_views(const std::string& text) {
 
 std::vector<CommandOption> export_options(ExportSettings* settings) {
   return {{"--merge", &settings->merge, "fold adapters into the weights beside them: the graph is the original one"},
-          {"--dtype", &settings->dtype,
+          {"--dtype",
+           &settings->dtype,
            "store the weights as float16, bfloat16, int8 or int4; integers have a scale for each block=32 of them "
            "[float32]",
-           "TYPE"},
+           "TYPE",
+           false,
+           {},
+           [] {
+             return Words{"float32", "float16", "bfloat16", "int8", "int4"};
+           }},
           {"--tta",
            {&settings->tta, check_views},
            "average the outputs over views of the pictures, as nodes of the graph: flip, vflip, shift(1), or several",
-           "VIEWS"},
+           "VIEWS",
+           false,
+           {},
+           view_names},
           {"--original-types", &settings->original_types,
            "weights, inputs and outputs that were float16 or bfloat16 before training are so again"}};
 }
 
 InferenceExport strip_and_merge(const Model& training, const ExportSettings& settings, const std::string& name) {
-  InferenceExport made{strip_training(training), {}, {}, 0, 0, {}};
+  InferenceExport made;
+  made.model = strip_training(training);
   if (!settings.merge) return made;
   if (!has_adapters(made.model)) fail(name, " has no adapters: leave out --merge");
   made.restored = dequantize_weights(&made.model);
@@ -78,6 +89,7 @@ InferenceExport export_inference(const Model& training, const ExportSettings& se
   average_over_views(&inference, parse_views(settings.tta), "predict");
   made.integers = store_quantized(&inference);
   pack_four_bits(&inference);
+  restore_maps(&inference, training);
   return made;
 }
 

@@ -8,6 +8,7 @@
 
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/ir/model.h"
+#include "onnx_passes/quantization/store_quantized.h"
 #include "onnx_passes/quantization/stored_weights.h"
 #include "runtime/options.h"
 
@@ -31,7 +32,7 @@ struct InferenceExport {
   Model model;
   StorageSpec storage;                    // where --dtype is given
   std::map<std::string, Tensor> rounded;  // the numbers that are left of each weight that it stores
-  int integers = 0;                       // weights that are integers as the model was trained
+  StoredIntegers integers;                // weights that are integers as the model was trained
   int restored = 0;                       // weights that were integers, and are floats with adapters in them
   MergedAdapters merged;                  // layers whose adapters are folded into their weights
 };

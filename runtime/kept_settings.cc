@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/loss/loss_model.h"
+#include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/metrics/metrics.h"
 
 namespace onnx_train {
@@ -70,16 +71,25 @@ std::vector<std::string> keep_settings(const onnx::ModelProto& model, BuildSetti
     }
     return lines;
   }
-  if (options.loss.empty() && !options.loss_model) options.loss = BuildOptions().loss;
   if (!loss.empty() && options.metrics.empty() && !metrics.empty())
     lines.push_back(concat("metrics of the training model are left out with another loss: ", list_of_metrics(metrics)));
   return lines;
 }
 
-Model load_to_build(const std::string& path, BuildSettings* settings, std::vector<std::string>* kept) {
-  ModelMessage message = load_message(path);
+Model import_to_build(ModelMessage message, BuildSettings* settings, std::vector<std::string>* kept,
+                      std::vector<Finding>* findings) {
   *kept = keep_settings(message.proto, settings);
-  return import_forward_model(std::move(message), settings->dtype, import_options(*settings));
+  Model model = import_forward_model(std::move(message), settings->dtype, import_options(*settings), findings);
+  if (!settings->build.loss.empty() || settings->build.loss_model) return model;
+  DefaultLoss chosen = default_loss(*model.graph);
+  settings->build.loss = std::move(chosen.loss);
+  if (chosen.finding) findings->push_back(*std::move(chosen.finding));
+  return model;
+}
+
+Model load_to_build(const std::string& path, BuildSettings* settings, std::vector<std::string>* kept,
+                    std::vector<Finding>* findings) {
+  return import_to_build(load_message(path), settings, kept, findings);
 }
 
 }  // namespace onnx_train

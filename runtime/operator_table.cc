@@ -12,6 +12,7 @@
 #include "onnx_passes/gradients/without_gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/random.h"
 #include "onnx_passes/training/select.h"
 
 namespace onnx_train {
@@ -85,7 +86,7 @@ std::string kernels_of(const Device& device, const onnx::OpSchema& schema) {
   const Operator* row = find_operator("", schema.Name());
   if (row && row->kind == OperatorKind::kView) return "view";
   if (row && row->traffic == Traffic::kNone) return "folded";
-  return has_body(schema) ? "body" : "-";
+  return has_body(schema) || is_random_operator(schema.Name()) ? "body" : "-";
 }
 
 }  // namespace

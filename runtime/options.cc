@@ -176,6 +176,20 @@ size_t parse_bytes(const std::string& text) {
 
 void check_bytes(const std::string& text) { parse_bytes(text); }
 
+double parse_duration(const std::string& text) {
+  if (text.empty()) return 0;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string unit(end, text.data() + text.size());
+  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  if (error != std::errc() || factor == 0 || !(value > 0) || !std::isfinite(value * factor)) {
+    fail("a duration such as 90s, 15m or 2h");
+  }
+  return value * factor;
+}
+
+void check_duration(const std::string& text) { parse_duration(text); }
+
 TextCheck dynamic_or_count() {
   return [](const std::string& text) {
     int64_t number = 0;

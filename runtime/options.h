@@ -62,13 +62,17 @@ struct OptionTarget {
   bool* automatic = nullptr;
 };
 
+using Words = std::vector<std::string>;
+
 struct CommandOption {
   std::string names;  // "--lr", "-o,--output"; without dashes: a positional argument
   OptionTarget target;
   std::string help;
   std::string value = "";  // placeholder for the value in the help: "N", "FILE"
   bool required = false;
-  std::vector<std::string> choices = {};
+  Words choices = {};
+  // Without choices: words that a value may be or begin with, which shells complete.
+  Words (*words)() = nullptr;
 };
 
 inline bool is_positional(const CommandOption& option) { return option.names[0] != '-'; }
@@ -93,6 +97,9 @@ TextCheck dynamic_or_count();
 // does.
 size_t parse_bytes(const std::string& text);
 void check_bytes(const std::string& text);
+// The same for the seconds of "90", "90s", "15m" or "2h".
+double parse_duration(const std::string& text);
+void check_duration(const std::string& text);
 
 // Throws UsageError for a file name with another suffix than `suffix` (".onnx"), in whatever case: nothing else would
 // be written. A name without any suffix says nothing of its contents and is valid.

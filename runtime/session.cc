@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <set>
 #include <utility>
@@ -160,9 +161,10 @@ void read_from_state(Model* model, const StateStore& states) {
 
 }  // namespace
 
-std::unique_ptr<Plan> Session::compile(const std::string& entry, Model flat,
-                                       const std::map<std::string, Shape>& shapes) {
+std::unique_ptr<Plan> Session::compile(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes,
+                                       const FoundSizes& sizes) {
   PlanOptions plan_options = options_.plan;
+  plan_options.sizes = sizes;
   if (plan_options.detect_anomaly) plan_options.lowering.on = false;
   if (std::string& folder = plan_options.pipeline.dump_dir; !folder.empty()) folder += "/" + entry;
   std::optional<Model> first = std::move(flat);
@@ -175,10 +177,10 @@ std::unique_ptr<Plan> Session::compile(const std::string& entry, Model flat,
 }
 
 Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
-                                        const std::map<std::string, Shape>& shapes) {
+                                        const std::map<std::string, Shape>& shapes, const FoundSizes& sizes) {
   auto cached = std::make_unique<CachedPlan>();
   cached->entry = entry;
-  std::unique_ptr<Plan> made = compile(entry, std::move(flat), shapes);
+  std::unique_ptr<Plan> made = compile(entry, std::move(flat), shapes, sizes);
   make_room(*made);
   cached->executable = std::make_unique<Executable>(std::move(made), device_, *stream_, fault_);
   Executable& executable = *cached->executable;
@@ -268,9 +270,25 @@ void check_rates(const EntryPoint& point, const TensorMap& inputs) {
 
 }  // namespace
 
+namespace {
+
+// What `predict` needs to find the shapes of its outputs; an entry point that updates states runs once.
+std::optional<std::vector<Tensor>> first_sizes(const std::string& entry) {
+  return entry == "predict" ? std::optional(std::vector<Tensor>()) : std::nullopt;
+}
+
+bool same_contents(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  return std::ranges::equal(a, b, [](const Tensor& x, const Tensor& y) {
+    return x.dtype() == y.dtype() && x.shape() == y.shape() &&
+           (x.bytes() == 0 || std::memcmp(x.data(), y.data(), x.bytes()) == 0);
+  });
+}
+
+}  // namespace
+
 Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>& own) {
   const Threads threads(options_.threads);
-  const std::map<std::string, Shape> shapes = with_rank_inputs(entry, own);
+  const std::map<std::string, Shape> shapes = with_own_inputs(entry, own);
   for (auto& cached : plans_) {
     if (cached->entry != entry) continue;
     const auto& ports = cached->plan().inputs();
@@ -280,13 +298,13 @@ Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>
     });
     if (same && ports.size() == shapes.size()) return cached->plan();
   }
-  return make_plan(entry, plain(entry, shapes), shapes).plan();
+  return make_plan(entry, plain(entry, shapes), shapes, first_sizes(entry)).plan();
 }
 
 std::unique_ptr<Plan> Session::planned(const std::string& entry, const std::map<std::string, Shape>& shapes) {
   const Threads threads(options_.threads);
-  const std::map<std::string, Shape> all = with_rank_inputs(entry, shapes);
-  return compile(entry, plain(entry, all), all);
+  const std::map<std::string, Shape> all = with_own_inputs(entry, shapes);
+  return compile(entry, plain(entry, all), all, first_sizes(entry));
 }
 
 PlannedMemory Session::planned_memory(const std::string& entry, const std::map<std::string, Shape>& shapes) {
@@ -296,32 +314,36 @@ PlannedMemory Session::planned_memory(const std::string& entry, const std::map<s
   return memory;
 }
 
-Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMap& inputs) {
+Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMap& inputs, const FoundSizes& sizes) {
   for (auto& candidate : plans_) {
-    if (candidate->entry == entry && matches(candidate->plan(), inputs, &candidate->inputs)) return *candidate;
+    const Plan& plan = candidate->plan();
+    const bool is_sized = same_contents(plan.found_sizes(), sizes ? *sizes : std::vector<Tensor>());
+    if (candidate->entry != entry || !is_sized || (!sizes && plan.wanted_sizes() > 0)) continue;
+    if (matches(plan, inputs, &candidate->inputs)) return *candidate;
   }
   Model model = plain(entry, shapes_of(inputs));
   check_inputs(model.graph->inputs(), entry, inputs, state_.names());
-  CachedPlan& made = make_plan(entry, std::move(model), shapes_of(inputs));
+  CachedPlan& made = make_plan(entry, std::move(model), shapes_of(inputs), sizes);
   if (!matches(made.plan(), inputs, &made.inputs)) {
     fail_as(ErrorCode::kData, "entry point '", entry, "': an input has no value");
   }
   return made;
 }
 
-void Session::start(const std::string& entry, const TensorMap& given) {
+void Session::start(const std::string& entry, const TensorMap& inputs) { start(entry, inputs, std::nullopt); }
+
+void Session::start(const std::string& entry, const TensorMap& given, const FoundSizes& sizes) {
   const Threads threads(options_.threads);
-  // What the ranks are told, too.
-  TensorMap shared = is_shared(entry) ? rank_inputs(entry, count_micro_batches(shapes_of(given))) : TensorMap();
-  if (!shared.empty()) shared.insert(given.begin(), given.end());
-  const TensorMap& inputs = shared.empty() ? given : shared;
+  TensorMap own = own_inputs(entry, is_staged(entry) ? count_micro_batches(shapes_of(given)) : 1);
+  if (!own.empty()) own.insert(given.begin(), given.end());
+  const TensorMap& inputs = own.empty() ? given : own;
   if (ranks() > 1 && entry == "step") {
     fail_as(ErrorCode::kUsage,
             "ranks share out the batches of a step, and 'step' is one batch; build the model with accumulate, and run "
             "'accumulate' and 'apply'");
   }
   if (const EntryPoint* point = model_.find_entry_point(entry)) check_rates(*point, inputs);
-  CachedPlan& cached = find_plan(entry, inputs);
+  CachedPlan& cached = find_plan(entry, inputs, sizes);
   cached.last_used = ++clock_;
   Executable& executable = *cached.executable;
   if (executable.plan().arena_bytes() > arena_bytes_) make_room(executable.plan());
@@ -341,6 +363,7 @@ void Session::start(const std::string& entry, const TensorMap& given) {
   }
   run.is_started = true;
   started_.push_back(&run);
+  drawn_[entry] += is_shared(entry) ? static_cast<uint64_t>(active_ranks_) : 1;
 }
 
 bool Session::refuses_non_finite_loss(const std::string& entry) const {
@@ -383,8 +406,18 @@ void Session::wait_for_inputs() { stream_->wait(inputs_read_); }
 
 const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs) {
   if (!started_.empty()) fail_as(ErrorCode::kUsage, "a run of the session is started and not finished");
-  start(entry, inputs);
-  return finish();
+  for (FoundSizes sizes = first_sizes(entry);;) {
+    start(entry, inputs, sizes);
+    const Run& run = *started_.front();
+    const TensorMap& outputs = finish();
+    const Plan& plan = run.plan->plan();
+    if (plan.wanted_sizes() == 0) return outputs;
+    for (const Value* output : model_.graph->outputs()) {
+      if (!outputs.contains(output->name())) sized_by_data_.insert(output->name());
+    }
+    for (size_t i = run.ports.size() - plan.wanted_sizes(); i < run.ports.size(); ++i)
+      sizes->push_back(run.ports[i].clone());
+  }
 }
 
 // Waits for all enqueued work, also if it fails. Afterwards the session is as if the runs had not been started.

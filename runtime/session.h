@@ -12,6 +12,8 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 
 #include "onnx_passes/adapt/test_time_augmentation.h"
@@ -37,6 +39,9 @@ struct SessionOptions {
   // A run that updates the state fails if its loss is not finite, and then has changed no state where the device uses
   // host memory. Models with loss scaling skip such updates themselves.
   bool refuse_non_finite_loss = false;
+  // Of what ONNX's random operators draw in "predict" and "evaluate". Each batch has other numbers: its number is a
+  // part of the key. Training draws from the state.
+  uint64_t seed = 0;
   TestTimeViews views = {};  // over which "evaluate" and "predict" average
   // Where this session is one rank of several: "accumulate" and "evaluate" run on the batches of a round, one a rank
   // (onnx_passes/distribution/data_parallel.h), and their outputs have a first axis of ranks. It outlives the session.
@@ -79,6 +84,7 @@ class Session {
   int rank() const;
   Collectives* collectives() const { return options_.collectives; }
   Offload offload() const { return options_.offload; }
+  int threads() const { return options_.threads; }  // as given; 0: the default
   bool is_pipeline() const { return options_.stages > 1; }
   int pipelines() const { return ranks() / options_.stages; }  // 1 rank is 1 pipeline of one stage
   int pipeline() const { return rank() / options_.stages; }    // this rank's
@@ -109,7 +115,11 @@ class Session {
   // writes them must be complete or the stream must wait for it. The outputs are in the session's memory and valid
   // until the next run of the same plan: clone those that must live longer. Throws Error for missing, unknown or
   // ill-typed inputs.
+  // An output of `predict` whose shape depends on data has that of this run: what decides it is computed first, so that
+  // the part of the model before it runs twice.
   const TensorMap& run(const std::string& entry, const TensorMap& inputs);
+  // Whether such a run has found the shape of this output to depend on data.
+  bool is_sized_by_data(const std::string& output) const { return sized_by_data_.contains(output); }
   // The same in two parts, so that a device has work while the host reads results. `start` enqueues a run; it throws
   // Error for the names, types and shapes of the inputs. `finish` waits for the earliest unfinished run and returns its
   // outputs; it throws Error for the data in the inputs. In that case this run and all runs started after it have
@@ -119,6 +129,9 @@ class Session {
   // Waits until the inputs of started runs that are in device memory have been read; the caller may then change them.
   // Those in host memory have been read when `start` returns.
   void wait_for_inputs();
+
+  // The next run of the entry point draws the numbers of its first one: of an evaluation, each of which draws the same.
+  void draw_again(const std::string& entry) { drawn_[entry] = 0; }
 
   // Reinitializes the state from `seed` with the initialization graphs.
   void initialize(uint64_t seed);
@@ -149,10 +162,15 @@ class Session {
   struct Run;         // a started run and the memory of its outputs
   static StateOwners owners_of_states(const Model& model, const SessionOptions& options, int ranks);
   std::function<StateMemory(const std::string&)> memory_of_states() const;
-  std::unique_ptr<Plan> compile(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
-  CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes);
+  // `sizes` are those of PlanOptions.
+  using FoundSizes = std::optional<std::vector<Tensor>>;
+  std::unique_ptr<Plan> compile(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes,
+                                const FoundSizes& sizes);
+  CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes,
+                        const FoundSizes& sizes);
   void make_room(const Plan& plan);
-  CachedPlan& find_plan(const std::string& entry, const TensorMap& inputs);
+  CachedPlan& find_plan(const std::string& entry, const TensorMap& inputs, const FoundSizes& sizes);
+  void start(const std::string& entry, const TensorMap& inputs, const FoundSizes& sizes);
   bool overlaps() const;
   void abandon_runs() noexcept;
   void wait_for_run(int64_t mark);
@@ -160,8 +178,10 @@ class Session {
   Model whole(const std::string& entry) const;                                              // of one rank
   Model of_all_stages(const std::string& entry) const;                                      // before it is cut
   Model plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const;  // as Plan takes it
-  TensorMap rank_inputs(const std::string& entry, int micro_batches) const;  // that ranks are told beside the data
-  std::map<std::string, Shape> with_rank_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;
+  // What the entry point is told beside the data: of ranks, and the key of random numbers.
+  TensorMap own_inputs(const std::string& entry, int micro_batches) const;
+  std::map<std::string, Shape> with_own_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;
+  bool draws(const std::string& entry) const;      // whether it has ONNX's random operators
   bool is_shared(const std::string& entry) const;  // by ranks
   bool is_staged(const std::string& entry) const { return is_pipeline() && is_shared(entry); }
   void connect_device();
@@ -177,9 +197,12 @@ class Session {
   int64_t active_ranks_;
   std::vector<std::unique_ptr<CachedPlan>> plans_;
   std::deque<Run*> started_;
-  Fault* fault_ = nullptr;  // of the device; all runs report to it
+  std::set<std::string> sized_by_data_;  // outputs of predict
+  Fault* fault_ = nullptr;               // of the device; all runs report to it
   void* arena_ = nullptr;
   size_t arena_bytes_ = 0;
+  std::map<std::string, uint64_t> drawn_;      // how many batches each entry point has drawn numbers for
+  mutable std::map<std::string, bool> draws_;  // what draws() has found
   uint64_t clock_ = 0;
   int64_t inputs_read_ = 0;  // the mark after the last copies of inputs within the device
 };

@@ -13,6 +13,7 @@
 #include "onnx_passes/distribution/stage_owners.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
+#include "onnx_passes/training/body_draws.h"
 #include "runtime/session.h"
 
 namespace onnx_train {
@@ -37,7 +38,8 @@ StateOwners Session::owners_of_states(const Model& model, const SessionOptions& 
   });
 }
 
-// The entry point as a plain model, of the mean over views where the session has some.
+// The entry point as a plain model, of the mean over views where the session has some. Its random operators draw from
+// an input.
 Model Session::whole(const std::string& entry) const {
   const bool averages = !options_.views.empty() && (entry == "predict" || entry == "evaluate") && has_entry(entry);
   Model with_views;
@@ -45,7 +47,19 @@ Model Session::whole(const std::string& entry) const {
     with_views = clone(model_);
     average_over_views(&with_views, options_.views, entry);
   }
-  return flatten(averages ? with_views : model_, entry);
+  Model flat = flatten(averages ? with_views : model_, entry);
+  draw_from_input(flat.graph.get());
+  return flat;
+}
+
+bool Session::draws(const std::string& entry) const {
+  const auto [found, is_new] = draws_.try_emplace(entry, false);
+  if (!is_new || (entry != "initialize" && !has_entry(entry))) return found->second;
+  const auto has_any = [](const EntryPoint& e) {
+    return has_random_operators(*e.algorithm) || has_random_operators(*e.initialization);
+  };
+  const bool may = has_random_operators(*model_.graph) || std::ranges::any_of(model_.entry_points, has_any);
+  return found->second = may && has_random_operators(*flatten(model_, entry).graph);
 }
 
 Model Session::of_all_stages(const std::string& entry) const {
@@ -101,27 +115,37 @@ bool Session::is_shared(const std::string& entry) const {
   return ranks() > 1 && (entry == "accumulate" || entry == "evaluate");
 }
 
-TensorMap Session::rank_inputs(const std::string& entry, int micro_batches) const {
+TensorMap Session::own_inputs(const std::string& entry, int micro_batches) const {
   TensorMap inputs;
-  if (!is_shared(entry) || pipelines() == 1) return inputs;
-  for (int i = 0; i < micro_batches; ++i) {
-    const int64_t left = active_ranks_ - int64_t{i} * pipelines();
-    inputs[micro_batch_input(kRankInput, i)] = Tensor::scalar<int64_t>(pipeline());
-    inputs[micro_batch_input(kActiveRanksInput, i)] =
-        Tensor::scalar<int64_t>(std::clamp<int64_t>(left, 0, pipelines()));
+  const bool shares = is_shared(entry) && pipelines() > 1, draws_numbers = draws(entry);
+  for (int i = 0; i < micro_batches && (shares || draws_numbers); ++i) {
+    const int64_t before = int64_t{i} * pipelines();  // batches of this round that come before those of micro-batch i
+    if (shares) {
+      inputs[micro_batch_input(kRankInput, i)] = Tensor::scalar<int64_t>(pipeline());
+      inputs[micro_batch_input(kActiveRanksInput, i)] =
+          Tensor::scalar<int64_t>(std::clamp<int64_t>(active_ranks_ - before, 0, pipelines()));
+    }
+    if (draws_numbers) {
+      const auto known = drawn_.find(entry);
+      const uint64_t drawn = known == drawn_.end() ? 0 : known->second;
+      const uint64_t batch = drawn + static_cast<uint64_t>(is_shared(entry) ? before + pipeline() : 0);
+      // Not the numbers of training with the same seed.
+      inputs[micro_batch_input(kRandomKeyInput, i)] = Tensor::of<uint64_t>({2}, {~options_.seed, batch});
+    }
   }
   return inputs;
 }
 
-std::map<std::string, Shape> Session::with_rank_inputs(const std::string& entry,
-                                                       std::map<std::string, Shape> shapes) const {
+std::map<std::string, Shape> Session::with_own_inputs(const std::string& entry,
+                                                      std::map<std::string, Shape> shapes) const {
   if (is_staged(entry)) {
     const std::map<std::string, Shape> one = shapes;
     for (int i = count_micro_batches(shapes); i < micro_batches(); ++i) {
       for (const auto& [name, shape] : one) shapes[micro_batch_input(name, i)] = shape;
     }
   }
-  for (const auto& [name, value] : rank_inputs(entry, is_staged(entry) ? micro_batches() : 1)) shapes[name] = {};
+  for (const auto& [name, value] : own_inputs(entry, is_staged(entry) ? micro_batches() : 1))
+    shapes[name] = value.shape();
   return shapes;
 }
 

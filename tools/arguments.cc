@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 
 #include "onnx_passes/loss/expression.h"
 #include "runtime/build_settings.h"
@@ -78,6 +79,25 @@ void take(const CommandOption& option, const std::vector<std::string>& texts) {
   refuse(subcommand.name, " has no option '", name, "'", did_you_mean(name, names));
 }
 
+const std::string* file_of(const CommandOption& option) {
+  const auto* text = std::get_if<std::string*>(&option.target.to);
+  const bool is_file = option.value == "FILE" || option.value == "PATH";
+  return text && is_file && !(*text)->empty() ? *text : nullptr;
+}
+
+// What is read would be gone once the output is written.
+void refuse_own_input(const std::vector<CommandOption>& options) {
+  const auto output = std::find_if(options.begin(), options.end(), [](const auto& o) { return key_of(o) == "output"; });
+  const std::string* const written = output == options.end() ? nullptr : file_of(*output);
+  if (!written) return;
+  for (const CommandOption& option : options) {
+    const std::string* const read = file_of(option);
+    std::error_code error;
+    if (!read || read == written || !std::filesystem::equivalent(*read, *written, error) || error) continue;
+    refuse(*written, " is ", name_of(option), ", which is read; give --output another file");
+  }
+}
+
 }  // namespace
 
 bool read_arguments(const Subcommand& subcommand, const std::vector<std::string>& arguments) {
@@ -117,6 +137,7 @@ bool read_arguments(const Subcommand& subcommand, const std::vector<std::string>
   for (const CommandOption& option : options) {
     if (option.required && given.count(key_of(option)) == 0) refuse_missing(option, subcommand);
   }
+  refuse_own_input(options);
   if (subcommand.given) *subcommand.given = std::move(given);
   return true;
 }

@@ -12,7 +12,7 @@ namespace onnx_train {
 
 // Reads the arguments after the subcommand's name, then the file of --config, whose options the arguments override.
 // Returns false when they ask for help. Throws UsageError for an option that is unknown (with those that are spelled
-// much like it), given twice, without its value, or missing.
+// much like it), given twice, without its value, or missing, and for an --output that is one of the files to read.
 bool read_arguments(const Subcommand& subcommand, const std::vector<std::string>& arguments);
 
 }  // namespace onnx_train

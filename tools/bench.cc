@@ -247,7 +247,7 @@ Subcommand bench_command() {
       with_runtime_options(
           {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
            {"--data", &a->data, "the data: see fit --help", "PATH", true},
-           {"--entry", &a->entry, "the entry point to run [step]", "NAME"},
+           {"--entry", &a->entry, "the entry point to run [step]", "NAME", false, {}, entry_names},
            {"--batch-size", {&a->batch_size, kCount}, "samples at a time [32, or all where the data has fewer]", "N"},
            {"--seconds", &a->seconds, "how long to go on after three steps that do not count [5]", "S"},
            {"--profile", &a->profile, "then time each node: by operator, and the slowest with their roofline"},

@@ -2,7 +2,6 @@
 #include <filesystem>
 
 #include "kernels/device.h"
-#include "onnx_passes/import/constants.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
@@ -58,24 +57,18 @@ std::string rounded_text(const Model& model) {
 }
 
 int run(const BuildArguments& arguments) {
-  if (std::error_code error; std::filesystem::equivalent(arguments.model, arguments.output, error)) {
-    throw UsageError(concat(arguments.output, " is the model that is built from; give -o another file"));
-  }
   BuildSettings settings = arguments.settings;
   std::vector<std::string> kept;
-  Model model = load_to_build(arguments.model, &settings, &kept);
+  std::vector<Finding> found;
+  Model model = load_to_build(arguments.model, &settings, &kept, &found);
   const BuildOptions options = resolve(settings);
   double trained = 0;
   const auto weights = select_trainable(model, options.train, options.freeze);
   for (const Value* weight : weights) trained += static_cast<double>(num_elements(weight->type().shape()));
   const size_t count = weights.size();
   const std::vector<GroupLine> groups = parameter_groups(model, weights, options).lines;
-  std::vector<Finding> notes = build_notes(model, options);
-  const std::vector<Finding> constants = describe_constants(model, weights);
-  const std::vector<PassTiming> timings = build_training_model(&model, options);
-  note_rounding(model, &notes);
+  const std::vector<PassTiming> timings = build_with_notes(&model, options, std::move(found));
   if (!arguments.force) expect_plans(model, arguments, options);
-  record_notes(notes, &model);
   save_model(model, arguments.output);
 
   TextTable table("lw");
@@ -106,18 +99,13 @@ int run(const BuildArguments& arguments) {
     table.add(
         {"average", concat("mean from step ", options.swa, " on", every, ": evaluate, predict and export read it")});
   }
-  const std::string statistics = model.metadata("onnx_train.batch_norm");
-  if (!statistics.empty()) table.add({"", statistics});
   table.add({"mean over", model.metadata("onnx_train.mean_over")});
   const MetricSums metrics(model);
   for (size_t i = 0; i < metrics.texts().size(); ++i) table.add({i == 0 ? "metrics" : "", metrics.texts()[i]});
   if (options.accumulate) table.add({"accumulated", model.metadata("onnx_train.accumulate")});
   table.add({"entry points", entry_names(model)});
   std::printf("%s", table.text(0, text_width()).c_str());
-  std::string text = notes_text(notes, text_width());
-  if (!constants.empty()) text += "\nNot trained, or unsure:\n";
-  for (const Finding& f : constants) text += to_text(f.subject, f.what, f.advice, text_width());
-  std::printf("%s", text.c_str());
+  std::printf("%s", notes_text(recorded_notes(model), text_width()).c_str());
   if (!arguments.timings) return 0;
   TextTable times("lrl");
   for (const PassTiming& t : timings)
@@ -141,14 +129,14 @@ Subcommand build_command() {
                   {"--force", &a->force, "write the model even if nothing here can run it"},
                   {"--timings", &a->timings, "say how long each pass took"},
                   config_option(&a->config)});
-  return {
-      "build", "Make a training model: loss, gradients, optimizer and their state in one ONNX file",
-      "  onnx-train build model.onnx -o train.onnx --loss cross_entropy --optimizer 'adamw(weight_decay=0.05)'\n"
-      "  onnx-train build model.onnx -o train.onnx --metric f1 --metric confusion_matrix --metric 'top_k(k=3)'\n"
-      "  onnx-train build model.onnx -o train.onnx --head logits=3 --lora rank=8,alpha=16\n"
-      "  onnx-train build model.onnx -o head.onnx --train 'fc.*' --optimizer 'sgd(momentum=0.9)' --mode frozen\n"
-      "  onnx-train build model.onnx -o train.onnx --loss '0.7*cross_entropy(logits, labels) + 0.3*mse(aux, target)'",
-      std::move(options), [a] { return run(*a); }};
+  return {"build", "Make a training model: loss, gradients, optimizer and their state in one ONNX file",
+          "  onnx-train build model.onnx -o train.onnx --loss cross_entropy --optimizer 'adamw(weight_decay=0.05)'\n"
+          "  onnx-train build model.onnx -o train.onnx --metric f1 --metric confusion_matrix --metric 'top_k(k=3)'\n"
+          "  onnx-train build model.onnx -o train.onnx --head logits=3 --lora rank=8,alpha=16\n"
+          "  onnx-train build model.onnx -o head.onnx --train 'fc.*' --optimizer 'sgd(momentum=0.9)' --mode frozen\n"
+          "  onnx-train build two_heads.onnx -o train.onnx --loss '0.7*cross_entropy(logits, labels) + 0.3*mse(aux, "
+          "target)'",
+          std::move(options), [a] { return run(*a); }};
 }
 
 }  // namespace onnx_train

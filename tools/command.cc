@@ -32,6 +32,8 @@ int print_help(const std::string& text) {
 }
 
 int run(Subcommand subcommand, const std::vector<std::string>& arguments) {
+  const bool asks_for_help = arguments == std::vector<std::string>{"--help"};
+  if (!subcommand.missing.empty() && !asks_for_help) return report(subcommand.missing, kUsage);
   std::string links;  // every subcommand loads a model
   const CommandOption option = links_option(&links);
   const auto is_links = [&](const CommandOption& own) { return own.names == option.names; };

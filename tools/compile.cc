@@ -89,7 +89,8 @@ Subcommand compile_command() {
   return {"compile",
           "Compiles a GPU's kernels and chooses between them before the first run, into a folder to carry along",
           "  onnx-train compile train.onnx --device cuda --batch-size 64 -o train.kernels\n"
-          "  ONNX_TRAIN_CACHE=train.kernels onnx-train fit train.onnx --data train.npz --device cuda --batch-size 64",
+          "  ONNX_TRAIN_CACHE=train.kernels onnx-train fit train.onnx --data train.npz --epochs 10 --device cuda "
+          "--batch-size 64",
           with_runtime_options(
               {{"MODEL", &a->model, "a training model, a checkpoint, or a forward model", "FILE", true},
                {"-o,--output", &a->output, "the folder, for ONNX_TRAIN_CACHE; files that are there stay", "DIR", true},

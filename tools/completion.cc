@@ -10,9 +10,15 @@ namespace {
 
 enum class Completes { kNothing, kFlag, kWords, kFiles, kFolders };
 
+std::vector<std::string> words_of(const CommandOption& option) {
+  if (!option.choices.empty()) return option.choices;
+  if (option.words) return option.words();
+  return option.target.automatic ? std::vector<std::string>{"auto"} : std::vector<std::string>();
+}
+
 Completes completes(const CommandOption& option) {
   if (std::holds_alternative<bool*>(option.target.to)) return Completes::kFlag;
-  if (!option.choices.empty()) return Completes::kWords;
+  if (!words_of(option).empty()) return Completes::kWords;
   if (option.value == "FILE" || option.value == "PATH") return Completes::kFiles;
   return option.value == "DIR" ? Completes::kFolders : Completes::kNothing;
 }
@@ -56,7 +62,7 @@ std::string bash_values(const std::vector<Subcommand>& subcommands) {
       std::vector<std::string> cases;
       for (const std::string& name : spellings(option)) cases.push_back(in_quotes(subcommand.name + " " + name));
       text += concat("    ", joined(cases, "|"), ") ");
-      if (what == Completes::kWords) text += concat("words=", in_quotes(joined(option.choices)), " ;;\n");
+      if (what == Completes::kWords) text += concat("words=", in_quotes(joined(words_of(option))), " ;;\n");
       if (what == Completes::kFiles) text += "return ;;\n";
       if (what == Completes::kFolders) text += "compopt -o dirnames 2> /dev/null; return ;;\n";
       if (what == Completes::kNothing) text += "compopt +o default 2> /dev/null; return ;;\n";
@@ -73,8 +79,8 @@ std::string bash_script(const std::vector<Subcommand>& subcommands) {
     std::vector<std::string> names;
     for (const CommandOption& option : with_help(subcommand)) {
       if (!is_positional(option)) names.push_back(spellings(option).back());
-      if (is_positional(option) && !option.choices.empty()) {
-        positional += concat("    ", subcommand.name, ") words=", in_quotes(joined(option.choices)), " ;;\n");
+      if (is_positional(option) && !words_of(option).empty()) {
+        positional += concat("    ", subcommand.name, ") words=", in_quotes(joined(words_of(option))), " ;;\n");
       }
     }
     options += concat("    ", subcommand.name, ") words=", in_quotes(joined(names)), " ;;\n");
@@ -117,7 +123,7 @@ std::string zsh_text(const std::string& text) {
 
 std::string zsh_action(const CommandOption& option) {
   switch (completes(option)) {
-    case Completes::kWords: return concat("(", joined(option.choices), ")");
+    case Completes::kWords: return concat("(", joined(words_of(option)), ")");
     case Completes::kFiles: return "_files";
     case Completes::kFolders: return "_files -/";
     case Completes::kFlag:
@@ -180,7 +186,7 @@ std::string fish_text(const std::string& text) {
 std::string fish_values(const CommandOption& option) {
   switch (completes(option)) {
     case Completes::kFlag: return "";
-    case Completes::kWords: return " -x -a " + fish_text(joined(option.choices));
+    case Completes::kWords: return " -x -a " + fish_text(joined(words_of(option)));
     case Completes::kFiles: return " -r -F";
     case Completes::kFolders: return " -x -a '(__fish_complete_directories)'";
     case Completes::kNothing: break;
@@ -198,8 +204,9 @@ std::string fish_script(const std::vector<Subcommand>& subcommands) {
     const std::string seen = concat("complete -c onnx-train -n '__fish_seen_subcommand_from ", subcommand.name, "'");
     for (const CommandOption& option : with_help(subcommand)) {
       if (is_positional(option)) {
-        text += concat(
-            seen, completes(option) == Completes::kWords ? " -f -a " + fish_text(joined(option.choices)) : " -F", "\n");
+        text += concat(seen,
+                       completes(option) == Completes::kWords ? " -f -a " + fish_text(joined(words_of(option))) : " -F",
+                       "\n");
         continue;
       }
       std::string names;

@@ -36,6 +36,10 @@ Model load(const EvalArguments& a, DataNotes* notes) {
       [&](const Model& forward) {
         return guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kEvaluate, {}, {}});
       },
+      [&](const Model& forward) {
+        return load_dataset(a.data, entry_inputs(forward, "predict"), DataRole::kEvaluate, {},
+                            ReadOptions{a.reading, {}, {}, {}});
+      },
       BuildFor::kEvaluation);
   const bool is_asked = !a.build.build.loss.empty() || !a.build.build.metrics.empty();
   if (!found.is_built && is_asked) {
@@ -47,6 +51,7 @@ Model load(const EvalArguments& a, DataNotes* notes) {
   }
   if (found.is_built && !found.why.empty())
     notes->push_back(concat(a.model, " is a forward model: loss ", found.loss, " (", found.why, ")"));
+  if (!found.sizes.empty()) notes->push_back(found.sizes);
   return std::move(found.model);
 }
 

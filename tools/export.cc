@@ -9,6 +9,7 @@
 #include "onnx_passes/import/rebatch.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/weights/weight_origin.h"
 #include "runtime/adapt.h"
@@ -157,7 +158,10 @@ int run(const ExportArguments& arguments) {
   save_model(inference, arguments.output);
   std::printf("%s: %zu nodes, %zu initializers\n", arguments.output.c_str(), inference.graph->num_nodes(),
               inference.graph->initializers().size());
-  if (made.integers > 0) say(concat("weights that are integers now: ", made.integers, ", as the model was trained"));
+  if (made.integers.weights > 0)
+    say(concat("weights that are integers now: ", made.integers.weights, ", as the model was trained"));
+  if (const auto& floats = made.integers.floats; !floats.empty())
+    say(concat("they stay floats: ", first_few(floats, size_t{4}, [](const std::string& text) { return text; })));
   if (!made.rounded.empty())
     say(concat(made.rounded.size(), " weights are stored as ", name(made.storage.dtype), ": ",
                std::filesystem::file_size(arguments.output), " bytes in the file"));

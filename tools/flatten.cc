@@ -3,6 +3,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/passes.h"
 #include "runtime/training/checkpoint.h"
+#include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
@@ -29,7 +30,13 @@ Subcommand flatten_command() {
           "  onnx-train flatten train.onnx -o step.onnx\n"
           "  onnx-train flatten train.onnx --entry evaluate -o evaluate.onnx",
           {{"MODEL", &arguments->model, "a training model or a checkpoint", "FILE", true},
-           {"--entry", &arguments->entry, "predict, evaluate, step, accumulate, apply or initialize [step]", "NAME"},
+           {"--entry",
+            &arguments->entry,
+            "predict, evaluate, step, accumulate, apply or initialize [step]",
+            "NAME",
+            false,
+            {},
+            entry_names},
            {"-o,--output", {&arguments->output, file_with(".onnx")}, "the .onnx file to write", "FILE", true}},
           [arguments] { return run(*arguments); }};
 }

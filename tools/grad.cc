@@ -1,8 +1,7 @@
 #include <cstdio>
+#include <memory>
 #include <numeric>
-#include <set>
 
-#include "onnx_passes/import/sizes.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/training/training_mode.h"
 #include "runtime/data/source.h"
@@ -10,6 +9,7 @@
 #include "runtime/example_inputs.h"
 #include "runtime/report_text.h"
 #include "runtime/session.h"
+#include "runtime/sizes_of_data.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
@@ -28,29 +28,44 @@ struct GradArguments {
   bool jacobian = false, per_sample = false;
 };
 
-// The model for the sizes of the data, if a branch depends on sizes or on what else is not known yet: all its inputs
-// get the shapes that they have in the file.
-Model for_sizes_of_data(Model model, const GradArguments& arguments) {
-  const Graph& graph = *model.graph;
-  bool branches = false;
-  for (const Node* node = graph.first(); node; node = node->next()) branches = branches || node->is("If");
-  if (!branches) return model;
-  const Dataset data = load_dataset(arguments.inputs, entry_inputs(model, "predict"));
-  ImportOptions import = arguments.import;
-  std::set<std::string> known;
-  for (const std::string& size : import.dims) known.insert(parse_size(size).first);
-  for (const Value* input : graph.inputs()) {
-    const Dataset::Array* array = data.find(input->name());
-    if (!array || !input->has_rank()) continue;
-    Shape shape = array->row;
-    if (array->per_sample) shape.insert(shape.begin(), data.num_samples());
-    if (shape.size() != input->type().dims->size()) continue;
-    for (size_t i = 0; i < shape.size(); ++i) {
-      const std::string& symbol = (*input->type().dims)[i].symbol();
-      if (!symbol.empty() && known.insert(symbol).second) import.dims.push_back(concat(symbol, "=", shape[i]));
-    }
+// A derivative, and the model that it is of.
+struct OpenedDerivative {
+  std::shared_ptr<const Model> forward;
+  std::unique_ptr<DerivativeSession> session;
+
+  OpenedDerivative(std::shared_ptr<const Model> model, Derivative kind, const GradArguments& a)
+      : forward(std::move(model)),
+        session(std::make_unique<DerivativeSession>(*forward, kind, a.options, session_options(a.runtime))) {}
+};
+
+bool has_branches(const Graph& graph) {
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    if (node->is("If")) return true;
   }
-  return load_forward_model(arguments.model, arguments.dtype, import);
+  return false;
+}
+
+// Where a branch depends on sizes, the model is that for the sizes of the data; also where a rule needs sizes, which
+// `note` then says.
+OpenedDerivative open_derivative(const GradArguments& a, Derivative kind, std::string* note) {
+  const auto load = [&](const std::vector<std::string>& dims) {
+    ImportOptions import = a.import;
+    import.dims = dims;
+    return std::make_shared<const Model>(load_forward_model(a.model, a.dtype, import));
+  };
+  const std::shared_ptr<const Model> forward = load(a.import.dims);
+  const auto sizes = [&] {
+    const Dataset data = load_dataset(a.inputs, entry_inputs(*forward, "predict"));
+    return sizes_of_data(*forward, data, a.import.dims, /*is_one_batch=*/true);
+  };
+  if (has_branches(*forward->graph)) {
+    std::vector<std::string> dims = sizes();
+    dims.insert(dims.end(), a.import.dims.begin(), a.import.dims.end());
+    return {load(dims), kind, a};
+  }
+  return with_sizes_of_data(a.import.dims, sizes, note, [&](const std::vector<std::string>& dims) {
+    return OpenedDerivative(dims == a.import.dims ? forward : load(dims), kind, a);
+  });
 }
 
 // What is asked for: by the option, and the file of its vectors.
@@ -90,11 +105,10 @@ int run(GradArguments* arguments) {
   const Wanted wanted = wanted_of(*arguments);
   options.mode = parse_mode(arguments->mode);
   if (options.loss.empty()) options.loss = BuildOptions().loss;
-  const Model forward =
-      for_sizes_of_data(load_forward_model(arguments->model, arguments->dtype, arguments->import), *arguments);
   options.loss_model = load_loss_model(options.loss, arguments->dtype);
-  const SessionOptions device = session_options(arguments->runtime);
-  DerivativeSession derivative(forward, wanted.kind, options, device);
+  std::string sizes;
+  const OpenedDerivative opened = open_derivative(*arguments, wanted.kind, &sizes);
+  DerivativeSession& derivative = *opened.session;
   const Dataset data = load_dataset(arguments->inputs, derivative.inputs(), DataRole::kTrain, derivative.preprocess());
   TensorMap results;
   if (arguments->per_sample) {
@@ -102,7 +116,7 @@ int run(GradArguments* arguments) {
   } else {
     TensorMap batch = whole_batch(data);
     if (arguments->jacobian) {
-      DerivativeSession outputs(forward, Derivative::kOutputs, options, device);
+      DerivativeSession outputs(*opened.forward, Derivative::kOutputs, options, session_options(arguments->runtime));
       results = jacobians(&derivative, &outputs, batch);
     } else {
       if (!wanted.vectors.empty()) batch.merge(derivative.vectors(read_arrays(wanted.vectors), batch));
@@ -111,6 +125,7 @@ int run(GradArguments* arguments) {
   }
   write_arrays(arguments->output, results);
   const auto say = [](const std::string& text) { std::printf("%s\n", wrap(text, text_width(), 0, 2).c_str()); };
+  if (!sizes.empty()) say(sizes);
   for (const std::string& note : derivative.notes()) say(note);
   const auto loss = results.find("loss");
   const bool has_loss = loss != results.end() && loss->second.size() == 1;
@@ -127,7 +142,8 @@ Subcommand grad_command() {
   return {
       "grad", "Loss and gradients for given inputs, or other derivatives: nothing is updated",
       "  onnx-train grad model.onnx --inputs batch.npz --loss cross_entropy -o gradients.npz\n"
-      "  onnx-train grad model.onnx --inputs batch.npz --loss 'mse(y, target)' --mode frozen --train 'fc.*' -o g.npz\n"
+      "  onnx-train grad model.onnx --inputs batch.npz --loss 'mse(logits, target)' --mode frozen --train 'fc.*' -o "
+      "g.npz\n"
       "  onnx-train grad model.onnx --inputs batch.npz --hvp vectors.npz --mode frozen --dtype float64 -o "
       "products.npz\n"
       "\nKeys of the result: loss, output/<name>, grad/<initializer>, grad_input/<input>, next/<state>; "

@@ -168,7 +168,7 @@ Subcommand predict_command() {
       "  onnx-train predict model.onnx --inputs test.npz -o outputs.npz\n"
       "  onnx-train predict run/best.onnx --inputs test.csv -o outputs.npz --batch-size 256\n"
       "  onnx-train predict run/best.onnx --inputs pictures/ -o classes.csv\n"
-      "  onnx-train predict digits.onnx --inputs test.npz -o classes.npz --classes",
+      "  onnx-train predict model.onnx --inputs test.npz -o classes.npz --classes",
       with_runtime_options(
           {{"MODEL", &a->model, "a forward model, a training model or a checkpoint", "FILE", true},
            {"--inputs,--data", &a->inputs, "the inputs: any data that fit takes, labels not needed", "PATH", true},

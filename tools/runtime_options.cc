@@ -3,6 +3,8 @@
 #include <sstream>
 
 #include "kernels/host.h"
+#include "kernels/lowering/lowering.h"
+#include "onnx_passes/adapt/test_time_augmentation.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/preprocess.h"
 #include "runtime/inference_export.h"
@@ -17,6 +19,12 @@ void check_passes(const std::string& text) {
   for (std::string name; std::getline(names, name, ',');) {
     if (name.size() < 2 || name[0] != '-') fail("the passes to leave out, -NAME or -NAME,-NAME");
   }
+}
+
+std::vector<std::string> left_out_passes() {
+  std::vector<std::string> words;
+  for (const std::string& name : optional_passes(Device::cpu())) words.push_back("-" + name);
+  return words;
 }
 
 constexpr Range kThreads{1, false, 1024};  // what OpenMP cannot start ends the process
@@ -37,10 +45,14 @@ CommandOption scale_option(std::vector<std::string>* scales) {
 
 CommandOption preprocess_option(std::string* steps) {
   return {
-      "--preprocess", steps,
+      "--preprocess",
+      steps,
       "what is done to the network's input, such as 'resize(256), crop(224), normalize(imagenet)'; the trained model "
       "keeps it (docs/data.md) [as the model was trained; for pictures in files, what its input suggests]",
-      "STEPS"};
+      "STEPS",
+      false,
+      {},
+      preprocess_step_names};
 }
 
 CommandOption links_option(std::string* folder) {
@@ -53,11 +65,18 @@ CommandOption tta_option(RuntimeOptions* runtime) {
       {&runtime->tta, check_views},
       "average the network's output over views of its pictures: flip, vflip, shift(1), or several, 'flip, shift(1)' "
       "[the pictures as they are]",
-      "VIEWS"};
+      "VIEWS",
+      false,
+      {},
+      view_names};
 }
 
+std::vector<std::string> entry_names() { return {"predict", "evaluate", "step", "accumulate", "apply", "initialize"}; }
+
 CommandOption device_option(std::string* device) {
-  return {"--device", device, "what runs the model, as `onnx-train devices` lists it: cpu, cuda, cuda:1 [cpu]", "NAME"};
+  return {"--device",   device, "what runs the model, as `onnx-train devices` lists it: cpu, cuda, cuda:1 [cpu]",
+          "NAME",       false,  {},
+          Device::names};
 }
 
 std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> options, RuntimeOptions* runtime,
@@ -71,7 +90,10 @@ std::vector<CommandOption> with_runtime_options(std::vector<CommandOption> optio
        {"--lowering",
         {&runtime->lowering, check_passes},
         "-NAME,...: plan without these lowering passes (docs/lowering.md)",
-        "-NAME"},
+        "-NAME",
+        false,
+        {},
+        left_out_passes},
        {"--no-lowering", &runtime->no_lowering, "plan with none but the passes that every plan needs"},
        {"--memory",
         {&runtime->memory, check_bytes},

@@ -41,6 +41,9 @@ CommandOption links_option(std::string* folder);
 // --tta of the subcommands that evaluate or predict.
 CommandOption tta_option(RuntimeOptions* runtime);
 
+// The names that an entry point may have, for shells to complete.
+std::vector<std::string> entry_names();
+
 // --device.
 CommandOption device_option(std::string* device);
 

@@ -74,9 +74,12 @@ ScaledModel load(const ScaleArguments& a) {
   settings.device = a.runtime.device;
   settings.build.accumulate = true;
   if (!a.gives_loss) settings.build.loss.clear();
-  DefaultBuild found = load_or_build(a.model, settings, [&](const Model& forward) {
-    return guess_loss(forward, a.data, ReadOptions{{}, DataRole::kTrain, {}, {}});
-  });
+  DefaultBuild found = load_or_build(
+      a.model, settings,
+      [&](const Model& forward) {
+        return guess_loss(forward, a.data, ReadOptions{{}, DataRole::kTrain, {}, {}});
+      },
+      [&](const Model& forward) { return load_dataset(a.data, entry_inputs(forward, "predict")); });
   ScaledModel scaled{std::move(found.model), {}, found.is_built ? found.loss : ""};
   const bool has_accumulate = std::any_of(scaled.model.entry_points.begin(), scaled.model.entry_points.end(),
                                           [](const EntryPoint& e) { return e.name() == "accumulate"; });

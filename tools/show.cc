@@ -90,10 +90,18 @@ Subcommand show_command() {
       "  onnx-train show train.onnx --entry evaluate --arena --dim sequence=256",
       with_runtime_options(
           {{"FILE", &a->model, "any ONNX model", "FILE", true},
-           {"--entry", &a->entry, "one entry point, flattened [the whole file; step for --plan and --arena]", "NAME"},
+           {"--entry",
+            &a->entry,
+            "one entry point, flattened [the whole file; step for --plan and --arena]",
+            "NAME",
+            false,
+            {},
+            entry_names},
            {"--plan", &a->plan, "each node in the order in which it runs, with shapes, bytes and kernel"},
            {"--passes", &a->passes,
-            "with --plan: also each lowering pass, with the nodes before and after it, and its time"},
+            "with --plan: also each lowering pass, the nodes before and after it, its time, and whether a plan without "
+            "it "
+            "computes the same bits"},
            {"--json", &a->json, "with --plan: an array with an object a node: kernel, FLOP, bytes"},
            {"--profile", &a->profile, "with --plan: run it, and show how many milliseconds each node takes"},
            {"--data", &a->data, "with --profile: the data to run on, as fit takes it [made up]", "PATH"},

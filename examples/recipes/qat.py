@@ -24,7 +24,7 @@ class Rounded(classifier.Network):
 
     def __init__(self, classes):
         super().__init__(classes)
-        self.ranges = {}
+        self.ranges, self.seen = {}, {}  # averages, and the weight of what is in each
 
     @staticmethod
     def weight(w):
@@ -33,8 +33,10 @@ class Rounded(classifier.Network):
 
     def activation(self, name, x):
         seen = torch.stack([x.detach().min(), x.detach().max()])
+        rate, weight = float(np.float32(0.01)), self.seen.get(name, 0.0)
+        self.seen[name] = weight + rate * (1 - weight)
         old = self.ranges.get(name, seen)
-        self.ranges[name] = old + float(np.float32(0.01)) * (seen - old)
+        self.ranges[name] = old + rate / self.seen[name] * (seen - old)
         least, most = self.ranges[name][0].clamp(max=0), self.ranges[name][1].clamp(min=0)
         scale = (most - least) / 255
         return straight_through(x, scale, -torch.round(least / scale), 0, 255)

@@ -110,7 +110,7 @@ typedef struct onnx_train_option {
 } onnx_train_option;
 
 /* A training model from a forward model: loss, gradients, optimizer and their state. `options` may be null when `count`
- * is 0. */
+ * is 0. With {"evaluation", "true"} the model has the entry point "evaluate" alone, and needs no weights. */
 onnx_train_status onnx_train_model_build(const onnx_train_model* forward, const onnx_train_option* options,
                                          size_t count, onnx_train_model** training);
 /* The same with a loss that is a model. An input of it whose name is that of a value of the forward model, mostly of an
@@ -133,7 +133,7 @@ onnx_train_status onnx_train_model_build_for_data(const onnx_train_model* forwar
 /* The inference model alone: no training entry points, no state but the weights. */
 onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx_train_model** inference);
 /* The same with options of the command `onnx-train export`: "merge", "dtype", "tta", "original-types". Fails with
- * ONNX_TRAIN_FILE where an option has nothing to do, as "merge" without adapters. */
+ * ONNX_TRAIN_UNSUPPORTED where an option has nothing to do, as "merge" without adapters. */
 onnx_train_status onnx_train_model_export_with(const onnx_train_model* training, const onnx_train_option* options,
                                                size_t count, onnx_train_model** inference);
 /* Writes the adapters of a training model, and the other weights that it trains, into `folder` as PEFT has them:
@@ -168,7 +168,7 @@ onnx_train_status onnx_train_model_differentiate(const onnx_train_model* forward
  * Results have the roles "gradient" (of a w) and "derivative" (of an output, or of a w for "hvp"). Weights and states
  * are inputs with defaults, outputs have the role "output", as those of a forward pass have. `loss` may be null, or a
  * model in the place of the option "loss". Options: those of onnx_train_model_differentiate, and "loss". Fails with
- * ONNX_TRAIN_FILE where a node cannot be differentiated, for "jvp" and "hvp" twice. */
+ * ONNX_TRAIN_UNSUPPORTED where a node cannot be differentiated, for "jvp" and "hvp" twice. */
 onnx_train_status onnx_train_model_derivative(const onnx_train_model* forward, const char* kind,
                                               const onnx_train_model* loss, const onnx_train_option* options,
                                               size_t count, onnx_train_model** derivative);
@@ -189,6 +189,11 @@ typedef struct onnx_train_finding {
   const char* what;
   const char* advice; /* what to do; may be "" */
 } onnx_train_finding;
+
+/* What was guessed, left out or changed when a training model was built: what a check of the forward model finds, with
+ * the same options. Of a derivative, what it lacks. Empty for other models. The strings live as long as the model.
+ * Returns the number of notes. */
+size_t onnx_train_model_notes(const onnx_train_model* model, const onnx_train_finding** notes);
 
 /* Options: those of the command `onnx-train check`. Succeeds for a model that cannot be trained, too. */
 onnx_train_status onnx_train_model_check(const onnx_train_model* forward, const onnx_train_option* options,
@@ -272,7 +277,14 @@ typedef struct onnx_train_port {
  * steps are done to them, such as "normalize(imagenet)". */
 onnx_train_status onnx_train_session_scale(onnx_train_session* session, const char* input, double* scale);
 
-/* The names of the entry points, "predict" first. Valid as long as the session. */
+/* Along which axis an input of an entry point holds its samples: 0, or the one to which the model gives the size of the
+ * batch, as 1 of [steps, batch, features]. Arrays and files of onnx_train_fit, onnx_train_evaluate and
+ * onnx_train_predict are cut into batches along it. ONNX_TRAIN_DATA where there is no such input. */
+onnx_train_status onnx_train_session_sample_axis(onnx_train_session* session, const char* entry, const char* input,
+                                                 int32_t* axis);
+
+/* The names of the entry points with outputs, "predict" first. "initialize", which draws the state and gives nothing,
+ * is not among them: onnx_train_session_initialize. Valid as long as the session. */
 onnx_train_status onnx_train_session_entries(onnx_train_session* session, const char* const** names, size_t* count);
 /* The inputs of an entry point, those of the forward model first, and its outputs. Valid as long as the session. */
 onnx_train_status onnx_train_session_inputs(onnx_train_session* session, const char* entry,
@@ -460,22 +472,25 @@ typedef enum onnx_train_stop_reason {
 } onnx_train_stop_reason;
 
 /* Trains the session from its present state until a limit is reached or a callback ends it. `evaluation`, `observer`
- * and `reason` may be null. Options, as of the command: "epochs", "steps", "time-limit" (seconds) (at least one of
+ * and `reason` may be null. Options, as of the command: "epochs", "steps", "time-limit" ("90", "15m") (at least one of
  * them), "batch-size" ("auto": the largest that fits in memory, found from plans, of arrays and files), "memory-limit"
  * (bytes of the process, or of the session on a device with its own memory, "2GiB": what "batch-size" of "auto" may
- * plan with), "accumulate", "lr" ("auto": from a range test of at most 100 steps on arrays or files, which leaves the
- * state as it was; on_note says what both have found), "schedule", "warmup", "final-lr", "step-every", "step-factor",
- * "clip", "seed" (of the order, and of what is drawn), "no-shuffle", "limit", "val-split", "folds", "fold",
- * "overfit-batches", "class-balance", "drop-last" (of arrays and files: which samples, see docs/training.md), "best"
- * (the metric of best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md), "scale" ("INPUT=1/255"; data
- * and batches are multiplied by it, and the session's model keeps it: see docs/training.md), "no-data-check" (arrays
- * and files are read once before the first step, and refused if they hold what the model cannot use: labels out of
- * range, numbers that are not finite), "eval-every", "early-stop", "stop-at" ("accuracy>=0.94": the evaluation after
- * which the training ends), "checkpoint-every", "out" (the folder of last.onnx and best.onnx; none is written without
- * it), "resume" (go on from last.onnx of that folder, if there is one) and "overwrite". "wait-for-steps": on a device
- * that works asynchronously, complete each step before the next one starts. Callbacks may use the session on the CPU,
- * in on_evaluation, and everywhere with "wait-for-steps". After a failure the session has the state of its last
- * successful step. */
+ * plan with), "accumulate" [1, or the number of ranks], "lr" ("auto": from a range test of at most 100 steps on arrays
+ * or files, which leaves the state as it was; on_note says what both have found), "schedule", "warmup", "final-lr",
+ * "step-every", "step-factor", "clip", "seed" (of the order, and of what is drawn), "no-shuffle", "limit", "val-split",
+ * "folds", "fold", "overfit-batches", "class-balance", "drop-last" (of arrays and files: which samples, see
+ * docs/training.md), "best" (the metric of best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md),
+ * "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's model keeps it: see
+ * docs/training.md), "no-data-check" (arrays and files are read once before the first step, and refused if they hold
+ * what the model cannot use: labels out of range, numbers that are not finite), "eval-every", "early-stop", "stop-at"
+ * ("accuracy>=0.94": the evaluation after which the training ends), "checkpoint-every", "out" (the folder of last.onnx,
+ * best.onnx and options.json, which has every option in use; none is written without it), "resume" (go on from
+ * last.onnx of that folder, if there is one) and "overwrite". Where a run goes on, options that are not given stay as
+ * it has them, the end included; on_note says what is given and differs, such as another "lr"; another "seed",
+ * "batch-size" or model, other data, and all else that decides what is trained, is ONNX_TRAIN_UNSUPPORTED, and the
+ * state stays as it was. "wait-for-steps": on a device that works asynchronously, complete each step before the next
+ * one starts. Callbacks may use the session on the CPU, in on_evaluation, and everywhere with "wait-for-steps". After a
+ * failure the session has the state of its last successful step. */
 onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_data* training,
                                  const onnx_train_data* evaluation, const onnx_train_option* options, size_t count,
                                  const onnx_train_observer* observer, onnx_train_stop_reason* reason);

@@ -56,7 +56,7 @@ constexpr onnx_train_type type_of() {
 }
 
 // A tensor in memory of the caller, on the host or the session's device, which outlives the call that it is given to.
-// `data` has as many elements as the shape says.
+// `data` has as many elements as the shape says; null is an error of the call unless these are none.
 class Input {
  public:
   template <typename T>
@@ -78,13 +78,14 @@ class Input {
   template <typename T, typename = std::enable_if_t<std::is_arithmetic_v<T>>>
   Input(std::string name, T value) : Input(std::move(name), type_of<T>(), {}, nullptr) {
     std::memcpy(&scalar_, &value, sizeof value);
+    holds_scalar_ = true;
   }
   Input(std::string name, onnx_train_type type, std::vector<int64_t> shape, const void* data,
         onnx_train_memory memory = ONNX_TRAIN_HOST_MEMORY)
       : name_(std::move(name)), type_(type), shape_(std::move(shape)), data_(data), memory_(memory) {}
 
   onnx_train_tensor view() const {
-    const void* data = data_ ? data_ : &scalar_;
+    const void* data = holds_scalar_ ? &scalar_ : data_;
     const auto rank = static_cast<int32_t>(shape_.size());
     return {name_.c_str(), type_, rank, shape_.data(), const_cast<void*>(data), memory_};
   }
@@ -96,6 +97,7 @@ class Input {
   const void* data_;
   onnx_train_memory memory_;
   uint64_t scalar_ = 0;
+  bool holds_scalar_ = false;
 };
 
 // The outputs of a run, in the session's memory: valid until the next call with the session.
@@ -280,6 +282,14 @@ class Model {
     for (size_t i = 0; const char* value = onnx_train_model_metadata(get(), i, &key); ++i) entries.emplace(key, value);
     return entries;
   }
+  // What was guessed, left out or changed when this training model was built (onnx_train_model_notes).
+  std::vector<Finding> notes() const {
+    const onnx_train_finding* found = nullptr;
+    const size_t count = onnx_train_model_notes(get(), &found);
+    std::vector<Finding> notes;
+    for (size_t i = 0; i < count; ++i) notes.push_back({found[i].subject, found[i].what, found[i].advice});
+    return notes;
+  }
   std::string to_bytes() const {
     void* data = nullptr;
     size_t bytes = 0;
@@ -383,6 +393,13 @@ class Session {
     return Outputs(outputs, count, described, num_described);
   }
 
+  // Along which axis an input holds its samples: onnx_train_session_sample_axis.
+  int32_t sample_axis(const std::string& entry, const std::string& input) const {
+    int32_t axis = 0;
+    check(onnx_train_session_sample_axis(handle_.get(), entry.c_str(), input.c_str(), &axis));
+    return axis;
+  }
+
   // What data of an input are multiplied by before `run`: onnx_train_session_scale.
   double scale(const std::string& input) const {
     double scale = 1;
@@ -390,7 +407,8 @@ class Session {
     return scale;
   }
 
-  // The entry points, "predict" first, and their inputs and outputs; of each its name, role, type and shape.
+  // The entry points with outputs (all but "initialize"), "predict" first, and their inputs and outputs; of each its
+  // name, role, type and shape.
   List<const char*> entries() const {
     const char* const* names = nullptr;
     size_t count = 0;

@@ -1,4 +1,5 @@
-// Casts of many tensors to or from 16 bits in one node (lowering/merge_casts.cc). Pure functions; any thread.
+// Casts of many tensors to or from 16 bits in one node (kernels/lowering/fusion/merge_casts.cc). Pure functions; any
+// thread.
 #pragma once
 
 #include <vector>

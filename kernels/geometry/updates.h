@@ -1,5 +1,5 @@
 // Optimizer updates as their nodes describe them: one tensor, or many in one call (multi-tensor update, see
-// lowering/updates.h). Plain values; pure functions, any thread.
+// kernels/lowering/updates/updates.h). Plain values; pure functions, any thread.
 #pragma once
 
 #include <vector>

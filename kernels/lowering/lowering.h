@@ -17,6 +17,15 @@ class Device;
 struct ChannelsLastRule;
 struct Recomputation;
 
+// Outputs whose shapes depend on data, in plans that follow each other. A plan leaves them out and computes, as its
+// last outputs, the values that decide their shapes; the next one has the contents of these as constants, until all
+// shapes are known.
+struct OutputSizes {
+  std::vector<Tensor> found;  // contents of such values, in the order in which plans have asked for them
+  size_t used = 0;            // of them, in this plan
+  size_t wanted = 0;          // the number of the plan's last outputs that are such values
+};
+
 struct LoweringOptions {
   bool on = true;                    // false: only the passes that every plan needs
   std::vector<std::string> without;  // passes and choices to skip; '-' counts as '_'
@@ -26,6 +35,8 @@ struct LoweringOptions {
   // Limit in bytes of the values alive at once (0: no limit), and the destination of the report of `recompute`.
   size_t memory = 0;
   Recomputation* recomputation = nullptr;
+
+  OutputSizes* output_sizes = nullptr;  // null: a plan is refused for an output whose shape depends on data
 
   // Whether the pass or choice of this name is enabled.
   bool takes(const std::string& name) const;

@@ -42,7 +42,7 @@ bool fold_again(Model& model, Lowering& l) { return l.is_unfolded && fold_consta
 bool cut_open(Model& model, Lowering& l) {
   if (!has_open_shapes(*model.graph)) return false;
   if (l.is_unfolded) fold_constants(model);
-  return cut_segments(model);
+  return cut_segments(model, l.options.output_sizes);
 }
 
 bool lay_channels_last(Model& model, Lowering& l) {
@@ -92,8 +92,8 @@ const std::vector<LoweringPass>& lowering_table() {
   static const std::vector<LoweringPass> table = {
       {"fold_constants", "canonical", {}, every_plan, fold_constants},
       {"put_sequences_first", "canonical", {"fold_constants"}, every_plan, unfolds(put_sequences_first)},
-      {"share_recurrent_steps", "canonical", {"put_sequences_first"}, by_default, share_recurrent_steps},
-      {"dequantize_at_readers", "canonical", {"fold_constants"}, by_default, dequantize_at_readers},
+      {"share_recurrent_steps", "canonical", {"put_sequences_first"}, by_default, share_recurrent_steps, kEqualInBits},
+      {"dequantize_at_readers", "canonical", {"fold_constants"}, by_default, dequantize_at_readers, kEqualInBits},
       // share_recurrent_steps comes first: expanded bodies of a recurrence and of its training form look alike.
       {"expand_functions", "canonical", {"share_recurrent_steps"}, every_plan, unfolds(expand_functions)},
       {"expand_quantization", "canonical", {"expand_functions"}, every_plan, unfolds(expand_quantization)},
@@ -103,10 +103,10 @@ const std::vector<LoweringPass>& lowering_table() {
       // Steps of a Scan that was unrolled, and branches that were chosen from, may have such shapes.
       {"cut_segments", "canonical", {"expand_control_flow"}, every_plan, cut_open},
       {"remove_dead_nodes", "canonical", {"fold_constants"}, every_plan, remove_dead_nodes},
-      {"share_scalars", "canonical", {"fold_constants"}, by_default, share_scalars},
-      {"drop_zero_biases", "canonical", {"fold_constants"}, by_default, drop_zero_biases},
-      {"split_selections", "canonical", {"fold_constants"}, by_default, split_selections},
-      {"round_once", "canonical", {}, by_default, round_once},
+      {"share_scalars", "canonical", {"fold_constants"}, by_default, share_scalars, kEqualInBits},
+      {"drop_zero_biases", "canonical", {"fold_constants"}, by_default, drop_zero_biases, kEqualInBits},
+      {"split_selections", "canonical", {"fold_constants"}, by_default, split_selections, kEqualInBits},
+      {"round_once", "canonical", {}, by_default, round_once, kEqualInBits},
       {"fuse_batch_normalization", "canonical", {"round_once"}, by_default, fuse_batch_normalization},
 
       {"channels_last", "layout", {"fuse_batch_normalization"}, by_default, lay_channels_last},
@@ -114,10 +114,10 @@ const std::vector<LoweringPass>& lowering_table() {
       {"fold_transposes", "layout", {"split_selections", "channels_last"}, by_default, fold_transposes},
 
       {"block_attention", "attention", {"fold_transposes"}, by_default, attend_by_blocks},
-      {"simplify_masks", "attention", {"block_attention"}, by_default, simplify_attention_masks},
+      {"simplify_masks", "attention", {"block_attention"}, by_default, simplify_attention_masks, kEqualInBits},
 
       {"add_gather_gradients", "gather", {}, by_default, add_gather_gradients},
-      {"sparse_updates", "gather", {"add_gather_gradients"}, by_default, sparse_updates},
+      {"sparse_updates", "gather", {"add_gather_gradients"}, by_default, sparse_updates, kEqualButNorm},
       // merge_lookup_gradients takes the remaining GatherGrads.
       {"merge_lookup_gradients", "gather", {"add_gather_gradients", "sparse_updates"}, on_gpus, merge_lookup_gradients},
 
@@ -129,27 +129,27 @@ const std::vector<LoweringPass>& lowering_table() {
       // A product with an epilogue adds no sum.
       {"sum_products", "products", {"product_epilogues", "merge_projections"}, on_gpus, sum_products},
 
-      {"pack_attention", "storage", {"merge_projections"}, by_default, pack_attention},
+      {"pack_attention", "storage", {"merge_projections"}, by_default, pack_attention, kEqualInBits},
       // The passes before narrow_storage expect operands, biases and results of products in float32.
-      {"narrow_storage", "storage", {"sum_products", "pack_attention"}, by_default, narrow_storage},
+      {"narrow_storage", "storage", {"sum_products", "pack_attention"}, by_default, narrow_storage, kEqualInBits},
       // The operands and results of products have their stored types now.
       {"quantize_products", "storage", {"narrow_storage"}, with_8_bit_products, quantize_products},
 
       {"fuse_products", "fusion", {"narrow_storage", "quantize_products"}, on_gpus, fuse_products},
       {"pad_classes", "fusion", {"fuse_products"}, on_gpus, pad_classes},
       {"batch_weight_gradients", "fusion", {"sum_products", "fuse_products", "pad_classes"}, on_gpus, batch_gradients},
-      {"merge_casts", "fusion", {"narrow_storage"}, on_gpus, merge_kept_casts},
+      {"merge_casts", "fusion", {"narrow_storage"}, on_gpus, merge_kept_casts, kEqualInBits},
       // Before merge_casts, casts separate the lookups.
-      {"merge_lookups", "fusion", {"merge_casts"}, on_gpus, merge_lookups},
+      {"merge_lookups", "fusion", {"merge_casts"}, on_gpus, merge_lookups, kEqualInBits},
       {"fuse_elementwise", "fusion", {"fuse_products", "merge_casts"}, by_default, fuse_supported},
 
-      {"update_early", "updates", {"sparse_updates"}, by_default, update_large_early},
-      {"merge_updates", "updates", {"sparse_updates", "update_early"}, by_default, merge_updates},
+      {"update_early", "updates", {"sparse_updates"}, by_default, update_large_early, kEqualButNorm},
+      {"merge_updates", "updates", {"sparse_updates", "update_early"}, by_default, merge_updates, kEqualInBits},
 
       // Values inside a fusion region need no memory.
-      {"recompute", "memory", {"fuse_elementwise", "merge_updates"}, by_default, recompute_within_memory},
+      {"recompute", "memory", {"fuse_elementwise", "merge_updates"}, by_default, recompute_within_memory, kEqualInBits},
       {"remove_dead_nodes", "memory", {"fuse_elementwise", "merge_updates"}, by_default, remove_dead_nodes},
-      {"order_nodes", "memory", {"recompute", "remove_dead_nodes"}, by_default, order_by_memory},
+      {"order_nodes", "memory", {"recompute", "remove_dead_nodes"}, by_default, order_by_memory, kEqualInBits},
   };
   return table;
 }
@@ -186,7 +186,8 @@ std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& o
   std::vector<Pass> passes;
   for (const LoweringPass& pass : lowering_table()) {
     if (!pass.when(*lowering) || (optional.count(pass.name) && !options.takes(pass.name))) continue;
-    passes.push_back({pass.name, [=, &run = pass.run](Model& model) { return run(model, *lowering); }, pass.phase});
+    passes.push_back(
+        {pass.name, [=, &run = pass.run](Model& model) { return run(model, *lowering); }, pass.phase, pass.numbers});
   }
   return passes;
 }

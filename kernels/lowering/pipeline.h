@@ -49,12 +49,18 @@ struct LoweringRun : std::function<bool(Model&, Lowering&)> {
         }) {}
 };
 
+// What a plan without a pass computes, compared with one that has it: docs/lowering.md and `show --plan --passes` say
+// it, and tests/python/test_lowering.py holds passes to it. Others may add in another order.
+inline constexpr const char* kEqualInBits = "equal in bits";  // 0 and -0 are equal
+inline constexpr const char* kEqualButNorm = "equal in bits but grad_norm";
+
 struct LoweringPass {
   const char* name;
   const char* phase;               // the folder of the pass; the passes of a phase are consecutive
   std::vector<const char*> needs;  // passes that run before this one if a plan has both
   bool (*when)(const Lowering&);   // whether the plan has the pass, unless `without` leaves it out
   LoweringRun run;
+  const char* numbers = "";  // kEqualInBits, kEqualButNorm, or "" where neither is promised
 };
 
 const std::vector<LoweringPass>& lowering_table();

@@ -248,12 +248,12 @@ def capsules():
     return classifier(Capsules(), {"x": torch.randn(3, 3, 16, 16, generator=generator)}, choices(generator, 4, 3))
 
 
-FAMILY.add("PINN, written derivatives", burgers(TaylorBurgers), quick=True, rate=2.0**-7, build=("--train", "*,viscosity"), notes="--train '*,viscosity': a single number is not trained unless it is named")
-FAMILY.add("PINN, backward in forward", burgers(BackwardBurgers), rate=2.0**-7, build=("--train", "*,viscosity"), reasons={
+FAMILY.add("PINN, written derivatives", burgers(TaylorBurgers), quick=True, rate=2.0**-7)
+FAMILY.add("PINN, backward in forward", burgers(BackwardBurgers), rate=2.0**-7, reasons={
     "torchscript": "traces no backward pass within a forward pass: write the derivatives, as above",
     "dynamo": "traces no backward pass within a forward pass: write the derivatives, as above",
 })  # fmt: skip
-FAMILY.add("PINN, jvp in forward", burgers(ForwardBurgers), rate=2.0**-7, build=("--train", "*,viscosity"), reasons={
+FAMILY.add("PINN, jvp in forward", burgers(ForwardBurgers), rate=2.0**-7, reasons={
     "torchscript": "knows no torch.func.jvp: the other exporter does",
 })  # fmt: skip
 FAMILY.add("Graph convolution, index_add", graph("index_add"), dynamic=False, reasons={

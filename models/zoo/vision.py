@@ -97,4 +97,4 @@ FAMILY.add("PoolFormer", image_classifier("PoolFormer", dict(
     drop_path_rate=0.0)))  # fmt: skip
 FAMILY.add("SegFormer", segformer)
 FAMILY.add("DETR", detr, optimizer="sgd", rate=2.0**-8)
-FAMILY.add("CLIP", clip, build=("--train", "*,*logit_scale"), notes="--train '*,*logit_scale': a single number is not trained unless it is named")
+FAMILY.add("CLIP", clip)

@@ -5,6 +5,7 @@
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/adapt/linear_layers.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
@@ -12,6 +13,8 @@
 #include "onnx_passes/ir/tables.h"
 #include "onnx_passes/loss/expression.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/quantization/clipped_integers.h"
+#include "onnx_passes/quantization/import_qdq.h"
 #include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
@@ -157,34 +160,69 @@ class NewHead {
 
   // The values whose readers change.
   std::vector<Value*> replace() {
-    const bool shared = !is_read_by_one(*layer_.weight);
+    Node* const rounding = layer_.weight->producer();
+    const bool shared = rounding ? layer_.weight->uses().size() > 1 : !is_read_by_one(*layer_.weight);
     Value* weight = draw(layer_.weight, layer_.out_first ? 0 : 1, shared);
-    if (shared) read_own_weight(layer_, weight);
+    Value* operand = rounding ? rounded(weight, *rounding) : weight;
+    if (shared || rounding) read_own_weight(layer_, operand);
     std::vector<Value*> changed = {weight};
     // One number for all outputs fits any number of them.
     if (layer_.bias && layer_.bias->has_rank() && layer_.bias->rank() > 0 &&
         layer_.bias->type().dims->back() == Dim(layer_.out())) {
       const bool bias_shared = layer_.bias->uses().size() > 1;
-      Value* bias = draw(layer_.bias, layer_.bias->rank() - 1, bias_shared);
+      Value* old = layer_.bias;
+      const bool read_anew = bias_shared || old->producer();
+      Value* bias = draw(old, old->rank() - 1, bias_shared);
       Node* reader = layer_.adds_bias ? layer_.adds_bias : layer_.node;
-      for (int i = 0; bias_shared && i < reader->num_inputs(); ++i) {
-        if (reader->input(i) == layer_.bias) reader->set_input(i, bias);
+      for (int i = 0; read_anew && i < reader->num_inputs(); ++i) {
+        if (reader->input(i) == old) reader->set_input(i, bias);
       }
       changed.push_back(bias);
     }
     return changed;
   }
 
+  bool is_rounded() const { return layer_.weight->producer() != nullptr; }
+
  private:
+  // A new weight is rounded as training for integers does it (qat.h), to as many bits as the old one: the old scales
+  // are those of other numbers.
+  Value* rounded(Value* weight, const Node& rounding) {
+    const Value* stored = stored_weight(rounding);
+    const auto range = stored ? range_of_stored(*stored) : std::nullopt;
+    const float high = range ? static_cast<float>(range->high) : rounding.attr("high", 127.0f);
+    Builder b(model_.graph.get(), layer_.node);
+    b.set_name(weight->name() + "/rounded");
+    std::vector<int64_t> axes;
+    for (int64_t i = 0; i < weight->rank(); ++i) {
+      if (i != (layer_.out_first ? 0 : 1)) axes.push_back(i);
+    }
+    return call(b, "FakeQuantizeWeight", {b.var(weight)}, {{"axes", axes}, {"low", -high}, {"high", high}}).value();
+  }
+
+  // The name of what holds the old contents, without what quantizing has added to it.
+  static std::string name_of(Value* old) {
+    Value* stored = stored_source(old);
+    return !stored || stored == old ? old->name() : master_name(*stored);
+  }
+
   Value* draw(Value* old, int64_t axis, bool shared) {
     Graph& graph = *model_.graph;
     Shape shape = old->type().shape();
     shape[static_cast<size_t>(axis)] = change_.classes;
-    const std::string name = shared ? graph.unique_name(old->name() + "/head") : old->name();
+    const bool computed = old->producer() != nullptr;
+    std::string name = shared ? graph.unique_name(name_of(old) + "/head") : name_of(old);
+    if (computed && !shared && graph.find(name)) {  // what is rounded, which nothing else reads
+      Value* source = stored_source(old);
+      if (source->name() == name && source->uses().size() == 1)
+        graph.rename(source, graph.unique_name(name + "/replaced"));
+      name = graph.unique_name(name);
+    }
     const Tensor contents = draw_uniform(old->dtype(), shape, bound_, seed_, name);
     const auto message = make_parameter(name, contents);
-    if (!shared) forget_constants(&model_, {old});
-    Value* value = shared ? graph.add_initializer(name, message) : replace_initializer(&graph, old, message);
+    if (!shared && !computed) forget_constants(&model_, {old});
+    Value* value =
+        shared || computed ? graph.add_initializer(name, message) : replace_initializer(&graph, old, message);
     model_.set_metadata(std::string(kHeadRecord) + name, change_.output);
     return value;
   }
@@ -196,6 +234,34 @@ class NewHead {
   double bound_;
 };
 
+// What the old outputs were rounded to says nothing of the new ones: their values are floats. Returns how many there
+// were.
+int drop_rounding_of(Graph* graph, Value* result) {
+  Marks<Value> dependent;
+  dependent.insert(result);
+  int dropped = 0;
+  for (Node* node : graph->nodes()) {
+    bool reads = false;
+    for_each_input(*node, [&](const Value* input) { reads = reads || dependent.contains(input); });
+    if (!reads) continue;
+    if (!node->is("FakeQuantizeInteger", kDomain)) {
+      for (Value* output : node->outputs()) {
+        if (output) dependent.insert(output);
+      }
+      continue;
+    }
+    Value *before = node->input(0), *after = node->output();
+    const std::string name = after->name();
+    const bool is_output = graph->is_output(after);
+    graph->replace(after, before);
+    graph->remove(node);
+    if (is_output) graph->claim_name(before, name);
+    dependent.insert(before);
+    ++dropped;
+  }
+  return dropped;
+}
+
 void replace_head(Model* model, const HeadChange& change, uint64_t seed) {
   Value* output = find_output(*model->graph, change.output, "--head");
   const LinearLayer layer = find_head(*model, output);
@@ -205,7 +271,10 @@ void replace_head(Model* model, const HeadChange& change, uint64_t seed) {
   }
   const int64_t before = layer.out();
   const std::string weight = layer.weight->name(), label = layer.node->label();
-  const std::vector<Value*> changed = NewHead(model, layer, change, seed).replace();
+  const int floats = drop_rounding_of(model->graph.get(), layer.result());
+  NewHead head(model, layer, change, seed);
+  const bool is_rounded = head.is_rounded();
+  const std::vector<Value*> changed = head.replace();
   Followers followers(model->graph.get(), change.output, before, change.classes);
   followers.follow(changed);
   model->graph->remove_unused_initializers();
@@ -214,7 +283,9 @@ void replace_head(Model* model, const HeadChange& change, uint64_t seed) {
   add_adapted_note(
       model, concat("head of ", change.output, ": ", label, " has ", change.classes, " outputs in place of ", before,
                     "; new: ", names, changed[0]->name() == weight ? "" : concat(" (others read ", weight, ", too)"),
-                    followers.mended().empty() ? "" : "; new shape: " + followers.mended()));
+                    followers.mended().empty() ? "" : "; new shape: " + followers.mended(),
+                    is_rounded ? "; its weight is rounded in every step as the old one was" : "",
+                    floats > 0 ? "; its outputs are floats: their old range was that of other classes" : ""));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "onnx_passes/adapt/adapter_records.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
@@ -73,7 +74,15 @@ double LinearLayer::fan_in() const {
   return static_cast<double>(num_elements(weight->type().shape())) / static_cast<double>(std::max<int64_t>(out(), 1));
 }
 
-LinearLayers::LinearLayers(const Model& model, bool integers) : graph_(model.graph.get()), integers_(integers) {
+Value* stored_source(Value* operand) {
+  Node* node = operand->producer();
+  const bool rounds = node && (stored_weight(*node) || node->is("FakeQuantizeInteger", kDomain));
+  Value* source = rounds ? node->input(0) : operand;
+  return source->is_initializer() ? source : nullptr;
+}
+
+LinearLayers::LinearLayers(const Model& model, bool integers, bool rounded)
+    : graph_(model.graph.get()), integers_(integers), rounded_(rounded) {
   for (const auto& [name, why] : constants_of(model)) constants_.insert(name);
 }
 
@@ -90,7 +99,8 @@ std::optional<LinearLayer> LinearLayers::of(Node* node) const {
   }
   const Value& weight = *layer.weight;
   const bool is_stored = integers_ && weight.producer() && stored_weight(*weight.producer());
-  if ((!weight.is_initializer() && !is_stored) || &weight.graph() != graph_) return std::nullopt;
+  const bool is_rounded = rounded_ && stored_source(layer.weight);
+  if ((!weight.is_initializer() && !is_stored && !is_rounded) || &weight.graph() != graph_) return std::nullopt;
   if (!is_float(weight.dtype()) || !weight.type().is_static() || constants_.count(weight.name())) return std::nullopt;
   const bool right_rank = convolution ? weight.rank() > 2 : weight.rank() == 2;
   if (!right_rank || num_elements(weight.type().shape()) == 0 || node->attr("transA", 0) != 0) return std::nullopt;
@@ -100,7 +110,8 @@ std::optional<LinearLayer> LinearLayers::of(Node* node) const {
   if (layer.factor == 0 || layer.groups < 1 || layer.out() % layer.groups != 0) return std::nullopt;
   layer.module = name_of_module(weight, *node);
   layer.weight_name = name_at_layers(weight);
-  if (Value* bias = node->input(2); bias && bias->is_initializer()) layer.bias = bias;
+  if (Value* bias = node->input(2); bias && (bias->is_initializer() || (rounded_ && stored_source(bias))))
+    layer.bias = bias;
   if (node->num_inputs() < 3) find_bias_after(*graph_, &layer);
   return layer;
 }
@@ -114,7 +125,7 @@ std::vector<LinearLayer> LinearLayers::all() const {
 }
 
 LinearLayer find_head(const Model& model, Value* output) {
-  const LinearLayers layers(model);
+  const LinearLayers layers(model, /*integers=*/true, /*rounded=*/true);
   const auto no_head = [&](const auto&... why) {
     fail("[Head] output '", output->name(), "' has no linear layer of its own: ", why...,
          "; name another output, or make an inner value one: --cut");
@@ -138,6 +149,7 @@ LinearLayer find_head(const Model& model, Value* output) {
     }
     for (Value* input : node->inputs()) {
       if (!input || !is_float(input->dtype()) || needed.contains(input)) continue;
+      if (node->is("FakeQuantizeInteger", kDomain) && input != node->input(0)) continue;  // how it rounds
       if (!is_constant_value(input)) {
         if (!input->producer()) continue;
         needed.insert(input);

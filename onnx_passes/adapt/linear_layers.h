@@ -35,8 +35,9 @@ struct LinearLayer {
 class LinearLayers {
  public:
   // Initializers that are recorded as constants (constants.h) are no weights. With `integers`, frozen weights that are
-  // stored so count, too: the weight is then what a DequantizeLinear gives.
-  explicit LinearLayers(const Model& model, bool integers = false);
+  // stored so count, too: the weight is then what a DequantizeLinear gives. With `rounded`, also what a
+  // FakeQuantizeInteger makes of a weight.
+  explicit LinearLayers(const Model& model, bool integers = false, bool rounded = false);
 
   std::optional<LinearLayer> of(Node* node) const;
   // Those of the main graph, in order.
@@ -45,11 +46,12 @@ class LinearLayers {
  private:
   const Graph* graph_;
   std::unordered_set<std::string> constants_;
-  const bool integers_;
+  const bool integers_, rounded_;
 };
 
-// The layer whose outputs are the classes of `output`: the last one that alone computes it. Throws Error that names the
-// node which is in the way.
+// The layer whose outputs are the classes of `output`: the last one that alone computes it. Its weight and bias may be
+// stored integers or rounded (LinearLayers), and so may its result. Throws Error that names the node which is in the
+// way.
 LinearLayer find_head(const Model& model, Value* output);
 
 // The numbers of the layer's weight.
@@ -78,6 +80,10 @@ Tensor draw_uniform(DType dtype, const Shape& shape, double bound, uint64_t seed
 // Puts an initializer of the same name and another message in the place of `old`, which is left without readers until
 // remove_unused_initializers.
 Value* replace_initializer(Graph* graph, Value* old, std::shared_ptr<const onnx::TensorProto> message);
+
+// The value whose contents a weight or a bias is: itself, the integers of a DequantizeLinear, what a
+// FakeQuantizeInteger rounds. Null if that is no initializer.
+Value* stored_source(Value* operand);
 
 // Whether one node alone reads the initializer, at once or through a Transpose.
 bool is_read_by_one(const Value& weight);

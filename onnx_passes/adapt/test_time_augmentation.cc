@@ -168,6 +168,8 @@ void replace_output(Graph* graph, Value* value, Value* mean) {
 
 }  // namespace
 
+std::vector<std::string> view_names() { return {"flip", "vflip", "shift"}; }
+
 TestTimeViews parse_views(const std::string& text) {
   TestTimeViews views;
   if (text.empty()) return views;
@@ -177,7 +179,7 @@ TestTimeViews parse_views(const std::string& text) {
     bool* const flag = word.text == "flip" ? &views.flip : word.text == "vflip" ? &views.vflip : nullptr;
     if (!flag && word.text != "shift") {
       reader.fail_at(word.column, concat("there is no view '", word.text, "'; take flip, vflip or shift(1)",
-                                         did_you_mean(word.text, {"flip", "vflip", "shift"})));
+                                         did_you_mean(word.text, view_names())));
     }
     if (flag ? *flag : views.shift != 0) reader.fail_at(word.column, concat("'", word.text, "' is given twice"));
     if (flag) {

@@ -20,6 +20,7 @@ struct TestTimeViews {
 
 // "flip, vflip, shift(1)", each at most once; none for "". Throws Error that names the column.
 TestTimeViews parse_views(const std::string& text);
+std::vector<std::string> view_names();
 
 // Appends a copy of the network for each view of its pictures: all float inputs [N,C,H,W] or [N,H,W,C] with 1 or 3
 // channels; where both ends have that, channels come first. What `entry` reads of the network ("predict": its outputs)

@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/loss/loss.h"
+#include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/training/entry_point.h"
 #include "onnx_passes/training/training_mode.h"
 #include "onnx_passes/training/training_versions.h"
@@ -170,12 +171,16 @@ Derivative parse_derivative(const std::string& name) {
 }
 
 Model derivative(Model model, Derivative kind, const BuildOptions& options, std::vector<std::string>* notes) {
+  const std::vector<Finding> doubled =
+      is_of_loss(kind) ? describe_predictions(*model.graph, options) : std::vector<Finding>();
   std::vector<Pass> passes = {training_mode(options)};
-  if (is_of_loss(kind)) passes.push_back(loss(options));
+  if (is_of_loss(kind)) passes.insert(passes.end(), {loss(options), random_numbers(options)});
   run_pipeline(passes, &model, options.pipeline);
   const std::vector<Value*> statistics = running_statistics(*model.graph);
   Derivatives derivatives(&model, kind, options, notes);
   derivatives.add();
+  for (size_t i = 0; notes && i < doubled.size(); ++i)
+    notes->push_back(concat(doubled[i].subject, ": ", doubled[i].what, "; ", doubled[i].advice));
   Model flat = flatten(model, "step");
   const std::vector<InputWithDefault> parameters =
       make_inputs(flat.graph.get(), model, derivatives.weights(), statistics);

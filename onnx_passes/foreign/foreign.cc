@@ -6,6 +6,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/missing.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
 
@@ -59,15 +60,24 @@ Attrs Foreign::attributes(const std::vector<std::string>& names) const {
   return attrs;
 }
 
-Var Foreign::weight(const std::string& attribute, const Shape& shape) const {
+std::pair<std::string, Tensor> Foreign::numbers(const std::string& attribute, const Shape& shape) const {
   const std::vector<float> numbers = node_->attr(attribute, std::vector<float>());
   const auto count = static_cast<int64_t>(numbers.size());
   if (count != num_elements(shape))
     refuse(concat("its attribute '", attribute, "' has ", count, " numbers, not ", num_elements(shape), " for ",
                   to_string(shape), "; export the model again"));
-  Graph& graph = builder_->graph();
   const std::string name = concat(node_->name().empty() ? node_->op() : node_->name(), ".", attribute);
-  return builder_->var(graph.add_initializer(graph.unique_name(name), Tensor::of<float>(shape, numbers)));
+  return {builder_->graph().unique_name(name), Tensor::of<float>(shape, numbers)};
+}
+
+Var Foreign::weight(const std::string& attribute, const Shape& shape) const {
+  const auto [name, contents] = numbers(attribute, shape);
+  return builder_->var(builder_->graph().add_initializer(name, contents));
+}
+
+Var Foreign::buffer(const std::string& attribute, const Shape& shape) const {
+  const auto [name, contents] = numbers(attribute, shape);
+  return builder_->var(builder_->graph().add_initializer(name, make_buffer(name, contents)));
 }
 
 void Foreign::refuse(const std::string& reason) const { fail("[Import] ", node_->label(), ": ", reason); }
@@ -97,7 +107,8 @@ Var fused_activation(const Foreign& f, Var x, const std::vector<float>& numbers)
 const std::vector<const ForeignRow*>& foreign_rows() {
   static const std::vector<const ForeignRow*> all = [] {
     static const std::vector<std::vector<ForeignRow>> families = {
-        microsoft_rows(), normalization_foreign(), attention_foreign(), quantized_foreign(), learning_foreign(),
+        microsoft_rows(),    normalization_foreign(), attention_foreign(),
+        quantized_foreign(), learning_foreign(),      qonnx_foreign(),
     };
     std::vector<const ForeignRow*> rows;
     for (const auto& family : families) {

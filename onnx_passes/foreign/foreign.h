@@ -1,5 +1,6 @@
 // Operators of other domains than ONNX's own, as standard ones: com.microsoft, which ONNX Runtime's optimizers write
-// (its ContribOperators.md defines them), and ai.onnx.ml, which converters of scikit-learn write. One row per operator:
+// (its ContribOperators.md defines them), ai.onnx.ml, which converters of scikit-learn write, and QONNX's. One row per
+// operator:
 //
 //     // C = gelu(A + B)
 //     {"BiasGelu", [](Foreign& f) { return f.to(f.b().op("Gelu", {f.x(0) + f.x(1)})); }},
@@ -42,6 +43,8 @@ class Foreign {
   Attrs attributes(const std::vector<std::string>& names) const;
   // An initializer that can be trained, from an attribute of numbers.
   Var weight(const std::string& attribute, const Shape& shape) const;
+  // The same of numbers that describe the data, such as their means, and are not trained.
+  Var buffer(const std::string& attribute, const Shape& shape) const;
 
   // The row's answer: outputs 0, 1, ...; Var() for one that nothing reads.
   template <typename... Vars>
@@ -55,6 +58,9 @@ class Foreign {
   void expect_absent(int i, const std::string& reason) const;
 
  private:
+  // The numbers of the attribute, and the name of the initializer that they become.
+  std::pair<std::string, Tensor> numbers(const std::string& attribute, const Shape& shape) const;
+
   Builder* builder_;
   const Node* node_;
 };
@@ -90,5 +96,6 @@ std::vector<ForeignRow> normalization_foreign();  // normalization.cc: normaliza
 std::vector<ForeignRow> attention_foreign();      // attention.cc
 std::vector<ForeignRow> quantized_foreign();      // quantized.cc: weights in a few bits
 std::vector<ForeignRow> learning_foreign();       // learning.cc: ai.onnx.ml
+std::vector<ForeignRow> qonnx_foreign();          // qonnx.cc: rounding as QONNX and Brevitas write it
 
 }  // namespace onnx_train

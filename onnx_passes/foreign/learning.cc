@@ -38,10 +38,13 @@ Results linear_regressor(Foreign& f) { return f.to(transformed(f, linear(f, f.no
 
 // The label of the largest score, and the scores. One row of coefficients for two labels is the score of the second.
 Results linear_classifier(Foreign& f) {
-  if (f.node().has_attr("classlabels_strings"))
+  const onnx::AttributeProto* names = f.node().find_attr("classlabels_strings");
+  const bool has_names = names && names->strings_size() > 0;
+  if (has_names && f.wants(0))
     f.refuse("its labels are strings, which are no tensors of numbers; export it with classes that are numbers");
   Builder& b = f.b();
-  const std::vector<int64_t> labels = int_list(f, "classlabels_ints");
+  std::vector<int64_t> labels = int_list(f, "classlabels_ints");
+  if (has_names) labels.resize(static_cast<size_t>(names->strings_size()));  // nothing reads them
   const auto bias = static_cast<int64_t>(float_list(f, "intercepts").size());
   const auto classes = static_cast<int64_t>(labels.size());
   const int64_t rows = bias > 0 ? bias : classes;
@@ -75,7 +78,7 @@ Results normalizer(Foreign& f) {
 
 // One number for all features, or one for each.
 Var per_feature(const Foreign& f, const char* attribute) {
-  return f.weight(attribute, {static_cast<int64_t>(float_list(f, attribute).size())});
+  return f.buffer(attribute, {static_cast<int64_t>(float_list(f, attribute).size())});
 }
 
 // (x - offset) scale

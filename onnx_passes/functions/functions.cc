@@ -96,12 +96,21 @@ void add_function(Context& context, const std::string& op, const FunctionText& b
 
 }  // namespace
 
-void declare_function(Context& context, const std::string& op) {
+bool keeps_its_calls(std::string_view domain, std::string_view op) {
+  return domain == kDomain && (op == "StopGradient" || op == "FakeQuantizeInteger" || op == "FakeQuantizeSign");
+}
+
+void declare_function(const Node& node) {
   const std::vector<Var> no_inputs;
-  const Attrs no_attributes;
-  const FunctionCall call{no_inputs, no_attributes};
+  Attrs attributes;  // those on which a body may depend
+  if (const auto* rounding = node.find_attr("rounding")) attributes.emplace_back("rounding", rounding->s());
+  if (const auto* parts = node.find_attr("parts")) attributes.emplace_back("parts", parts->f());
+  const FunctionCall call{no_inputs, attributes};
+  const FunctionText body = find_function(node.op()).text(call);
+  if (body.overload != node.overload()) fail(node.label(), " calls another function than its attributes say");
+  Context& context = node.graph().context();
   context.opsets.emplace(kDomain, 1);
-  add_function(context, op, find_function(op).text(call), 0, call);
+  add_function(context, node.op(), body, 0, call);
 }
 
 std::vector<Var> call(Builder& b, const std::string& op, int num_outputs, const std::vector<Var>& inputs,

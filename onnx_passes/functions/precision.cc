@@ -1,4 +1,5 @@
-// Rounding to a narrower type; mixed precision adds these functions to a graph (passes/mixed_precision.h).
+// Rounding to a narrower type; mixed precision adds these functions to a graph
+// (onnx_passes/precision/mixed_precision.h).
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 

@@ -1,5 +1,8 @@
 // Fake quantization: floats that are rounded to what integers of few bits can say (onnx_passes/quantization).
+#include <string_view>
+
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
 namespace {
@@ -21,6 +24,58 @@ FakeQuantizeInteger <low: float = -128, high: float = 127> (x, scale, zero_point
   y = Mul (steps, scale)
 })";
 
+// The same with another rounding, of x / scale + zero_point at once, to a multiple of 1 / parts first.
+constexpr const char* kFakeQuantizeRounded = R"(
+FakeQuantizeInteger <low: float = -128, high: float = 127, rounding: string = "half_even", parts: float = 1>
+  (x, scale, zero_point) => (y)
+{
+  low_float = Constant <value_float: float = @low> ()
+  high_float = Constant <value_float: float = @high> ()
+  least = CastLike (low_float, x)
+  most = CastLike (high_float, x)
+  scaled = Div (x, scale)
+  shifted = Add (scaled, zero_point)
+)";
+constexpr const char* kOfParts = R"(
+  parts_float = Constant <value_float: float = @parts> ()
+  count = CastLike (parts_float, x)
+  counted = Mul (shifted, count)
+  whole_parts = Round (counted)
+  u = Div (whole_parts, count)
+)";
+constexpr const char* kOfSize = R"(
+  half_float = Constant <value: tensor = float {0.5}> ()
+  half = CastLike (half_float, x)
+  sign = Sign (u)
+  size = Abs (u)
+)";
+constexpr const char* kAfterRounding = R"(
+  quantized = Clip (rounded, least, most)
+  steps = Sub (quantized, zero_point)
+  y = Mul (steps, scale)
+})";
+
+// The lines that round u, by the name of the rounding.
+constexpr std::pair<const char*, const char*> kRoundings[] = {
+    {"half_even", "  rounded = Round (u)"},
+    {"floor", "  rounded = Floor (u)"},
+    {"ceil", "  rounded = Ceil (u)"},
+    {"up", "  whole = Ceil (size)\n  rounded = Mul (sign, whole)"},
+    {"down", "  whole = Floor (size)\n  rounded = Mul (sign, whole)"},
+    {"half_up", "  moved = Add (size, half)\n  whole = Floor (moved)\n  rounded = Mul (sign, whole)"},
+    {"half_down", "  moved = Sub (size, half)\n  whole = Ceil (moved)\n  rounded = Mul (sign, whole)"}};
+
+// The scale with the sign of x, that of 0 too; `clipped` says which x have a gradient.
+constexpr const char* kFakeQuantizeSign = R"(
+FakeQuantizeSign <clipped: int = 0> (x, scale) => (y)
+{
+  zero_float = Constant <value: tensor = float {0}> ()
+  zero = CastLike (zero_float, x)
+  positive = GreaterOrEqual (x, zero)
+  opposite = Neg (scale)
+  y = Where (positive, scale, opposite)
+})";
+
 // w, rounded to integers of the range: scale = max |w| / high, the largest over `axes`. Zeros have the scale 1.
 constexpr const char* kFakeQuantizeWeight = R"(
 FakeQuantizeWeight <axes, low: float = -127, high: float = 127> (w) => (y)
@@ -40,7 +95,7 @@ FakeQuantizeWeight <axes, low: float = -127, high: float = 127> (w) => (y)
   y = onnx_train.FakeQuantizeInteger <low: float = @low, high: float = @high> (w, scale, zero)
 })";
 
-// x, rounded to integers of the range: range = [min, max] and 0 between them (onnx_passes/quantization/qat.h). x itself
+// x, rounded to integers of the range: range = [min, max, ..] and 0 between them (onnx_passes/quantization/qat.h). x itself
 // before anything is observed, where the range is empty. `averaging` says how steps observe it; 0: min and max of all.
 constexpr const char* kFakeQuantizeActivation = R"(
 FakeQuantizeActivation <low: float = 0, high: float = 255, averaging: float = 0.01> (x, range) => (y)
@@ -94,6 +149,24 @@ UnpackInt4 (packed) => (q)
   q = Cast <to = 3> (centered)
 })";
 
+// The body that the attributes `rounding` and `parts` of a call say.
+FunctionText fake_quantize_integer(const FunctionCall& call) {
+  std::string rounding;
+  bool has_parts = false;
+  for (const Attr& attr : call.attrs) {
+    if (attr.name == "rounding") rounding = std::get<std::string>(attr.value);
+    if (attr.name == "parts") has_parts = std::get<float>(attr.value) != 1;
+  }
+  if (rounding.empty()) return {kFakeQuantizeInteger, ""};
+  std::string text = concat(kFakeQuantizeRounded, has_parts ? kOfParts : "  u = Identity (shifted)\n");
+  for (const auto& [name, lines] : kRoundings) {
+    if (rounding != name) continue;
+    if (std::string_view(lines).find("size") != std::string_view::npos) text += kOfSize;
+    return {concat(text, lines, kAfterRounding), concat(name, has_parts ? "_parts" : "")};
+  }
+  fail("onnx_train.FakeQuantizeInteger has no rounding '", rounding, "'");
+}
+
 // A function whose body calls FakeQuantizeInteger.
 FunctionRow over_integers(const char* op, const char* text) {
   return {op, [text](const FunctionCall&) { return FunctionText{text, "", "FakeQuantizeInteger"}; }};
@@ -102,7 +175,9 @@ FunctionRow over_integers(const char* op, const char* text) {
 }  // namespace
 
 std::vector<FunctionRow> quantization_functions() {
-  return {function("UnpackInt4", kUnpackInt4), function("FakeQuantizeInteger", kFakeQuantizeInteger),
+  return {function("UnpackInt4", kUnpackInt4),
+          {"FakeQuantizeInteger", fake_quantize_integer},
+          function("FakeQuantizeSign", kFakeQuantizeSign),
           over_integers("FakeQuantizeWeight", kFakeQuantizeWeight),
           over_integers("FakeQuantizeActivation", kFakeQuantizeActivation)};
 }

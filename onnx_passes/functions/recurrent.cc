@@ -7,10 +7,10 @@
 // steps from L on: y and the gates are zero there, states stay as they were. Names and formulas are those of ONNX's
 // operators; a gate's value is that behind its activation function.
 //
-// In mixed precision (passes/mixed_precision.h) `round_operands` rounds to bfloat16 what goes into a product inside: h,
-// which is then the same number for the next step, y and y_h, and the gradients dgates and dn. `round_gates` rounds
-// `gates` and `candidates`, which only the gradient reads. X, W, R and h0 are rounded by the caller; c, what is inside
-// a cell and all sums are not.
+// In mixed precision (onnx_passes/precision/mixed_precision.h) `round_operands` rounds to bfloat16 what goes into a
+// product inside: h, which is then the same number for the next step, y and y_h, and the gradients dgates and dn.
+// `round_gates` rounds `gates` and `candidates`, which only the gradient reads. X, W, R and h0 are rounded by the
+// caller; c, what is inside a cell and all sums are not.
 #include "onnx_passes/functions/cell_body.h"
 
 namespace onnx_train {

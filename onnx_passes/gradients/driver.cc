@@ -91,13 +91,17 @@ ValueSet reach(const std::vector<Node*>& order, ValueSet reached) {
   for (const Node* node : order) {
     const GradientRule* rule = find_gradient_rule(*node);
     if (rule && rule->trait == Trait::kZero) continue;
-    bool depends = false;
-    for_each_input(*node, [&](const Value* v) { depends = depends || reached.count(v); });
+    bool depends = false, quantized = node->is("QuantizeLinear") || computes_in_integers(*node);
+    for_each_input(*node, [&](const Value* v) {
+      if (!reached.count(v)) return;
+      depends = true;
+      quantized = quantized || is_integer(v->dtype());
+    });
     if (!depends) continue;
     for (const Value* output : node->outputs()) {
-      // Integers end the path, but not those of quantization: no gradient of theirs would be lost silently.
-      const bool carries = output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined ||
-                                      node->is("QuantizeLinear") || computes_in_integers(*node));
+      // Integers end the path, but not those of quantization, nor what is made of them: no gradient of theirs would be
+      // lost silently.
+      const bool carries = output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined || quantized);
       if (carries) reached.insert(output);
     }
   }

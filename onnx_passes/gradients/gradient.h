@@ -2,8 +2,8 @@
 //
 // A rule sees one node through Grad and returns one gradient per input (Var() for an input that has none):
 //
-//     // y = tanh(x)    dx = dy (1 - y²)
-//     {"Tanh", [](Grad& g) { return g.to(g.dy() * (1.0 - g.y() * g.y())); }},
+//     // y = atanh(x)    dx = dy / (1 - x²)
+//     {"Atanh", [](Grad& g) { return g.to(g.dy() / (1.0 - g.x() * g.x())); }},
 //
 // The driver does what all rules have in common: the reverse order, which values need a gradient at all, the sum over
 // several uses of a value, reducing over broadcast axes (rows marked kBroadcasts), stopping at integers and booleans.

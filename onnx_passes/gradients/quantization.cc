@@ -1,5 +1,7 @@
 // Gradients through quantization, by the straight-through estimator (Bengio et al. 2013): rounding counts as the
 // identity, and what is clipped has no gradient.
+#include <limits>
+
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/quantization/qdq.h"
@@ -14,6 +16,25 @@ bool is_parameter(const Value* scale) {
   return !node || node->num_inputs() == 0 || (!node->input(0)->producer() && node->num_outputs() == 1);
 }
 
+// round(x / s) + z before it is clipped, in the rounding of the node: that of a node with the scale 1 and no bounds.
+Var unclipped(Grad& g, Var scaled, Var zero_point) {
+  const std::string rounding = g.node().attr("rounding", "");
+  if (rounding.empty()) return g.b().op("Round", {scaled}) + zero_point;
+  constexpr float kMost = std::numeric_limits<float>::max();
+  const Attrs attrs = {
+      {"low", -kMost}, {"high", kMost}, {"rounding", rounding}, {"parts", g.node().attr("parts", 1.0f)}};
+  return call(g.b(), "FakeQuantizeInteger", {scaled, g.b().scalar(scaled.dtype(), 1), zero_point}, attrs) + zero_point;
+}
+
+// y = s where x >= 0, else -s    dx = dy s, where |x| <= s if it is clipped;  ds = Σ ±dy
+Gradients sign_gradient(Grad& g) {
+  const Var x = g.x(0), scale = g.x(1), zero = g.b().scalar(x.dtype(), 0);
+  Var dx = g.dy() * scale;
+  if (g.node().attr("clipped", 0) != 0) dx = where(abs(x) <= scale, dx, zero);
+  const bool trains_scale = g.needs(1) && is_parameter(scale.value());
+  return g.to(g.needs(0) ? dx : Var(), trains_scale ? where(x >= zero, g.dy(), -g.dy()) : Var());
+}
+
 // q = round(x / s) + z, y = (clip(q, low, high) - z) s
 //   dx = dy where low <= q <= high, else 0
 //   ds = Σ dy (clip(q, low, high) - z - x / s where low <= q <= high)    (LSQ, Esser et al. 2020)
@@ -21,7 +42,7 @@ Gradients fake_quantize_gradient(Grad& g) {
   const Var x = g.x(0), scale = g.x(1), zero_point = g.x(2);
   const auto low = static_cast<double>(g.node().attr("low", -128.0f));
   const auto high = static_cast<double>(g.node().attr("high", 127.0f));
-  const Var scaled = x / scale, q = g.b().op("Round", {scaled}) + zero_point;
+  const Var scaled = x / scale, q = unclipped(g, scaled, zero_point);
   const Var inside = logical_and(q >= low, q <= high), nothing = g.b().scalar(x.dtype(), 0);
   Var dscale;
   if (g.needs(1) && is_parameter(scale.value())) {
@@ -72,6 +93,7 @@ std::string scales_of_blocks(const Node& node) {
 std::vector<GradientRule> quantization_rules() {
   return {
       {"FakeQuantizeInteger", fake_quantize_gradient, Trait::kBroadcasts, kDomain},
+      {"FakeQuantizeSign", sign_gradient, Trait::kBroadcasts, kDomain},
       {"FakeQuantizeActivation", activation_gradient, Trait::kNone, kDomain},
       // Nothing is clipped: the largest weight is the largest integer.
       {"FakeQuantizeWeight", [](Grad& g) { return g.to(g.dy()); }, Trait::kNone, kDomain},
@@ -79,9 +101,9 @@ std::vector<GradientRule> quantization_rules() {
       // Importing leaves those that no DequantizeLinear with the same scale takes back.
       {"QuantizeLinear", [](Grad& g) { return g.to(); }, Trait::kNone, "",
        [](const Node&) {
-         return "its integers are not read by a DequantizeLinear with the same scale alone, so no gradient goes "
-                "through; "
-                "export the model in the form QDQ, or freeze the weights before it";
+         return "its integers are not read by a DequantizeLinear with the same scale, at once or through Clips to "
+                "constants, so no gradient goes through; export the model in the form QDQ, or freeze the weights "
+                "before it";
        }},
   };
 }

@@ -39,6 +39,9 @@ Gradients dropout_gradient(Grad& g) {
 std::vector<GradientRule> random_rules() {
   return {
       {"Dropout", [](Grad& g) { return g.to(g.dy(0)); }, Trait::kNone, "", dropout_obstacle},
+      {"Bernoulli", nullptr, Trait::kZero},
+      {"RandomNormalLike", nullptr, Trait::kZero},
+      {"RandomUniformLike", nullptr, Trait::kZero},
       {"Dropout", dropout, Trait::kNone, kDomain},
       {"DropoutGrad", dropout_gradient, Trait::kNone, kDomain},
   };

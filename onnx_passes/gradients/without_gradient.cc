@@ -8,8 +8,6 @@ constexpr const char* kSpectrum = "a product with cosines and sines at import, w
 
 const std::vector<WithoutGradient> kRows = {
     {"BitCast", Without::kGradient, "bits are no smooth function of a number"},
-    {"RandomNormalLike", Without::kGradient, "it reads the shape of its input alone"},
-    {"RandomUniformLike", Without::kGradient, "it reads the shape of its input alone"},
 
     {"ConcatFromSequence", Without::kOwnNode, kSequence},
     {"SequenceAt", Without::kOwnNode, kSequence},

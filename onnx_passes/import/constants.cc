@@ -35,6 +35,8 @@ constexpr const char* kNumber = "a single number";
 constexpr const char* kFilter = "a filter of fixed form, such as a blur";
 
 bool is_guess(std::string_view why) { return why == kNormalizes || why == kNumber || why == kFilter; }
+// Of what the file or the operator says; all else is found by values and by what is computed with them.
+bool is_certain(std::string_view why) { return why == kBuffer || why == kComputedFrom || why == kSetting; }
 
 constexpr size_t kMaxFollowed = 64;  // nodes that a search visits
 
@@ -73,16 +75,26 @@ bool is_one_of(const Node& node, std::initializer_list<std::string_view> operato
 // ---- What readers say
 
 // Inputs that say how to compute, not with what, and those of nodes without float outputs, such as comparisons: no
-// gradient reaches them.
+// gradient reaches them. What is quantized is a weight: if no gradient reaches it, that is said (gradients/driver.cc).
 bool is_setting(const Use& use) {
   const Node& node = *use.node;
-  const bool has_floats = std::any_of(node.outputs().begin(), node.outputs().end(), [](const Value* output) {
-    return output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined);
-  });
+  const bool has_floats =
+      node.is("QuantizeLinear") || std::any_of(node.outputs().begin(), node.outputs().end(), [](const Value* output) {
+        return output && (is_float(output->dtype()) || output->dtype() == DType::kUndefined);
+      });
   return !has_floats || operator_of(node).settings.holds(use.index);
 }
 
 bool is_affine(const Node& node) { return node.num_inputs() == 2 && is_one_of(node, {"Add", "Sub", "Mul", "Div"}); }
+
+// The same, and what such inputs alone are computed of: the scale of a bias is a product of two.
+bool makes_settings(const Use& use, int steps) {
+  constexpr int kMaxSteps = 4;
+  if (is_setting(use)) return true;
+  const Value* made = is_affine(*use.node) ? use.node->output() : nullptr;
+  return made && steps < kMaxSteps && !made->graph().is_output(made) &&
+         all_of(made->uses(), [steps](const Use& reader) { return makes_settings(reader, steps + 1); });
+}
 
 int64_t axes_of(const Value& value) {
   const Shape shape = value.type().shape();
@@ -95,13 +107,17 @@ bool reads_input(const Use& use) {
   return is_affine(node) && node.input(1 - use.index) && is_scaled_input(node.input(1 - use.index));
 }
 
-// Subtracting a mean of any shape and dividing by a deviation is normalization; a sum or product with more than one
-// axis may be a learned table, such as one of positions.
-bool normalizes_input(const Value& value, const std::vector<Use>& readers) {
-  const bool subtracts = any_of(readers, [](const Use& use) {
+// Whether a mean is subtracted from an input, or an input divided by a deviation.
+bool standardizes_input(const std::vector<Use>& readers) {
+  return any_of(readers, [](const Use& use) {
     return use.index == 1 && is_one_of(*use.node, {"Sub", "Div"}) && reads_input(use);
   });
-  return subtracts || (axes_of(value) <= 1 && all_of(readers, reads_input));
+}
+
+// Standardization by a tensor of any shape; a sum or product with more than one axis may be a learned table, such as
+// one of positions.
+bool normalizes_input(const Value& value, const std::vector<Use>& readers) {
+  return standardizes_input(readers) || (axes_of(value) <= 1 && all_of(readers, reads_input));
 }
 
 // A row of a table, such as the vector of a word.
@@ -229,8 +245,11 @@ const char* reason_of(const Value& value) {
   if (origin == Origin::kComputed) return kComputedFrom;
   if (!value.type().is_static()) return nullptr;
   const std::vector<Use> readers = readers_of(value);
-  if (all_of(readers, is_setting)) return kSetting;
+  const bool is_learned_exponent =
+      origin == Origin::kNamed && all_of(readers, [](const Use& use) { return use.node->is("Pow"); });
+  if (all_of(readers, [](const Use& use) { return makes_settings(use, 0); }) && !is_learned_exponent) return kSetting;
   if (belongs_to_groups(value) || belongs_to_samples(value)) return kGroups;
+  if (origin == Origin::kNamed) return standardizes_input(readers) ? kNormalizes : nullptr;
   if (is_number(value)) return kNumber;
   if (are_frequencies(value)) return kFrequencies;
   const Tensor contents = stored_contents(value);
@@ -238,6 +257,14 @@ const char* reason_of(const Value& value) {
   release_pages(contents.data(), contents.bytes());
   if (kind) return kind;
   return normalizes_input(value, readers) ? kNormalizes : nullptr;
+}
+
+// Why a single number is a weight; null if it is none, or no matter of course.
+const char* reason_for_number(const Value& value) {
+  if (!value.type().is_static() || !is_number(value)) return nullptr;
+  const Origin origin = origin_of(value);
+  if (origin == Origin::kNamed) return "a single number, named as a parameter or buffer of the module";
+  return origin == Origin::kParameter ? "a single number that is a parameter, says the file" : nullptr;
 }
 
 // Why a weight may be a constant; null if nothing says so.
@@ -259,6 +286,13 @@ std::string list_of(const std::vector<const Value*>& values) {
   constexpr size_t kMaxShown = 3, kMaxLength = 36;
   return first_few(
       values, kMaxShown, [](const Value* value) { return concat("'", value->name(), "'"); }, kMaxLength);
+}
+
+// The option that trains the first of these constants beside all weights: a list without '*' would train it alone.
+std::string how_to_train(const std::vector<const Value*>& values) {
+  std::string pattern = "*," + values[0]->name();
+  for (size_t at = 0; (at = pattern.find('\'', at)) != std::string::npos; at += 4) pattern.replace(at, 1, "'\\''");
+  return concat("--train '", pattern, "' trains ", values.size() == 1 ? "it, too" : "the first one, too");
 }
 
 // Values by a text, in the order in which each text is first met.
@@ -326,17 +360,24 @@ void forget_constants(Model* model, const std::vector<Value*>& trained) {
 std::vector<Finding> describe_constants(const Model& model, const std::vector<Value*>& trained) {
   const auto constants = constants_of(model);
   const std::unordered_set<const Value*> is_trained(trained.begin(), trained.end());
-  Groups left, doubtful;
+  Groups left, numbers, doubtful;
   for (const Value* value : model.graph->initializers()) {
     if (const auto found = constants.find(value->name()); found != constants.end()) {
       if (!is_trained.count(value) && found->second != kComputedFrom) left.add(found->second, value);
     } else if (is_trained.count(value)) {
+      if (const char* why = reason_for_number(*value)) numbers.add(why, value);
       if (const char* doubt = doubt_about(*value)) doubtful.add(doubt, value);
     }
   }
   std::vector<Finding> findings;
   for (const auto& [why, values] : left.all()) {
-    findings.push_back({list_of(values), why, is_guess(why) ? "a guess; --train NAME trains it" : "certain"});
+    const char* const how = is_certain(why) ? "certain" : is_guess(why) ? "a guess" : "by its values";
+    findings.push_back({list_of(values), why, is_certain(why) ? how : concat(how, "; ", how_to_train(values))});
+  }
+  for (const auto& [why, values] : numbers.all()) {
+    const bool by_name = origin_of(*values[0]) == Origin::kNamed;
+    findings.push_back(
+        {list_of(values), why, by_name ? "trained, a guess by the name; --freeze NAME leaves it" : "trained"});
   }
   for (const auto& [doubt, values] : doubtful.all()) {
     findings.push_back({list_of(values), doubt, "trained, unsure; --freeze NAME leaves it"});

@@ -19,9 +19,11 @@
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/import/import_message.h"
 #include "onnx_passes/import/lost_layers.h"
+#include "onnx_passes/import/map_outputs.h"
 #include "onnx_passes/import/newer_opset.h"
 #include "onnx_passes/import/node_order.h"
 #include "onnx_passes/import/rebatch.h"
+#include "onnx_passes/import/resize_sizes.h"
 #include "onnx_passes/import/sizes.h"
 #include "onnx_passes/import/spectra.h"
 #include "onnx_passes/import/unknown_operators.h"
@@ -107,21 +109,14 @@ void name_nodes(Graph* graph) {
   }
 }
 
-bool stops_gradients(const Graph& graph) {
-  for (const Node* node = graph.first(); node; node = node->next()) {
-    if (node->is("StopGradient", kDomain)) return true;
-    for (const auto& subgraph : node->subgraphs()) {
-      if (stops_gradients(*subgraph.graph)) return true;
+// Declares the functions of ours that a forward model, or a loss, calls, in the model's opset.
+void declare_kept_calls(Model* model) {
+  model->context->functions.erase_if([](const auto& f) { return keeps_its_calls(f->domain(), f->name()); });
+  for_each_graph(model->graph.get(), [](Graph* graph) {
+    for (const Node* node = graph->first(); node; node = node->next()) {
+      if (keeps_its_calls(node->domain(), node->op())) declare_function(*node);
     }
-  }
-  return false;
-}
-
-// The one operator of ours that a forward model, or a loss, may call: declares its function in the model's opset.
-void declare_stop_gradient(Model* model) {
-  model->context->functions.erase_if(
-      [](const auto& f) { return f->domain() == kDomain && f->name() == "StopGradient"; });
-  if (stops_gradients(*model->graph)) declare_function(*model->context, "StopGradient");
+  });
 }
 
 // Uses one name for ONNX's own domain, writes a default that inference mistakes, and removes attributes of later opsets
@@ -215,7 +210,7 @@ struct Notes {
   }
 };
 
-// Infers shapes and element types, also of nodes in subgraphs, as far as possible.
+// Holds every node to its operator's shape contract; throws Error as check_shapes does.
 void check_nodes(Graph* graph) {
   for (const Node* node = graph->first(); node; node = node->next()) check_shapes(*node);
 }
@@ -353,7 +348,7 @@ void import_quantization(Model* model, const std::vector<std::string>& train, co
   for (const Value* value : quantized_weights(*model->graph)) stored.push_back(master_name(*value));
   if (!stored.empty())
     notes.add(concat(stored.size(), stored.size() == 1 ? " stored weight" : " stored weights"),
-              concat("integers: ", list_of(stored)), "frozen; --train NAME trains one, rounded in every step");
+              concat("integers: ", list_of(stored)), "frozen; --train NAME trains one alone, rounded in every step");
 }
 
 // Moves weights to the main graph's initializers.
@@ -389,6 +384,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   if (from_training) model.set_metadata(kFromTraining, "1");
   Graph* graph = model.graph.get();
   if (graph->outputs().empty()) fail("[Import] the model has no outputs");
+  for (const Finding& f : choose_outputs(&model, options.adapt.cut)) notes.add(f.subject, f.what, f.advice);
   const Sizes sizes = parse_sizes(options.dims);
   Declarations declared(graph, sizes, /*trust_shapes=*/!options.fix_shapes);
   fix_inputs(graph, options.set);
@@ -398,7 +394,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   normalize(&model, notes);
   const Marks<Node> silent = add_statistics_outputs(graph);
   model.context->functions.erase_if([](const auto&) { return true; });  // their calls are inlined
-  declare_stop_gradient(&model);
+  declare_kept_calls(&model);
   expect_known_operators(*graph, /*inside=*/false);
   const int64_t from = raise_opset(&model);
   Settled settled;
@@ -419,6 +415,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
     notes.add(node, "is a product with cosines and sines now",
               "or a constant, so that it has their gradients and kernels");
   });
+  for (const Finding& f : settle_resize_scales(&model)) notes.add(f.subject, f.what, f.advice);
   expect_known_operators(*graph, /*inside=*/true);
   if (settled.folded || !options.set.empty()) remove_unread(graph);
   import_quantization(&model, options.train, notes);
@@ -427,7 +424,7 @@ Model import_model(ModelMessage message, const ImportOptions& options, std::vect
   declared.record(&model);
   for_each_graph(graph, check_nodes);
   lower_opset(&model);
-  declare_stop_gradient(&model);
+  declare_kept_calls(&model);
   replace_batch_statistics(&model, silent, findings);
   for_each_graph(graph, rename_shadows);
   for_each_graph(graph, name_nodes);

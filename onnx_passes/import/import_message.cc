@@ -6,6 +6,7 @@
 #include <map>
 #include <tuple>
 
+#include "onnx_passes/functions/declaration.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
@@ -106,10 +107,10 @@ void densify(onnx::GraphProto* graph) {
 }  // namespace
 
 void inline_functions(onnx::ModelProto* proto) {
-  // StopGradient is more than its body: its calls stay, and importing declares it again.
+  // Some are more than their bodies: their calls stay, and importing declares them again.
   for (int i = proto->functions_size() - 1; i >= 0; --i) {
     const auto& f = proto->functions(i);
-    if (f.domain() == kDomain && f.name() == "StopGradient") proto->mutable_functions()->DeleteSubrange(i, 1);
+    if (keeps_its_calls(f.domain(), f.name())) proto->mutable_functions()->DeleteSubrange(i, 1);
   }
   if (proto->functions_size() == 0) return;
   Functions functions;

@@ -7,7 +7,7 @@
 
 namespace onnx_train {
 
-// Inlines calls of the model's functions, but for those of onnx_train.StopGradient.
+// Inlines calls of the model's functions, but for those that keep their calls (declaration.h).
 void inline_functions(onnx::ModelProto* model);
 
 // Converts sparse initializers and sparse values of Constant nodes to dense ones.

@@ -1,10 +1,12 @@
 #include "onnx_passes/inference/elements.h"
+#include "onnx_passes/inference/cut_shapes.h"
 
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 
+#include "onnx_passes/inference/cut_shapes.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/moved_elements.h"
 #include "onnx_passes/operators/operators.h"
@@ -226,30 +228,6 @@ std::optional<Dims> logical_not(const Node& node) {
   return x;
 }
 
-// Slices that take all of a dimension with a symbolic size.
-void refine_slice(Node* node) {
-  const Value* x = node->input(0);
-  const auto starts = elements_of(node->input(1)), ends = elements_of(node->input(2)),
-             axes = elements_of(node->input(3)), steps = elements_of(node->input(4));
-  if (!x->has_rank() || x->rank() != node->output()->rank() || !starts || !ends) return;
-  Dims dims = *node->output()->type().dims;
-  for (size_t i = 0; i < starts->size() && i < ends->size(); ++i) {
-    int64_t axis = static_cast<int64_t>(i);
-    if (node->input(3)) {
-      if (!axes || i >= axes->size() || !(*axes)[i].known()) return;
-      axis = (*axes)[i].value() < 0 ? (*axes)[i].value() + x->rank() : (*axes)[i].value();
-    }
-    if (axis < 0 || axis >= x->rank()) return;
-    const Dim& from = (*x->type().dims)[static_cast<size_t>(axis)];
-    const Dim& end = (*ends)[i];
-    const bool to_end = end.same(from) || (end.known() && end.value() >= INT32_MAX);
-    const bool forward = !node->input(4) || (steps && i < steps->size() && (*steps)[i] == kOne);
-    Dim& to = dims[static_cast<size_t>(axis)];
-    if (is_open(to) && (*starts)[i] == kZero && to_end && forward) to = from;
-  }
-  node->output()->set_type({node->output()->dtype(), std::move(dims)});
-}
-
 // The axes of a Resize that keep their size, take another known size, or are multiplied by a number.
 void refine_resize(Node* node) {
   const Value* x = node->input(0);
@@ -308,6 +286,7 @@ void refine_shape(Node* node) {
   if (node->is("MaxUnpool") && output && !output->type().is_static()) return refine_unpool(node);
   if (node->is("Resize") && output && output->has_rank() && node->input(0)) return refine_resize(node);
   if (node->is("Slice") && output && output->has_rank() && node->input(0)) return refine_slice(node);
+  if (node->is("Pad") && output && output->has_rank() && node->input(0)) return refine_pad(node);
   const bool handled = node->is("Reshape") || node->is("Flatten") || node->is("Range");
   if (!handled || !output || !output->has_rank() || !node->input(0)) return;
   TensorType type = output->type();

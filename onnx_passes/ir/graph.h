@@ -4,7 +4,7 @@
 //   Node    one operator; its inputs and outputs are values, its attributes stay protobuf messages.
 //   Value   one tensor: a name, a type, one producer (none for inputs and initializers), a list of uses.
 //
-// Conversion from and to protobuf is lossless (proto.h). A graph may have a parent: the graph around an If's branch,
+// Conversion from and to protobuf is lossless (model.h). A graph may have a parent: the graph around an If's branch,
 // or, for the algorithm of a training model, the inference graph whose values it reads by name. Not thread-safe: one
 // thread at a time may use a Model, which owns all its graphs. Functions throw Error for names and attributes that do
 // not fit.

@@ -64,7 +64,9 @@ LossResult cross_entropy(TermBuilder& t) {
 }
 
 LossResult nll(TermBuilder& t) {
-  const Var log_p = t.x();
+  constexpr double kLeast = 1e-30;  // whose logarithm has a finite slope in float32
+  const Var x = t.x();
+  const Var log_p = t.flag("log") ? t.b().op("Log", {t.b().op("Max", {x, t.b().scalar(x.dtype(), kLeast)})}) : x;
   const Labels labels = t.labels(log_p);
   const Var weight = t.class_weight(log_p);
   const Var counts = weight ? gather(weight, labels.index, 0) : Var();
@@ -164,7 +166,11 @@ std::vector<LossRow> class_losses() {
        "As `torch.nn.functional.cross_entropy`"},
       {"nll",
        {{"log_probabilities", kPrediction, kOwn}, labels},
-       {kAxis, kIgnoreIndex, kWeight},
+       {kAxis,
+        kIgnoreIndex,
+        kWeight,
+        {"log", kNumber, 0, kTrueOrFalse,
+         "the prediction holds probabilities: x are their logarithms, from log 1e-30"}},
        nll,
        "-w[y] x[y], where x are log-probabilities.",
        "labels that are not ignored; with `weight`, over the sum of their weights",

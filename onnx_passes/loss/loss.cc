@@ -10,6 +10,7 @@
 #include "onnx_passes/loss/loss_resolution.h"
 #include "onnx_passes/loss/loss_table.h"
 #include "onnx_passes/loss/loss_terms.h"
+#include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/table_metadata.h"
 #include "onnx_passes/training/entry_point.h"
 #include "onnx_passes/training/training_versions.h"
@@ -105,12 +106,11 @@ void describe_scores(Model* model, const std::vector<LossTerm>& terms) {
     if (prediction != Prediction::kClasses && prediction != Prediction::kYesNo) continue;
     const Value* output = graph.find(term.arguments.names[0].text);
     if (!output || !graph.is_output(output)) continue;
-    const std::string op = output->producer() ? output->producer()->op() : "";
     const int64_t axis =
         is_over_classes(*term.row) ? integer_of(term, "axis") : std::min<int64_t>(1, output->rank() - 1);
-    model->set_metadata(
-        kScoresOf, json_list({output->name(), prediction == Prediction::kClasses ? "classes" : "yes_no",
-                              std::to_string(axis), op == "Softmax" || op == "Sigmoid" ? "probabilities" : "scores"}));
+    model->set_metadata(kScoresOf,
+                        json_list({output->name(), prediction == Prediction::kClasses ? "classes" : "yes_no",
+                                   std::to_string(axis), probabilities_of(*output) ? "probabilities" : "scores"}));
     return;
   }
   if (!model->metadata(kScoresOf).empty()) model->set_metadata(kScoresOf, "");  // of an earlier loss

@@ -1,6 +1,6 @@
 // The metrics that --metric may name, one row each. A metric is computed in two parts: a statistic, which the entry
 // point "evaluate" computes of a batch and which is summed over all batches, and the number that is made of the sums.
-// So an evaluation does not depend on the sizes of batches. The grammar (metric_expression.h), the nodes, the finishing
+// So an evaluation does not depend on the sizes of batches. The grammar (metrics.h), the nodes, the finishing
 // functions, the direction of --best and the reference in docs/metrics.md follow from the rows. Tables that never
 // change, and functions of plain values; any thread.
 #pragma once

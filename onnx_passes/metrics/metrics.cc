@@ -7,6 +7,7 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/loss/loss_resolution.h"
 #include "onnx_passes/loss/loss_terms.h"
+#include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/loss/term_builder.h"
 #include "onnx_passes/training/entry_point.h"
 
@@ -40,8 +41,7 @@ class MetricResolver {
       set_option(&term_, "multilabel", 1);
     }
     check_average();
-    const Node* producer = scope_.find(prediction_name(term_).text)->producer();
-    const bool is_probability = producer && (producer->op() == "Softmax" || producer->op() == "Sigmoid");
+    const bool is_probability = probabilities_of(*scope_.find(prediction_name(term_).text)).has_value();
     const bool may_say = find_option(*term_.row, "probabilities") && !find_option(term_, "probabilities");
     if (is_probability && may_say) set_option(&term_, "probabilities", 1);
   }

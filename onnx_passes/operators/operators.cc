@@ -10,6 +10,7 @@ namespace onnx_train {
 
 std::vector<Operator> quantization_operators();  // quantization.cc
 std::vector<Operator> sampling_operators();      // sampling.cc
+std::vector<Operator> random_operators();        // random.cc
 std::vector<Operator> control_flow_operators();  // scan.cc: If
 
 namespace {
@@ -42,7 +43,7 @@ const Table& table() {
     for (auto family :
          {elementwise_operators, product_operators, window_operators, normalization_operators, reduction_operators,
           movement_operators, indexing_operators, recurrent_operators, training_operators, attention_operators,
-          quantization_operators, sampling_operators, control_flow_operators}) {
+          quantization_operators, sampling_operators, random_operators, control_flow_operators}) {
       for (Operator& row : family()) {
         add(&rows, row);
         if (*row.domain || (row.narrow_inputs.empty() && row.narrow_outputs.empty())) continue;

@@ -27,7 +27,7 @@ enum class OperatorKind {
   kExtraction,     // elements of input 0; other inputs or attributes say which
 };
 
-// What mixed precision does with a node (passes/mixed_precision.h).
+// What mixed precision does with a node (onnx_passes/precision/mixed_precision.h).
 enum class PrecisionRole {
   kFloat32,     // computes in float32: softmax's scores, exp, log, reductions, losses
   kProduct,     // rounded operands, float32 sums; bf16: the result is rounded
@@ -80,12 +80,12 @@ struct Operator {
   // the node by a function of the same name in our domain, which has the same contract or a row of its own.
   std::vector<int> narrow_inputs = {}, narrow_outputs = {};
   PrecisionRole precision = PrecisionRole::kFloat32;
-  // Inputs in which models keep weights: a float constant there is one (passes/weight_roles.h).
+  // Inputs in which models keep weights: a float constant there is one (onnx_passes/training/weight_roles.h).
   std::vector<int> weights = {};
   // Inputs that the node selects from: each element of its outputs is an element of these inputs or zero, up to the
   // sign. Not MaxPool's: a window that covers only padding gives the lowest float32.
   InputRange selects = {};
-  // Inputs that say how to compute and hold no weights: bounds, ratios, exponents (passes/constants.h).
+  // Inputs that say how to compute and hold no weights: bounds, ratios, exponents (onnx_passes/import/constants.h).
   InputRange settings = {};
   // Inputs whose contents, and not their shapes alone, decide the shapes of the outputs. A plan is cut before a node
   // that computes with data in them (kernels/lowering/canonical/segments.cc).

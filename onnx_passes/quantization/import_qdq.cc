@@ -7,6 +7,7 @@
 #include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/quantization/clipped_integers.h"
 #include "onnx_passes/quantization/qdq.h"
 #include "onnx_passes/quantization/tensors.h"
 #include "onnx_passes/training/select.h"
@@ -80,9 +81,9 @@ bool is_float8(DType dtype) { return dtype == DType::kFloat8E4M3FN || dtype == D
 
 bool is_zero_or_absent(const Value* zero_point) { return !zero_point || constant_of(zero_point).holds_only(0); }
 
-// Whether `node` takes back what `q` does.
+// Whether `node`, which reads q's integers, takes back what `q` does.
 bool dequantizes(const Node& node, const Node& q) {
-  if (!node.is("DequantizeLinear") || node.input(0) != q.output() || !are_same(node.input(1), q.input(1))) return false;
+  if (!node.is("DequantizeLinear") || !are_same(node.input(1), q.input(1))) return false;
   const bool same_zero = are_same(node.input(2), q.input(2)) || (is_float8(q.output()->dtype()) && !node.input(2)) ||
                          (is_zero_or_absent(node.input(2)) && is_zero_or_absent(q.input(2)));
   const bool same_axes = node.attr("axis", 1) == q.attr("axis", 1) || q.input(1)->rank() == 0;
@@ -90,8 +91,8 @@ bool dequantizes(const Node& node, const Node& q) {
 }
 
 // x as its quantized values say it: FakeQuantizeInteger with the parameters of `node`, a QuantizeLinear or a
-// DequantizeLinear. Var() if that cannot be said.
-Var fake_quantize(Builder& b, Var x, const Node& node, DType dtype) {
+// DequantizeLinear, and the range of its integers. Var() if that cannot be said.
+Var fake_quantize(Builder& b, Var x, const Node& node, DType dtype, const std::optional<QuantizedRange>& range) {
   const auto granularity = granularity_of(node);
   if (!granularity || !x.value()->has_rank()) return {};
   const Var split = split_blocks(x, *granularity);
@@ -106,7 +107,6 @@ Var fake_quantize(Builder& b, Var x, const Node& node, DType dtype) {
     const Var y = call(b, "FakeQuantize", {split, scale}, {{"to", static_cast<int>(dtype)}});
     return join_blocks(y, *granularity, x);
   }
-  const auto range = range_of(dtype);
   if (!range) return {};
   const Var zero = node.input(2) ? parameter(node.input(2)) : b.scalar(x.dtype(), 0);
   const Var y = call(b, "FakeQuantizeInteger", {split, scale, zero},
@@ -122,26 +122,62 @@ void replace_output(Node* node, Var with) {
   if (with.value()->name() != name) graph.claim_name(with.value(), name);
 }
 
-// Puts one node in the place of a QuantizeLinear and of those after it that take it back.
+// A DequantizeLinear of a QuantizeLinear's integers, and the range to which nodes between the two clip them.
+struct Pair {
+  Node* dequantize;
+  std::optional<QuantizedRange> range;  // nothing for floats of 8 bits
+};
+
+// Finds those of q, and the nodes between, each after the one that it reads.
+void find_pairs(const Node& q, DType dtype, std::vector<Pair>* pairs, std::vector<Node*>* clips) {
+  std::vector<std::pair<const Value*, std::optional<QuantizedRange>>> integers = {{q.output(), range_of(dtype)}};
+  for (size_t i = 0; i < integers.size(); ++i) {
+    const auto [value, range] = integers[i];
+    for (const Use& use : value->uses()) {
+      if (&use.node->graph() != &q.graph()) continue;
+      if (use.index == 0 && dequantizes(*use.node, q)) {
+        pairs->push_back({use.node, range});
+      } else if (const auto clipped = range ? clipped_range(use, *range) : std::nullopt) {
+        clips->push_back(use.node);
+        integers.emplace_back(use.node->output(), clipped);
+      }
+    }
+  }
+}
+
+void remove_if_unread(Node* node) {
+  if (node->output()->uses().empty() && !node->graph().is_output(node->output())) node->graph().remove(node);
+}
+
+// Puts one node in the place of a QuantizeLinear and of each that takes it back.
 int64_t fuse_pair(Node* q) {
   Graph& graph = q->graph();
-  std::vector<Node*> pairs;
-  for (const Use& use : q->output()->uses()) {
-    if (&use.node->graph() == &graph && dequantizes(*use.node, *q)) pairs.push_back(use.node);
-  }
+  const DType dtype = quantized_type(q->output()->dtype(), q->input(2));
+  std::vector<Pair> pairs;
+  std::vector<Node*> clips;
+  find_pairs(*q, dtype, &pairs, &clips);
   if (pairs.empty() || !q->input(0)->has_rank()) return 0;
   Builder b(&graph, q);
-  b.set_name(pairs[0]->output()->name());
-  const Var x = b.var(q->input(0));
-  const DType dtype = quantized_type(q->output()->dtype(), q->input(2));
-  Var y = fake_quantize(b, is_float(x.dtype()) ? x : cast(x, q->input(1)->dtype()), *q, dtype);
-  if (!y) return 0;
-  for (Node* dq : pairs) {
+  const Var x = b.var(q->input(0)), floats = is_float(x.dtype()) ? x : cast(x, q->input(1)->dtype());
+  std::vector<std::pair<std::optional<QuantizedRange>, Var>> made;
+  int64_t count = 0;
+  for (const auto& [dq, range] : pairs) {
+    auto same = std::find_if(made.begin(), made.end(), [&r = range](const auto& m) { return m.first == r; });
+    if (same == made.end()) {
+      b.set_name(dq->output()->name());
+      const Var y = fake_quantize(b, floats, *q, dtype, range);
+      if (!y) return 0;
+      made.emplace_back(range, y);
+      same = made.end() - 1;
+      ++count;
+    }
+    Var y = same->second;
     if (dq->output()->dtype() != y.dtype()) y = cast(y, dq->output()->dtype());
     replace_output(dq, y);
   }
-  if (q->output()->uses().empty() && !graph.is_output(q->output())) graph.remove(q);
-  return 1;
+  for (auto node = clips.rbegin(); node != clips.rend(); ++node) remove_if_unread(*node);
+  remove_if_unread(q);
+  return count;
 }
 
 }  // namespace
@@ -170,6 +206,8 @@ int64_t fuse_quantization(Graph* graph) {
     next = node->next();
     if (node->is("DynamicQuantizeLinear") && inline_function(node)) {
       next = before ? before->next() : graph->first();
+    } else if (node->is("DequantizeLinear")) {
+      fold_clips_of_stored(node);
     } else if (node->is("QuantizeLinear")) {
       // The pair's other half may be the next node, which is removed with it.
       const int64_t fused = fuse_pair(node);
@@ -187,6 +225,15 @@ std::vector<const Value*> quantized_weights(const Graph& graph) {
     if (stored && std::find(found.begin(), found.end(), stored) == found.end()) found.push_back(stored);
   }
   return found;
+}
+
+std::string find_quantization(const Graph& graph) {
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    const bool rounds = (node->domain() == kDomain && node->op().starts_with("FakeQuantize")) ||
+                        node->is("QuantizeLinear") || node->is("DequantizeLinear");
+    if (rounds) return node->label();
+  }
+  return "";
 }
 
 std::string master_name(const Value& stored) {
@@ -213,7 +260,8 @@ std::vector<std::string> make_float_masters(Model* model, const std::vector<std:
       fail("[Import] --train names '", stored->name(), "', but the scale of ", node->label(), " is not a constant");
     Value* old = node->input(0);
     const std::string name = is_named(plain) && !graph->find(plain) ? plain : stored->name();
-    const DType dtype = quantized_type(stored->dtype(), old);
+    const DType stored_type = stored->dtype();
+    const auto range = range_of_stored(*stored);
     if (old->uses().size() == 1) {
       graph->rename(old, graph->unique_name(old->name() + "/stored"));
     } else if (graph->find(name)) {
@@ -222,7 +270,7 @@ std::vector<std::string> make_float_masters(Model* model, const std::vector<std:
     Value* master = graph->add_initializer(name, contents);
     Builder b(graph, node);
     b.set_name(node->output()->name());
-    const Var y = fake_quantize(b, b.var(master), *node, dtype);
+    const Var y = fake_quantize(b, b.var(master), *node, stored_type, range);
     if (!y) fail("[Import] --train names '", name, "', whose blocks do not divide its size");
     replace_output(node, y);
     made.push_back(name);

@@ -27,6 +27,9 @@ Tensor dequantized(const Node& node);
 // The integer initializers that DequantizeLinear nodes of the graph read: stored weights.
 std::vector<const Value*> quantized_weights(const Graph& graph);
 
+// A node of an imported graph that rounds to integers, or reads stored ones, in words; "" if there is none.
+std::string find_quantization(const Graph& graph);
+
 // The name of the float master of a stored weight: ONNX Runtime's quantizer adds "_quantized" to it.
 std::string master_name(const Value& stored);
 

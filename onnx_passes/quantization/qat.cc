@@ -1,5 +1,6 @@
 #include "onnx_passes/quantization/qat.h"
 
+#include <algorithm>
 #include <charconv>
 #include <set>
 
@@ -12,6 +13,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/quantization/import_qdq.h"
 
 namespace onnx_train {
 namespace {
@@ -30,18 +32,27 @@ bool keeps_steps(const Node& node) {
   return is_view(node) || node.is("Transpose") || node.is("MaxPool") || node.is("Dropout");
 }
 
+// A layer whose products integer kernels compute.
+struct RoundedLayer {
+  Node* node;
+  Value* weight;
+  int64_t axis;  // of the outputs, in the operand that the node reads
+  bool is_convolution;
+};
+
 class QatInsertion {
  public:
   QatInsertion(Model* model, const QatSpec& spec) : model_(*model), graph_(*model->graph), spec_(spec) {}
 
   void run() {
     if (has_adapters(model_)) fail("[Qat] --qat trains all weights; it does not go together with adapters");
-    const std::vector<LinearLayer> layers = LinearLayers(model_).all();
+    refuse_quantized();
+    const std::vector<RoundedLayer> layers = layers_of_model();
     if (layers.empty()) fail("[Qat] the model has no linear layer or convolution whose weight is an initializer");
-    for (const LinearLayer& layer : layers) round_weight(layer);
-    for (const LinearLayer& layer : layers) observe(source_of(layer.node->input(0)));
-    for (const LinearLayer& layer : layers) {
-      if (layer.is_convolution()) observe(result_of(layer));
+    for (const RoundedLayer& layer : layers) round_weight(layer);
+    for (const RoundedLayer& layer : layers) observe(source_of(layer.node->input(0)));
+    for (const RoundedLayer& layer : layers) {
+      if (layer.is_convolution) observe(result_of(layer.node->output()));
     }
     add_adapted_note(
         &model_, concat("int8: weights of ", layers.size(), layers.size() == 1 ? " layer, " : " layers, ",
@@ -50,14 +61,40 @@ class QatInsertion {
   }
 
  private:
-  void round_weight(const LinearLayer& layer) {
+  // Values that are rounded already would be rounded again, to other numbers.
+  void refuse_quantized() const {
+    if (const std::string found = find_quantization(graph_); !found.empty())
+      fail("[Qat] the model is quantized already (", found,
+           "), and trains so, straight through: leave out --qat, or take the float model that it was made from");
+  }
+
+  std::vector<RoundedLayer> layers_of_model() const {
+    const LinearLayers linear(model_);
+    const auto constants = constants_of(model_);
+    std::vector<RoundedLayer> layers;
+    for (Node* node = graph_.first(); node; node = node->next()) {
+      if (const auto layer = linear.of(node)) {
+        const bool out_first = layer->is_convolution() || (node->is("Gemm") && node->attr("transB", 0) != 0);
+        layers.push_back({node, layer->weight, out_first ? 0 : 1, layer->is_convolution()});
+      } else if (node->is("ConvTranspose") && is_weight(*node->input(1), constants)) {
+        layers.push_back({node, node->input(1), 1, true});
+      }
+    }
+    return layers;
+  }
+
+  bool is_weight(const Value& value, const std::unordered_map<std::string, std::string>& constants) const {
+    return value.is_initializer() && &value.graph() == &graph_ && is_float(value.dtype()) && value.has_rank() &&
+           value.rank() > 2 && !constants.count(value.name());
+  }
+
+  void round_weight(const RoundedLayer& layer) {
     Builder b(&graph_, layer.node);
     b.set_name(layer.weight->name() + "/rounded");
     const Var operand = b.var(layer.node->input(1));
-    const bool out_first = layer.is_convolution() || (layer.node->is("Gemm") && layer.node->attr("transB", 0) != 0);
     std::vector<int64_t> axes;
     for (int64_t i = 0; i < operand.rank(); ++i) {
-      if (!spec_.per_channel || i != (out_first ? 0 : 1)) axes.push_back(i);
+      if (!spec_.per_channel || i != layer.axis) axes.push_back(i);
     }
     layer.node->set_input(1, call(b, "FakeQuantizeWeight", {operand}, {{"axes", axes}}).value());
   }
@@ -69,8 +106,7 @@ class QatInsertion {
   }
 
   // What a convolution's batch norm and Relu make of its result: integer kernels compute them with it.
-  static Value* result_of(const LinearLayer& layer) {
-    Value* result = layer.result();
+  static Value* result_of(Value* result) {
     for (const auto joins : {+[](const Node& node) { return node.is("BatchNormalization"); },
                              +[](const Node& node) { return node.is("Relu") || node.is("Clip"); }}) {
       if (result->uses().size() != 1 || result->graph().is_output(result)) return result;
@@ -82,20 +118,33 @@ class QatInsertion {
 
   void observe(Value* value) {
     const bool varies = value->producer() || graph_.is_input(value);
-    if (!varies || graph_.is_output(value) || !is_float(value->dtype()) || &value->graph() != &graph_) return;
+    if (!varies || !is_float(value->dtype()) || &value->graph() != &graph_) return;
     if (value->producer() && value->producer()->is("FakeQuantizeActivation", kDomain)) return;
     if (!observed_.insert(value).second) return;
     const std::vector<Use> uses = value->uses();
     Builder b(&graph_, value->producer() ? value->producer()->next() : graph_.first());
-    b.set_name(value->name() + "/quantized");
-    const std::string name = model_.unique_name(value->name() + "/range");
-    Value* range = graph_.add_initializer(name, Tensor(value->dtype(), {2}));
+    const std::string plain = value->name();
+    b.set_name(plain + "/quantized");
+    const std::string name = model_.unique_name(plain + "/range");
+    // [min, max], and for a moving average the weight of what it has seen.
+    Value* range = graph_.add_initializer(name, Tensor(value->dtype(), {spec_.averaging > 0 ? 3 : 2}));
     model_.set_metadata(std::string(kConstantRecord) + name,
                         "the range of a quantized activation, which steps observe");
     const float low = spec_.signed_activations ? -128.0f : 0.0f;
     const Var y = call(b, "FakeQuantizeActivation", {b.var(value), b.var(range)},
                        {{"low", low}, {"high", low + 255}, {"averaging", static_cast<float>(spec_.averaging)}});
     for (const Use& use : uses) use.node->set_input(use.index, y.value());
+    if (graph_.is_output(value)) give_out(value, y.value());
+  }
+
+  // The output of the model is the rounded value, under the output's name: integer kernels give it so.
+  void give_out(Value* value, Value* rounded) {
+    std::vector<Value*> outputs = graph_.outputs();
+    std::replace(outputs.begin(), outputs.end(), value, rounded);
+    graph_.set_outputs(std::move(outputs));
+    const std::string name = value->name();
+    graph_.rename(value, graph_.unique_name(name + "/float"));
+    graph_.rename(rounded, name);
   }
 
   Model& model_;

@@ -22,7 +22,7 @@ namespace onnx_train {
 struct QatSpec {
   bool per_channel = true;          // weights=per_channel|per_tensor
   bool signed_activations = false;  // activations=uint8|int8
-  // observer=ema: range += averaging (range of the batch - range), PyTorch's moving average; minmax: all that was seen
+  // observer=ema: a moving average of the ranges of batches, corrected for its start as Adam's are; minmax: all of them
   double averaging = 0.01;  // 0 for minmax
 };
 

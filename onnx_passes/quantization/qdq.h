@@ -23,6 +23,7 @@ inline constexpr const char* kFourBits = "onnx_train.four_bits";
 // The integers of a quantized type.
 struct QuantizedRange {
   double low, high;
+  bool operator==(const QuantizedRange&) const = default;
 };
 std::optional<QuantizedRange> range_of(DType dtype);  // nothing for floats
 // The smallest type that holds the range: kInt8 for -127 to 127.

@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "onnx_passes/adapt/adapter_records.h"
+#include "onnx_passes/functions/declaration.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/control_flow.h"
 #include "onnx_passes/import/constants.h"
@@ -371,7 +372,7 @@ Model strip_training(const Model& model) {
   Model inference = flatten(model, "predict");
   write_qdq(&inference);
   for (Node* node : inference.graph->nodes()) {
-    if (node->domain() == kDomain && !node->is("StopGradient", kDomain)) inline_function(node);
+    if (node->domain() == kDomain && !keeps_its_calls(kDomain, node->op())) inline_function(node);
   }
   inference = finish(std::move(inference));
   auto* properties = inference.shell().mutable_metadata_props();

@@ -176,6 +176,12 @@ std::string to_string(const OptimizerSpec& spec) {
   return concat(spec.row->name, "(", joined(options), ")");
 }
 
+std::vector<std::string> optimizer_names() {
+  std::vector<std::string> names;
+  for (const OptimizerRow& row : optimizer_rows()) names.emplace_back(row.name);
+  return names;
+}
+
 std::string describe_optimizers() {
   std::vector<std::string> texts;
   for (const OptimizerRow& row : optimizer_rows())

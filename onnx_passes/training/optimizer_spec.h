@@ -43,5 +43,6 @@ OptimizerSpec parse_optimizer(const std::string& text);
 std::string to_string(const OptimizerSpec& spec);
 // Every optimizer with the names of its options, for help: "sgd(lr, momentum, ...), adam(...)".
 std::string describe_optimizers();
+std::vector<std::string> optimizer_names();
 
 }  // namespace onnx_train

@@ -203,7 +203,8 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
                                      const std::vector<std::string>& freeze) {
   const auto constants = constants_of(model);
   const auto is_weight = [&](const Value* v) {
-    const bool number = v->has_rank() && v->rank() == 0 && origin_of(*v) != Origin::kParameter;
+    const Origin origin = origin_of(*v);
+    const bool number = v->has_rank() && v->rank() == 0 && origin != Origin::kParameter && origin != Origin::kNamed;
     return !number && (constants.empty() || !constants.count(v->name()));
   };
   std::vector<Value*> candidates, statistics;

@@ -1,11 +1,15 @@
 #include "onnx_passes/training/training_mode.h"
 
+#include <algorithm>
+
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/functions/random_operators.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/operators/random.h"
 #include "onnx_passes/operators/scan.h"
-#include "onnx_passes/training/body_dropout.h"
+#include "onnx_passes/training/body_draws.h"
 #include "onnx_passes/training/frozen_statistics.h"
 #include "onnx_passes/training/training_versions.h"
 
@@ -23,7 +27,7 @@ bool is_batch_norm(const Node& node) { return node.is("BatchNormalization"); }
 
 // A Dropout that is on: its ratio is not known to be zero and, in Mode::kPreserve, its training_mode not to be false.
 bool drops(const Node& node, Mode mode) {
-  if (!node.is("Dropout")) return false;
+  if (!node.is("Dropout") || mode == Mode::kFrozen) return false;
   const Tensor ratio = constant_of(node.input(1)), on = constant_of(node.input(2));
   if (mode == Mode::kPreserve && (!node.input(2) || (on.size() == 1 && on.at(0) == 0))) return false;
   return ratio.size() != 1 || ratio.at(0) != 0;
@@ -91,6 +95,29 @@ void remove_dropout(Node* node, EntryPoint* training) {
   graph.remove(node);
 }
 
+// ---- The key of random numbers
+
+Value* add_random_key(const Model& model, EntryPoint* entry, uint64_t seed) {
+  return add_state(model, entry->algorithm.get(), "state/random_key", Tensor::of<uint64_t>({2}, {seed, 0}),
+                   {roles::kRandomKey, ""});
+}
+
+void bind_random_key(EntryPoint* entry, Value* key) {
+  Builder b(entry->algorithm.get());
+  b.set_name("next/" + key->name());
+  bind_state(entry, key, b.var(key) + b.constant(Tensor::of<uint64_t>({2}, {0, 1})));
+}
+
+// The number of streams that are drawn from the key in the graph and its subgraphs.
+int64_t count_streams(const Graph& graph) {
+  int64_t count = 0;
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    if (node->domain() == kDomain && node->has_attr("stream")) count = std::max(count, node->attr("stream", 0) + 1);
+    for (const auto& subgraph : node->subgraphs()) count = std::max(count, count_streams(*subgraph.graph));
+  }
+  return count;
+}
+
 // ---- The algorithm's training versions
 
 // Creates the training versions, node by node in the order of the inference graph.
@@ -112,15 +139,17 @@ class TrainingCopy {
         copy_batch_norm(*node);
       } else if (node->is("Dropout")) {
         copy_dropout(*node);
-      } else if (node->is("FakeQuantizeActivation", kDomain)) {
+      } else if (is_random(*node)) {
+        copy_random(*node);
+      } else if (node->is("FakeQuantizeActivation", kDomain) && options_.mode != Mode::kFrozen) {
         observe(*node);
-      } else if (drops_inside(*node, drops_)) {
-        copy_with_dropout(*node);
+      } else if (draws_inside(*node, draws_)) {
+        copy_with_draws(*node);
       } else if (versions_.are_read_by(*node)) {
         versions_.copy(*node);
       }
     }
-    if (key_) bind_random_key();
+    if (key_) bind_random_key(&entry_, key_);
   }
 
  private:
@@ -188,38 +217,42 @@ class TrainingCopy {
 
   // ---- Ranges of quantized activations (onnx_passes/quantization/qat.h)
 
-  // range' = range + averaging (range of the batch - range), or all that was seen; the first batch's own at first. The
-  // step rounds to the new range, as PyTorch's modules do.
+  // The step rounds to the new range, as PyTorch's modules do.
   void observe(const Node& node) {
     Value* range = node.input(1);
     const Var x = train(node.input(0)), old = builder_.var(range);
     builder_.set_name(training_name(node.output()) + "/range");
     const auto extreme = [&](const char* op) { return unsqueeze(builder_.op(op, {x}, {{"keepdims", 0}}), {0}); };
-    const Var least = extreme("ReduceMin"), most = extreme("ReduceMax"), batch = concat({least, most}, int64_t{0});
-    const Var from = slice(old, 0, 1, 0), to = slice(old, 1, 2, 0);
+    const Var batch = concat({extreme("ReduceMin"), extreme("ReduceMax")}, int64_t{0});
     const auto averaging = static_cast<double>(node.attr("averaging", 0.01f));
-    const Var moved =
-        averaging > 0 ? old + averaging * (batch - old) : concat({min(from, least), max(to, most)}, int64_t{0});
-    const Var next = where(equal(from, to), batch, moved);
+    const Var next = averaging > 0 ? average(old, batch, averaging) : extend(old, batch);
     bind_state(&entry_, range, next);
     builder_.set_name(training_name(node.output()));
     const auto low = node.attr("low", 0.0f), high = node.attr("high", 255.0f);
     versions_.add(node.output(), call(builder_, node.op(), {x, next}, {{"low", low}, {"high", high}}).value());
   }
 
+  // The moving average of the batches seen so far, not of them and a start: with the weight of all of them,
+  //   weight' = weight + averaging (1 - weight),  range' = range + (averaging / weight') (range of the batch - range)
+  // which is the average from zeros over 1 - (1 - averaging)^steps, Adam's correction. The first batch counts as 1.
+  Var average(Var old, Var batch, double averaging) {
+    const Var weight = slice(old, 2, 3, 0), range = slice(old, 0, 2, 0);
+    const Var next = weight + averaging * (1.0 - weight);
+    return concat({range + (averaging / next) * (batch - range), next}, int64_t{0});
+  }
+
+  // The least and the largest number of all; the first batch's own at first.
+  Var extend(Var old, Var batch) {
+    const Var from = slice(old, 0, 1, 0), to = slice(old, 1, 2, 0);
+    const Var wider = concat({min(from, slice(batch, 0, 1, 0)), max(to, slice(batch, 1, 2, 0))}, int64_t{0});
+    return where(equal(from, to), batch, wider);
+  }
+
   // ---- Dropout
 
   Value* random_key() {
-    if (!key_) {
-      key_ = add_state(model_, entry_.algorithm.get(), "state/random_key",
-                       Tensor::of<uint64_t>({2}, {options_.seed, 0}), {roles::kRandomKey, ""});
-    }
+    if (!key_) key_ = add_random_key(model_, &entry_, options_.seed);
     return key_;
-  }
-
-  void bind_random_key() {
-    builder_.set_name("next/" + key_->name());
-    bind_state(&entry_, key_, builder_.var(key_) + builder_.constant(Tensor::of<uint64_t>({2}, {0, 1})));
   }
 
   // A known ratio becomes a constant of the algorithm: its initializer is removed together with the Dropout.
@@ -243,11 +276,22 @@ class TrainingCopy {
     }
   }
 
-  // The number of the step goes into the key of a Dropout in a loop.
-  void copy_with_dropout(const Node& node) {
+  // ---- Random operators, which are on in every mode
+
+  void copy_random(const Node& node) {
+    if (!node.output()) return;
+    std::vector<Var> inputs;
+    for (Value* input : node.inputs()) inputs.push_back(train(input));
+    builder_.set_name(training_name(node.output()));
+    const Var key = builder_.var(random_key());
+    versions_.add(node.output(), draw(builder_, node, inputs, seeded(node, key, key), stream_++).value());
+  }
+
+  // The number of the step goes into the key of what draws in a loop.
+  void copy_with_draws(const Node& node) {
     versions_.copy(node);
     Node* copy = versions_.of(node.output())->producer();
-    Node* made = draw_in_subgraphs(copy, random_key(), drops_, &stream_);
+    Node* made = draw_in_subgraphs(copy, random_key(), draws_, &stream_);
     if (made == copy) return;
     const int carried = Scan(*made).states - 1;
     for (int i = 0; i < node.num_outputs(); ++i) {
@@ -258,7 +302,9 @@ class TrainingCopy {
   Model& model_;
   EntryPoint& entry_;
   const BuildOptions& options_;
-  const std::function<bool(const Node&)> drops_ = [this](const Node& node) { return drops(node, options_.mode); };
+  const std::function<bool(const Node&)> draws_ = [this](const Node& node) {
+    return drops(node, options_.mode) || is_random(node);
+  };
   const std::unordered_set<const Node*>& trained_;
   Builder builder_;
   TrainingVersions versions_;
@@ -298,8 +344,22 @@ Pass training_mode(const BuildOptions& options) {
             }
             const BatchNormStatistics statistics = decide_statistics(model, options);
             if (!statistics.summary.empty()) model.set_metadata("onnx_train.batch_norm", statistics.summary);
-            if (options.mode != Mode::kFrozen) TrainingCopy(model, step, options, statistics).run();
+            TrainingCopy(model, step, options, statistics).run();
             to_inference(*model.graph, &step);
+            return true;
+          }};
+}
+
+Pass random_numbers(const BuildOptions& options) {
+  return {"random_numbers", [options](Model& model) {
+            EntryPoint* step = model.find_entry_point("step");
+            if (!step) return false;
+            Value* const known = find_state(*step, roles::kRandomKey);
+            Value* key = known;
+            const auto get = [&] { return key ? key : key = add_random_key(model, step, options.seed); };
+            Graph* algorithm = step->algorithm.get();
+            if (!draw_random_numbers(algorithm, get, static_cast<int>(count_streams(*algorithm)))) return false;
+            if (!known) bind_random_key(step, key);
             return true;
           }};
 }

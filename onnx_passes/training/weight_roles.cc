@@ -36,13 +36,14 @@ bool is_constant(const Value* value) {
 // Largest distance between a layer and its bias: a search from each of a million biases must be short.
 constexpr int kMaxHandedOn = 64;
 
-// The uses in the inference graph; the backward pass reads weights, too.
+// The uses in the value's own graph or, where there are none, all: bodies of control flow read weights, and so does the
+// backward pass, which comes after them.
 std::vector<Use> uses_of(const Value& value) {
   std::vector<Use> uses;
   for (const Use& use : value.uses()) {
     if (&use.node->graph() == &value.graph()) uses.push_back(use);
   }
-  return uses;
+  return uses.empty() ? value.uses() : uses;
 }
 
 // The other operand of a node with two.
@@ -217,12 +218,28 @@ const Value* without_scaling(const Value* value) {
   return value;
 }
 
-// Whether `value` is computed by more than scaling and shifting an input of the model: constants that only normalize an
-// input, such as images, are not weights.
-bool is_computed(const Value* value) {
-  value = without_scaling(value);
-  return value && value->producer() && !is_constant(value);
+// Nodes that choose elements of an input, or put inputs beside each other, as a table's columns are.
+bool arranges(const Node& node) {
+  return node.is("Concat") || node.is("Slice") || node.is("Split") ||
+         (node.is("Gather") && !is_constant(node.input(0)));
 }
+
+// Whether `value` is an input of the model, or several beside each other, at most shifted, scaled and arranged.
+bool follows_inputs(const Value* value, int steps = 0) {
+  constexpr int kMaxArranged = 4;  // one after the other
+  value = without_scaling(value);
+  if (!value || is_constant(value)) return false;
+  const Node* node = value->producer();
+  if (!node) return !value->graph().parent();
+  if (steps >= kMaxArranged || !arranges(*node)) return false;
+  const auto& inputs = node->inputs();
+  const auto end = node->is("Concat") ? inputs.end() : inputs.begin() + 1;
+  return std::all_of(inputs.begin(), end, [&](const Value* input) { return follows_inputs(input, steps + 1); });
+}
+
+// Whether `value` is computed by more than scaling and shifting inputs of the model: constants that only normalize an
+// input, such as images, are not weights.
+bool is_computed(const Value* value) { return value && !is_constant(value) && !follows_inputs(value); }
 
 bool is_result_of_layer(const Value* value) {
   while (value->producer() && passes_on(*value->producer())) value = value->producer()->input(0);
@@ -231,6 +248,11 @@ bool is_result_of_layer(const Value* value) {
   const Value* weight = node->input(1);
   while (weight->producer() && keeps_numbers(*weight->producer())) weight = weight->producer()->input(0);
   return is_constant(weight);
+}
+
+// Whether the last axis has one element: a single number that is added there may be the layer's bias.
+bool has_one_output(const Value& value) {
+  return value.has_rank() && value.rank() > 0 && value.type().dims->back() == Dim(1);
 }
 
 // Longest chain of such nodes in exported models; the bound keeps the search short in others.
@@ -254,7 +276,8 @@ bool is_weight_operand(const Value& value, const Use& use) {
   const Node& node = *use.node;
   if (!node.domain().empty() || !node.output() || !value.type().is_static()) return false;
   const Shape shape = value.type().shape();
-  if (num_elements(shape) < 2) return false;
+  if (num_elements(shape) == 1) return node.is("Add") && is_result_of_layer(other(use)) && has_one_output(*other(use));
+  if (num_elements(shape) == 0) return false;
   if (node.is("Concat")) return has_computed_input(node) && !is_uniform(constant_of(&value));  // a class token
   if (node.num_inputs() != 2 || !is_computed(other(use))) return false;
   if (node.is("Add")) return is_result_of_layer(other(use)) || !reaches_softmax(node.output());
@@ -277,10 +300,7 @@ bool is_read_as_weight(const Value& value) {
   return value.has_rank() && value.rank() > 0 && is_read_as_weight(value, value, 0);
 }
 
-bool is_scaled_input(const Value* value) {
-  value = without_scaling(value);
-  return value && !value->producer() && !value->is_initializer() && !value->graph().parent();
-}
+bool is_scaled_input(const Value* value) { return follows_inputs(value); }
 
 bool is_added_to_scores(const Use& use) {
   const Node& node = *use.node;

@@ -30,7 +30,8 @@ WeightUse use_of(const Value& weight);
 // must be inferred.
 bool is_read_as_weight(const Value& value);
 
-// Whether `value` is an input of the model that at most has been shifted and scaled by constants.
+// Whether `value` is an input of the model, or several beside each other or parts of one, that at most have been
+// shifted and scaled by constants.
 bool is_scaled_input(const Value* value);
 // Whether `use`, of a constant in an Add, adds it to what a Softmax makes probabilities of, and not as a layer's bias.
 bool is_added_to_scores(const Use& use);

@@ -64,30 +64,32 @@ class Lifting {
 
   // `path` names the subgraph: "then_branch/".
   void lift(Graph* graph, const std::string& path) {
+    // Initializers of a body are judged as those of the main graph are, among which they are then.
     for (Value* value : std::vector<Value*>(graph->initializers())) {
-      if (graph == main_ || graph->is_input(value) || !is_float(value->dtype()) || !is_read_as_weight(*value)) continue;
-      graph->replace(value, add(value, path, [&] { return value->shared_initializer(); }));
+      if (graph == main_ || graph->is_input(value) || graph->is_output(value) || !is_float(value->dtype())) continue;
+      const bool is_weight = is_read_as_weight(*value);
+      graph->replace(value, add(value, path, is_weight, [&] { return value->shared_initializer(); }));
       graph->remove_initializer(value);
     }
     for (Node *node = graph->first(), *next = nullptr; node; node = next) {
       next = node->next();
       for (const auto& subgraph : node->subgraphs()) lift(subgraph.graph.get(), path + subgraph.attribute + "/");
       if (!is_constant_node(*node) || !is_read_as_weight(*node->output()) || is_data(*node->output())) continue;
-      graph->replace(node->output(),
-                     add(node->output(), path, [&] { return make_initializer("", from_proto(take_contents(node))); }));
+      graph->replace(node->output(), add(node->output(), path, /*is_weight=*/true,
+                                         [&] { return make_initializer("", from_proto(take_contents(node))); }));
       graph->remove(node);
     }
   }
 
   // Replaces `value` by an initializer of the main graph that takes over its name.
   template <typename F>
-  Value* add(Value* value, const std::string& path, const F& contents) {
+  Value* add(Value* value, const std::string& path, bool is_weight, const F& contents) {
     const std::string name = value->name();
     const TensorType type = value->type();
     value->graph().rename(value, value->graph().unique_name(name + "/constant"));
     Value* weight = main_->add_initializer(main_->find(name) ? main_->unique_name(path + name) : name, contents());
     weight->set_type(type);
-    names_.push_back(weight->name());
+    if (is_weight) names_.push_back(weight->name());
     return weight;
   }
 

@@ -176,7 +176,7 @@ std::vector<Finding> describe_folded_parameters(const Graph& graph) {
           {folded->name(),
            concat("computed from ", quoted_list(sources.of(folded)), " by the exporter, which folded it"),
            concat("not trained, and the gradients of what it was computed from lack its part: ", kExportUnfolded,
-                  ", or train it as a weight of its own: --train")});
+                  ", or train it as a weight of its own: --train '*,", folded->name(), "'")});
     } else if (shared) {
       findings.push_back(
           {folded->name(),

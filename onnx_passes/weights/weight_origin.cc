@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "onnx_passes/io/mapped_file.h"
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 
@@ -19,6 +20,7 @@ constexpr const char* kTiedNames = "onnx_train.tied_names";          // one a li
 constexpr const char* kRepeated = "onnx_train.repeated";
 constexpr const char* kParameter = "parameter";
 constexpr const char* kConstant = "constant";
+constexpr const char* kNamed = "named";
 constexpr const char* kComputed = "computed";
 // PyTorch's keys.
 constexpr const char* kSignature = "pkg.torch.export.ExportedProgram.graph_signature";
@@ -172,6 +174,9 @@ class Reader {
     }
   }
 
+  // Whether the file tells parameters from buffers and literals.
+  bool has_signature() const { return !signature_.empty(); }
+
   Facts facts_of(const std::string& name) const {
     const auto info = infos_.find(name);
     const std::string* folded = info == infos_.end() ? nullptr : find(*info->second, kFoldedFrom);
@@ -257,7 +262,39 @@ std::string name_before_quantizer(const std::string& name) {
   return "";
 }
 
+bool is_number(const onnx::TensorProto& tensor) {
+  return std::all_of(tensor.dims().begin(), tensor.dims().end(), [](int64_t size) { return size == 1; });
+}
+
+std::shared_ptr<const onnx::TensorProto> make_with_origin(const std::string& name, const Tensor& contents,
+                                                          const char* origin) {
+  const auto plain = make_initializer(name, contents);
+  onnx::TensorProto message = *plain;
+  add(message.mutable_metadata_props(), kOrigin, origin);
+  if (contents_beside(plain)) return make_initializer(std::move(message), contents);
+  return std::make_shared<const onnx::TensorProto>(std::move(message));
+}
+
+const char* text_of(Origin origin) {
+  return origin == Origin::kParameter ? kParameter : origin == Origin::kNamed ? kNamed : kConstant;
+}
+
 }  // namespace
+
+bool is_name_in_module(const std::string& name) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto is_part_of_name = [&](char c) {
+    return is_digit(c) || c == '_' || c == '.' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  };
+  // Exporters number literals and results: "val_3", "scalar_tensor_default_1", "state.13".
+  const std::string last = name.substr(name.find_last_of("._") + 1);
+  if (last.empty() || std::all_of(last.begin(), last.end(), is_digit)) return false;
+  if (!std::all_of(name.begin(), name.end(), is_part_of_name)) return false;
+  for (const char* literal : {"val", "const", "constant", "Constant", "scalar"}) {
+    if (name == literal || name == concat("_", literal)) return false;
+  }
+  return name.find("_output") == std::string::npos;
+}
 
 void keep_origins(onnx::ModelProto* model) {
   onnx::GraphProto* graph = model->mutable_graph();
@@ -266,6 +303,7 @@ void keep_origins(onnx::ModelProto* model) {
     for (const auto& binding : entry.update_binding()) trained.insert(binding.key());
   }
   const Reader reader(*graph);
+  const bool names_tell = model->producer_name() == "pytorch" && !reader.has_signature();
   for (auto& tensor : *graph->mutable_initializer()) {
     if (const std::string before = name_before_quantizer(tensor.name()); !before.empty()) {
       const std::vector<std::string> names = reader.facts_of(before).names;
@@ -274,9 +312,10 @@ void keep_origins(onnx::ModelProto* model) {
     }
     if (!is_float_type(tensor.data_type()) || find(tensor.metadata_props(), kOrigin)) continue;
     Facts facts = reader.facts_of(tensor.name());
+    if (names_tell && is_number(tensor) && is_name_in_module(tensor.name())) facts.origin = Origin::kNamed;
     if (trained.contains(tensor.name())) facts.origin = Origin::kParameter;
     if (facts.origin == Origin::kUnknown) continue;
-    add(tensor.mutable_metadata_props(), kOrigin, facts.origin == Origin::kParameter ? kParameter : kConstant);
+    add(tensor.mutable_metadata_props(), kOrigin, text_of(facts.origin));
     if (facts.names.empty()) continue;
     add(tensor.mutable_metadata_props(), kOriginalNames, joined(facts.names));
     if (facts.repeated) add(tensor.mutable_metadata_props(), kRepeated, "1");
@@ -284,18 +323,20 @@ void keep_origins(onnx::ModelProto* model) {
 }
 
 std::shared_ptr<const onnx::TensorProto> make_parameter(const std::string& name, const Tensor& contents) {
-  const auto plain = make_initializer(name, contents);
-  onnx::TensorProto message = *plain;
-  add(message.mutable_metadata_props(), kOrigin, kParameter);
-  if (contents_beside(plain)) return make_initializer(std::move(message), contents);
-  return std::make_shared<const onnx::TensorProto>(std::move(message));
+  return make_with_origin(name, contents, kParameter);
+}
+
+std::shared_ptr<const onnx::TensorProto> make_buffer(const std::string& name, const Tensor& contents) {
+  return make_with_origin(name, contents, kConstant);
 }
 
 Origin origin_of(const Value& initializer) {
   const std::string* origin = find(initializer.initializer()->metadata_props(), kOrigin);
   if (!origin) return Origin::kUnknown;
-  for (const auto& [text, which] :
-       {std::pair{kParameter, Origin::kParameter}, {kConstant, Origin::kConstant}, {kComputed, Origin::kComputed}}) {
+  for (const auto& [text, which] : {std::pair{kParameter, Origin::kParameter},
+                                    {kNamed, Origin::kNamed},
+                                    {kConstant, Origin::kConstant},
+                                    {kComputed, Origin::kComputed}}) {
     if (*origin == text) return which;
   }
   return Origin::kUnknown;

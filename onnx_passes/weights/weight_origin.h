@@ -16,16 +16,24 @@ namespace onnx_train {
 enum class Origin {
   kUnknown,    // the file says nothing
   kParameter,  // of the module, or folded from one; or a weight that the training model in the file trains
+  kNamed,      // a single number with a name that PyTorch gives to parameters and buffers, not to literals
   kConstant,   // a buffer or a constant of the code, or folded from such alone
   kComputed,   // folded from parameters that are weights elsewhere (folded_parameters.h)
 };
 
 // Moves what the message says of the float initializers of its graph to their tensors, where passes keep it. A tensor
-// that has an origin already, as in a file that was exported from a training model, keeps it.
+// that has an origin already, as in a file that was exported from a training model, keeps it. Where PyTorch's exporter
+// has written no more than names, a single number has the origin kNamed if its name is none of a literal.
 void keep_origins(onnx::ModelProto* model);
+
+// Whether PyTorch's exporters give this name to an attribute of a module, "blocks.0.act.scale", "viscosity", and not to
+// a literal or a result: "/Constant_3_output_0", "onnx::Mul_12", "val_3", "12".
+bool is_name_in_module(const std::string& name);
 
 // An initializer that is a parameter, and so a weight whatever it looks like. Large contents are shared, not copied.
 std::shared_ptr<const onnx::TensorProto> make_parameter(const std::string& name, const Tensor& contents);
+// The same of one that is none, whatever reads it.
+std::shared_ptr<const onnx::TensorProto> make_buffer(const std::string& name, const Tensor& contents);
 
 Origin origin_of(const Value& initializer);
 // Gives it the origin kComputed. A new value may take its place.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +62,9 @@ def tokenize_chats(
     Args:
         tokenizer: as `tokenize` takes it. One of transformers that has a chat template writes conversations as its
             `apply_chat_template` does, unless `template` is given; an answer is what its template has between
-            ``{% generation %}`` and ``{% endgeneration %}``, or else what it adds to the conversation before it.
+            ``{% generation %}`` and ``{% endgeneration %}``, or else what it adds to the conversation before it. So does
+            the path of a ``tokenizer.json`` whose folder has a chat template (``chat_template.jinja``, or in
+            ``tokenizer_config.json``), with the package transformers.
         chats: a ``.jsonl`` file or several, with one conversation a line:
             ``{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}``, or
             ``{"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}``, or
@@ -74,7 +79,11 @@ def tokenize_chats(
     Raises:
         DataError: for a file or line that is not read, a role without a template, and a chat template that writes the
             beginning of a conversation in another way once it goes on.
-        UsageError: for a tokenizer that is not installed, and a length below 1.
+        UsageError: for a tokenizer that is not installed, a chat template beside it that cannot be used, and a length
+            below 1.
+
+    Warns:
+        UserWarning: for markers of the template, such as ``<|im_start|>``, that are no tokens of the tokenizer.
 
     >>> import onnx_train
     >>> class Letters:
@@ -95,14 +104,18 @@ def tokenize_chats(
     if length < 1:
         raise UsageError(f"length is {length}; it must be at least 1")
     if isinstance(tokenizer, (str, os.PathLike)):
-        tokenizer = load_tokenizer(os.fspath(tokenizer))
+        has_own = template is None and _has_chat_template(Path(tokenizer).parent)
+        tokenizer = _with_chat_template(Path(tokenizer)) if has_own else load_tokenizer(os.fspath(tokenizer))
     own = getattr(tokenizer, "chat_template", None) if template is None else None
     if isinstance(own, str) and "{% generation" in own.replace("{%-", "{%").replace("{%generation", "{% generation"):
         parts_of = _by_marked_template(tokenizer)
     elif own:
         parts_of = _by_chat_template(tokenizer)
     else:
-        parts_of = _by_template(Tokenizer(tokenizer).encode, _CHATML if template is None else template)
+        markers = _CHATML if template is None else template
+        known = Tokenizer(tokenizer)
+        _warn_of_pieces(known, markers, "ChatML's" if template is None else "template's")
+        parts_of = _by_template(known.encode, markers)
 
     rows: list[tuple[list[int], list[int]]] = []
     cut = left_out = 0
@@ -137,6 +150,48 @@ def tokenize_chats(
         np.savez(out, input_ids=words, labels=targets, attention_mask=mask)
     partial.replace(path)
     return ChatFile(len(rows), int((targets != _IGNORED).sum()), cut, left_out)
+
+
+def _has_chat_template(folder: Path) -> bool:
+    """Whether the files beside a tokenizer, as transformers writes them, say how conversations are written."""
+    if (folder / "chat_template.jinja").exists() or (folder / "chat_template.json").exists():
+        return True
+    try:
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and bool(config.get("chat_template"))
+
+
+def _with_chat_template(path: Path) -> Any:
+    """The tokenizer of transformers in the folder of a file."""
+    way_out = "give transformers' AutoTokenizer.from_pretrained(folder) as tokenizer, or template, which says what is written"
+    if os.path.basename(path) != "tokenizer.json":
+        raise UsageError(f"tokenize_chats: the folder of '{path}' has a chat template, which belongs to a tokenizer.json; {way_out}")
+    load_tokenizer(os.fspath(path))  # which says what is wrong with the file
+    try:
+        transformers = import_module("transformers")
+    except ImportError:
+        raise UsageError(
+            f"tokenize_chats: the folder of '{path}' has a chat template, which needs the package transformers: "
+            f"pip install transformers; or give template, which says what is written"
+        ) from None
+    try:
+        return transformers.PreTrainedTokenizerFast.from_pretrained(os.fspath(path.parent), local_files_only=True)
+    except Exception as error:  # what the package raises for files that it cannot read
+        raise DataError(f"cannot read the chat template in the folder of '{path}': {error}; {way_out}") from None
+
+
+def _warn_of_pieces(tokenizer: Tokenizer, template: Mapping[str, tuple[str, str]], whose: str) -> None:
+    """Warns of markers such as <|im_start|> that are no token of their own."""
+    texts = [text for pair in template.values() for text in pair]
+    markers = dict.fromkeys(marker for text in texts for marker in re.findall(r"<\|[^<>\s]*\|>|</?[^<>\s]+>", text))
+    spelled = [marker for marker in markers if not tokenizer.has_token(marker)]
+    if spelled:
+        warn(
+            f"tokenize_chats: {', '.join(spelled)} of {whose} markers are no tokens of the tokenizer, and are spelled in "
+            "pieces; give template with markers that it knows, or add these to the tokenizer and train their embeddings"
+        )
 
 
 def _by_template(

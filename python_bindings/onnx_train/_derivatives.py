@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._errors import DataError
-from ._grad import Objective
+from ._grad import objectives
 from ._model import Patterns, _as_model
 from ._session import Session
 
@@ -236,7 +236,7 @@ def jacobian(
                 one.flat[element] = 1
                 rows.append(derivative.run(inputs, {**zeros, name: one}, weights)[1])
             jacobians[name] = {
-                of: np.stack([row[of] for row in rows]).reshape(*vector.shape, *np.shape(rows[0][of]))
+                of: np.stack([row[of] for row in rows]).reshape((*vector.shape, *np.shape(rows[0][of])))
                 for of in (rows[0] if rows else {})
             }
         return jacobians
@@ -259,7 +259,8 @@ def per_sample_grad(
         model, loss, train, freeze, dtype, threads: as `value_and_grad` takes them.
 
     Returns:
-        ``f(batch, weights=None) -> (losses, gradients)``. All arrays of the batch have the samples on their first axis.
+        ``f(batch, weights=None) -> (losses, gradients)``. The arrays of the batch have the samples on their first axis,
+        or on the one to which the model gives the size of the batch; scalars go to each sample, and alone are one.
         The gradients are arrays of the shapes of weights and float inputs behind an axis of samples.
 
     Raises:
@@ -273,22 +274,25 @@ def per_sample_grad(
     >>> losses.shape, gradients["fc1.weight"].shape, gradients["x"].shape
     ((4,), (4, 4, 16), (4, 4))
     """
-    objective = Objective(model, loss, train, freeze, "frozen", dtype, threads)
-    function = objective.value_and_grad()
+    objective_of = objectives(model, loss, train, freeze, "frozen", dtype, threads)
 
     def of_samples(
         batch: Any, weights: Mapping[str, Any] | None = None
     ) -> tuple[np.ndarray[Any, Any], Arrays]:
+        objective = objective_of(batch)
         arrays = objective.batch(batch)
-        lengths = {len(array) for array in arrays.values()}
+        axes = {name: objective.sample_axis(name) for name, array in arrays.items() if np.ndim(array) > 0}
+        lengths = {np.shape(arrays[name])[axis] for name, axis in axes.items()} if axes else {1}
         if len(lengths) != 1:
             raise DataError(f"the arrays of a batch have one length; these have {sorted(lengths)}")
         losses, rows = [], []
         for i in range(lengths.pop()):
-            sample = {name: array[i : i + 1] for name, array in arrays.items()}
-            value, gradients = function(sample, weights)
+            sample = {
+                name: np.take(array, [i], axes[name]) if name in axes else array for name, array in arrays.items()
+            }
+            value, gradients = objective(sample, weights)
             # The gradient of an input has the batch's axis already.
-            rows.append({name: g[0] if name in sample else g for name, g in gradients.items()})
+            rows.append({name: g.take(0, axes[name]) if name in axes else g for name, g in gradients.items()})
             losses.append(value)
         if not rows:
             raise DataError("the batch has no sample")

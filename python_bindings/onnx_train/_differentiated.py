@@ -6,7 +6,6 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._errors import UnsupportedError
 from ._model import Patterns, _as_model
 from ._model import Model as _Model
 from ._options import options_of
@@ -89,16 +88,8 @@ class Differentiated:
         Args:
             arrays: inputs, weights and states by name. Weights and states that are left out have the file's values.
         """
-        try:
-            with self._lock:
-                results = self._forward.run("predict", arrays)
-        except UnsupportedError as error:
-            if self.saved and "depends on data" in str(error):
-                raise UnsupportedError(
-                    f"{error}; the two passes give each other tensors of one shape: value_and_grad, or "
-                    'derivative("gradient"), hold both in one graph'
-                ) from error
-            raise
+        with self._lock:
+            results = self._forward.run("predict", arrays)
         states = {state: results.pop(name) for name, state in self._next.items()}
         return results, states
 

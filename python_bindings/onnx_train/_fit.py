@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import math
 import os
 import signal
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._errors import UsageError, warn, with_suggestions
-from ._model import Model, Patterns, _as_model, _texts_of_metrics
+from ._model import Model, Patterns, _as_model, _texts_of_metrics, warn_of_loss
 from ._options import Pairs, Scale, check_suffix, options_of, pairs_of, reading_options, scales_of
 from ._progress import Progress, make_progress
 from ._session import Session
@@ -195,10 +197,10 @@ def fit(
     preprocess: str | None = None,
     augment: str | None = None,
     shuffle: bool | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     lr: float | str | None = None,
-    schedule: str = "constant",
-    warmup: int | str = 0,
+    schedule: str | None = None,
+    warmup: int | str | None = None,
     final_lr: float | None = None,
     step_every: int | None = None,
     step_factor: float | None = None,
@@ -263,8 +265,9 @@ def fit(
             model and data of arrays or files, which choose what `loss` leaves open (integers: cross entropy, zeros and
             ones: binary cross entropy, numbers: mean squared error); a warning says what was chosen, and `build` takes
             the same. ``history.session.save`` writes the training model.
-        data: a mapping of input names to arrays whose first dimension counts the samples, or a tuple of such arrays in
-            the order of the model's inputs: they are cut into batches. Or a path of files with such arrays, all that
+        data: a mapping of input names to arrays whose first dimension counts the samples (or the one to which the
+            model gives the batch's size, as in [steps, batch, features]), or a tuple of such arrays in the order of the
+            model's inputs: they are cut into batches. Or a path of files with such arrays, all that
             the command's ``--data`` takes (`load_data`), or a table: a ``.parquet``, ``.feather`` or ``.arrow`` file, a
             table of pyarrow, a frame of pandas or polars, which are read as `convert_table` writes them. Or any iterable of batches, each such a mapping or tuple: a
             list, a PyTorch DataLoader, a generator (for one epoch).
@@ -284,14 +287,14 @@ def fit(
             which it takes the place of. For files the model's input suggests it.
         augment: random changes of pictures, as ``--augment``: ``"random_resized_crop, flip, jitter(0.4)"``
             (docs/data.md). What a sample looks like depends on `seed`, the epoch and its number alone.
-        shuffle, seed: the order of the samples of arrays and files in each epoch; they are shuffled by default.
-            Iterables have their own order.
+        shuffle, seed: the order of the samples of arrays and files in each epoch; they are shuffled by default, with
+            the seed 0. Iterables have their own order.
         lr: the learning rate, after the warm-up; by default the optimizer's as built. ``"auto"``: from a range test of
             at most 100 steps of arrays or files, which leaves the state as it was; a warning says which.
-        schedule: of the learning rate, as the command's ``--schedule``: ``"constant"``, ``"linear"``, ``"cosine"``,
+        schedule: of the learning rate, as the command's ``--schedule``: ``"constant"`` (the default), ``"linear"``, ``"cosine"``,
             ``"step"``, ``"polynomial"``, ``"exponential"``, ``"one_cycle"``, ``"wsd"``, ``"restarts"``, ``"plateau"``,
             ``"table('rates.csv')"``, with options as in ``"one_cycle(pct_start=0.3)"``.
-        warmup: steps in which the learning rate grows from 0, or a share of all steps, such as ``"10%"``.
+        warmup: steps in which the learning rate grows from 0, or a share of all steps, such as ``"10%"``; none by default.
         final_lr: where the schedule ends; by default 0.
         step_every, step_factor: of the schedule ``"step"``.
         clip: the global norm at which gradients are clipped; by default as built.
@@ -320,11 +323,15 @@ def fit(
         class_balance: draw samples so that all classes are as frequent.
         drop_last: leave out the short batch at the end of an epoch.
         checkpoint: a file that is written after each epoch and at the end.
-        folder: receives ``last.onnx`` after each epoch and at the end, and ``best.onnx``, as the command's ``--out``.
+        folder: receives ``last.onnx`` after each epoch and at the end, ``best.onnx``, and ``options.json`` with every
+            option in use, as the command's ``--out``, which can go on with the run.
         checkpoint_every: steps after which ``last.onnx`` is written, too.
         resume: whether to go on from ``last.onnx`` of `folder`, if there is one. The result is that of a training that
-            never stopped, to the byte. Iterables must give the batches again that they gave before. Of a forward model
-            without options of `build`, the training model is the one in `folder`.
+            never stopped, to the byte. What is not given stays as the run has it: the end, `lr`, `schedule`, `seed`,
+            `batch_size` and all that `folder`'s ``options.json`` holds, but for `data` and `eval_data`, which must be
+            the run's own. Another `lr`, `schedule` or `clip` is warned of; what decides which samples are seen, such as
+            `seed`, may not change. Iterables must give the batches again that they gave before, which is not checked.
+            Of a forward model without options of `build`, the training model is the one in `folder`.
         overwrite: whether to start anew in a folder that holds a run.
         loss, optimizer, precision, metric, group, ema, batch, head, lora, untie, train, freeze: of a forward model, as
             `build` takes them.
@@ -347,7 +354,8 @@ def fit(
         FileError: for files of data that are missing, damaged or of no format that is read.
 
     Warns:
-        UserWarning: what was built of a forward model, and what ``"auto"`` has found.
+        UserWarning: what was built of a forward model, what ``"auto"`` has found, and what a run that is resumed is told
+            to do otherwise than before.
         UserWarning: for uint8 pictures, 0 to 255, that go to a float input as they are; for `batch_size` and `shuffle`
             beside an iterable.
 
@@ -398,6 +406,12 @@ def fit(
         train=train,
         freeze=freeze,
     )
+    kept = _options_of_run(folder) if resume else {}
+    if threads is None:
+        threads = kept.get("threads")
+    if offload is None and device != "cpu":
+        offload = kept.get("offload")
+
     def open_session(of: Any) -> Session:
         return Session(
             of,
@@ -433,14 +447,12 @@ def fit(
         )
     if session.ranks > 1 and "accumulate" not in session.entries:
         raise UsageError("ranks share out the batches of a step: build the model with accumulate=True")
-    if accumulate is None:
-        accumulate = session.ranks
-    if epochs is None and steps is None and time_limit is None:
+    if epochs is None and steps is None and time_limit is None and not kept:
         raise UsageError("fit needs an end: give epochs, steps or time_limit")
     entry = "accumulate" if "accumulate" in session.entries else "step"
     if entry not in session.entries:
         raise UsageError("the model has no entry point 'step'; make a training model with build")
-    if accumulate != 1 and entry == "step":
+    if accumulate not in (None, 1) and entry == "step":
         raise UsageError("accumulate needs a model that is built with accumulate=True")
     is_found = batch_size == "auto"
     given = batch_size if isinstance(batch_size, int) else None
@@ -457,9 +469,12 @@ def fit(
         class_balance=class_balance or None,
         drop_last=drop_last or None,
     )
-    is_scaled = scale is not None or preprocess is not None
-    source = Source(session, entry, data, is_scaled, reading)
-    evaluation = None if eval_data is None else Source(session, "evaluate", eval_data, is_scaled, reading)
+    is_scaled = scale is not None or preprocess is not None or bool(kept)
+    opening = reading + _reading_of_run(kept, reading)
+    source = Source(session, entry, data, is_scaled, opening)
+    evaluation = None if eval_data is None else Source(session, "evaluate", eval_data, is_scaled, opening)
+    if epochs is not None and steps is None and time_limit is None:
+        source.expect_epochs(epochs)
     if reading and source.core_files() is None:
         raise UsageError(f"{reading[0][0].replace('-', '_')} is for files of data")
     if samples and checkpoint is not None:
@@ -471,23 +486,24 @@ def fit(
         warn("fit: shuffle=True has no effect: data has its own order; shuffle there")
     if is_found and checkpoint is not None:
         raise UsageError("checkpoint needs to know the steps of an epoch; with batch_size='auto' give folder")
-    size = source.batch_size(given)
-    steps_per_epoch = math.ceil(source.num_batches(size) / accumulate)
-    totals = [steps] if steps is not None else []
-    if epochs is not None and steps_per_epoch > 0 and not samples and not is_found:
-        totals.append(epochs * steps_per_epoch)
+    size = source.batch_size(given or kept.get("batch-size"))
+    steps_per_epoch = math.ceil(source.num_batches(size) / (accumulate or kept.get("accumulate") or session.ranks))
+    end = {"epochs": epochs, "steps": steps} if epochs is not None or steps is not None else kept
+    totals = [end["steps"]] if end.get("steps") is not None else []
+    if end.get("epochs") is not None and steps_per_epoch > 0 and not samples and not is_found:
+        totals.append(end["epochs"] * steps_per_epoch)
     total = min(totals, default=None)  # None, too, where the library selects samples
     options = options_of(
         epochs=epochs,
         steps=steps,
         time_limit=time_limit,
-        batch_size="auto" if is_found else size or None,
+        batch_size=batch_size if given is None else source.batch_size(given),
         memory_limit=memory_limit,
         accumulate=accumulate,
         scale=scales_of(scale),
         preprocess=preprocess,
         augment=augment,
-        no_shuffle=shuffle is False,
+        no_shuffle=None if shuffle is None else not shuffle,
         seed=seed,
         lr=lr,
         schedule=schedule,
@@ -526,6 +542,25 @@ def fit(
     return history
 
 
+def _options_of_run(folder: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """The options of the run in `folder` by the names of the command; none where there is no run."""
+    if folder is None or not os.path.exists(os.path.join(folder, "last.onnx")):
+        return {}
+    try:
+        with open(os.path.join(folder, "options.json"), encoding="utf-8") as file:
+            options = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return {name: value for name, value in options.items() if value is not None} if isinstance(options, dict) else {}
+
+
+def _reading_of_run(kept: dict[str, Any], given: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """How the run has read its files, where the caller does not say it."""
+    said = {name for name, _ in given}
+    names = [name for name in inspect.signature(reading_options).parameters if name.replace("_", "-") not in said]
+    return options_of(**{name: kept.get(name.replace("_", "-")) or None for name in names})
+
+
 def _build_for(
     model: Any, session: Session, data: Any, options: list[tuple[str, str]], reading: list[tuple[str, str]]
 ) -> Model:
@@ -544,7 +579,7 @@ def _build_for(
             )
         built, note = core.build_for_data(arrays, options)
     warn(f"fit: a training model is built of the forward model: {note}; build takes the same")
-    return Model(built)
+    return warn_of_loss(Model(built))
 
 
 class _Interrupt:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._model import Patterns, _as_model
+from ._errors import UnsupportedError, UsageError, warn
+from ._model import Model, Patterns, _as_model, _text_of
+from ._options import options_of
 from ._session import Session
 
 if TYPE_CHECKING:
@@ -54,7 +56,12 @@ def value_and_grad(
     >>> gradients["fc1.weight"].shape, gradients["x"].shape
     ((4, 16), (4, 4))
     """
-    return Objective(model, loss, train, freeze, mode, dtype, threads).value_and_grad()
+    objective_of = objectives(model, loss, train, freeze, mode, dtype, threads)
+
+    def function(batch: Any, weights: Mapping[str, Any] | None = None) -> tuple[float, Gradients]:
+        return objective_of(batch)(batch, weights)
+
+    return function
 
 
 _PARAMETERS = ("weight", "state")  # roles of inputs with defaults
@@ -66,6 +73,7 @@ def _is_everything(patterns: Patterns) -> bool:
 
 class Objective:
     """The loss of a forward model as a function of weights and batches: its training model's evaluation, differentiated.
+    Threads that call it wait for each other.
 
     Attributes:
         state: the values of the file by name.
@@ -81,15 +89,18 @@ class Objective:
         mode: str,
         dtype: str | None,
         threads: int | None,
+        arrays: Mapping[str, Any] | None = None,
     ) -> None:
+        """`arrays`: a batch whose sizes the model takes; without it those that it leaves open stay so."""
         # A training model trains something; with all weights frozen it is one whose gradients are left out below.
         frozen = _is_everything(freeze)
-        training = _as_model(model).build(
-            loss, "sgd", train=train, freeze=None if frozen else freeze, dtype=dtype, mode=mode
+        training = _training(
+            _as_model(model), loss, dict(train=train, freeze=None if frozen else freeze, dtype=dtype, mode=mode), arrays
         )
         session = Session(training, threads=threads)
         self.state = session.state
-        # One graph has both passes: what they share may have shapes that depend on data, which no output of a pass has.
+        self._evaluation = session
+        # One graph has both passes: what they share stays inside, whatever its shape.
         if mode == "frozen":  # that of the evaluation, whose inputs are the trained weights; frozen ones are constants
             (name,) = (port.name for port in session.outputs("evaluate") if port.role == "loss")
             quoted = "'" + name.replace("'", "''") + "'"
@@ -107,22 +118,65 @@ class Objective:
             for port in results
             if port.role == "gradient" and not (frozen and port.of in self.state)
         }
+        self._lock = threading.Lock()
 
     def batch(self, batch: Any) -> dict[str, Any]:
         """A batch, a mapping or a tuple, by name."""
         return dict(batch) if isinstance(batch, Mapping) else dict(zip(self.names, batch))
 
-    def value_and_grad(self) -> Callable[..., tuple[float, Gradients]]:
-        """What the function of this name returns. Threads that call it wait for each other."""
-        lock = threading.Lock()
+    def sample_axis(self, name: str) -> int:
+        """Along which axis the array of this name has its samples."""
+        return self._evaluation._core.sample_axis("evaluate", name)
 
-        def function(batch: Any, new_weights: Mapping[str, Any] | None = None) -> tuple[float, Gradients]:
-            arrays = {**self._weights, **(new_weights or {}), **self.batch(batch)}
-            with lock:
-                results = self._session.run("predict", arrays)
-            return float(results[self._loss]), {of: results[name] for name, of in self._gradients.items()}
+    def __call__(self, batch: Any, weights: Mapping[str, Any] | None = None) -> tuple[float, Gradients]:
+        arrays = {**self._weights, **(weights or {}), **self.batch(batch)}
+        with self._lock:
+            results = self._session.run("predict", arrays)
+        return float(results[self._loss]), {of: results[name] for name, of in self._gradients.items()}
 
-        return function
+
+def _training(model: Model, loss: Any, options: dict[str, Any], arrays: Mapping[str, Any] | None) -> Model:
+    """A training model, whose evaluation counts; of a model without weights one that has nothing else."""
+    if arrays is not None:
+        text = "cross_entropy" if loss is None else _text_of(loss)
+        if text is None:
+            raise UsageError("a model whose sizes are those of a batch takes its loss as text, not as a model")
+        core, note = model._core.build_for_data(dict(arrays), options_of(loss=text, optimizer="sgd", **options))
+        warn(f"the model is built for the batch: {note}")
+        return Model(core)
+    try:
+        return model.build(loss, "sgd", **options)
+    except UnsupportedError:
+        ports = Session(model.derivative("gradient", loss, **options)).inputs("predict")
+        if any(port.role == "weight" for port in ports):
+            raise
+        return model._build_evaluation(loss, **options)
+
+
+def objectives(
+    model: Any, loss: Any, train: Patterns, freeze: Patterns, mode: str, dtype: str | None, threads: int | None
+) -> Callable[[Any], Objective]:
+    """The Objective for a batch: one for all or, where a rule needs sizes that the model leaves open, one for each set of
+    shapes, made when it comes."""
+    arguments = (model, loss, train, freeze, mode, dtype, threads)
+    try:
+        objective = Objective(*arguments)
+        return lambda batch: objective
+    except UnsupportedError as error:
+        if mode != "frozen" or "sizes that are not known" not in str(error):
+            raise
+    names = [port.name for port in Session(_as_model(model)).inputs("predict") if port.default is None]
+    made: dict[Any, Objective] = {}
+
+    def objective_of(batch: Any) -> Objective:
+        arrays = dict(batch) if isinstance(batch, Mapping) else dict(zip(names, batch))
+        given = {name: np.asarray(array) for name, array in arrays.items()}
+        key = tuple(sorted((name, array.shape) for name, array in given.items()))
+        if key not in made:
+            made[key] = Objective(*arguments, arrays=given)
+        return made[key]
+
+    return objective_of
 
 
 def grad(model: Any, loss: str | Loss | Any = None, **options: Any) -> Callable[..., Gradients]:

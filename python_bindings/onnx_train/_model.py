@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from . import _core
-from ._errors import UsageError, with_suggestions
+from ._errors import UsageError, warn, with_suggestions
 from ._options import Pairs, options_of, pairs_of
 
 if TYPE_CHECKING:
@@ -112,13 +111,14 @@ class Model:
 
     @property
     def notes(self) -> list[str]:
-        """What was guessed or left out when this model was made; those of a derivative name inputs without one.
+        """What was guessed, left out or changed when this model was made: what `check` finds with the same arguments.
+
+        Those of a derivative name inputs without one.
 
         >>> training.notes
         []
         """
-        findings = json.loads(self.metadata.get("onnx_train.notes", "[]"))
-        return ["; ".join(filter(None, (" ".join(filter(None, finding[:2])), finding[2]))) for finding in findings]
+        return [_line_of(finding) for finding in self._core.notes()]
 
     @property
     def constants(self) -> dict[str, str]:
@@ -290,7 +290,7 @@ class Model:
             )
             if loss is not None and text is None:
                 return Model(self._core.build_with_loss(_as_model(loss)._core, options))
-            return Model(self._core.build(options))
+            return warn_of_loss(Model(self._core.build(options)))
 
     @with_suggestions
     def check(
@@ -395,6 +395,14 @@ class Model:
         ['x', 'labels', 'fc1.weight', 'fc1.bias', 'fc2.weight', 'fc2.bias']
         """
         return Model(self._core.flatten(entry))
+
+    def _build_evaluation(self, loss: Any, **options: Any) -> Model:
+        """The entry point ``evaluate`` alone, as `build` makes it, also of a model without weights."""
+        text = _text_of(loss)
+        listed = [*options_of(loss=text, **options), ("evaluation", "true")]
+        if loss is not None and text is None:
+            return Model(self._core.build_with_loss(_as_model(loss)._core, listed))
+        return Model(self._core.build(listed))
 
     def derivative(
         self,
@@ -513,6 +521,19 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview | Any) 
     if not isinstance(source, (bytes, bytearray, memoryview)):
         raise UsageError(f"a model is a path, the bytes of a file or an onnx.ModelProto, not {type(source).__name__}")
     return Model(_core.Model.from_bytes(bytes(source)))
+
+
+def _line_of(finding: tuple[str, str, str]) -> str:
+    subject, what, advice = finding
+    return "; ".join(filter(None, (" ".join(filter(None, (subject, what))), advice)))
+
+
+def warn_of_loss(training: Model) -> Model:
+    """The training model; a warning for each term of its loss that doubles what its prediction has already."""
+    for finding in training._core.notes():
+        if finding[0] == "loss":
+            warn("; ".join(finding[1:]))
+    return training
 
 
 def _text_of(loss: Any) -> str | None:

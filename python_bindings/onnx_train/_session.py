@@ -147,7 +147,8 @@ class Session:
 
     @property
     def entries(self) -> list[str]:
-        """The names of the entry points: ``predict``, ``evaluate``, ``step``, ...
+        """The names of the entry points that give outputs: ``predict``, ``evaluate``, ``step``, ... What the model has of
+        ``initialize``, which draws the state and gives nothing, is the method of that name.
 
         >>> session.entries
         ['predict', 'step', 'evaluate']

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 Data = Union[str, os.PathLike[str], Mapping[str, Any], Sequence[Any], Iterable[Any]]
 
 
+_ONE_EPOCH = (
+    "data is an iterator, which gives one epoch: give steps in the place of epochs, or an object that can be iterated "
+    "again, such as a DataLoader or one whose __iter__ begins anew"
+)
+
+
 class Source:
     """Data in the form that the library takes: files, whole arrays, or batches of an iterable of the user's."""
 
@@ -44,7 +50,7 @@ class Source:
                 self._arrays = used(entry, self._known.inputs, self._known.data, self._arrays)
         if self._arrays is not None:
             self._look_at(self._arrays)
-            self.samples = _common_length(self._arrays)
+            self.samples = _common_length(self._arrays, lambda name: session._core.sample_axis(entry, name))
         self._iterator: Iterator[Any] = iter(())
         self._save: Callable[[], None] | None = None
 
@@ -73,6 +79,11 @@ class Source:
         else:
             reports.save, reports.save_every = save, steps_per_epoch
 
+    def expect_epochs(self, epochs: int) -> None:
+        """Raises UsageError for an iterator that is to give several: it may be endless, and never come to the second."""
+        if epochs > 1 and isinstance(self._data, Iterator):
+            raise UsageError(_ONE_EPOCH)
+
     def core_files(self) -> _core.Dataset | None:
         """The files, where data are files."""
         return self._files
@@ -88,7 +99,7 @@ class Source:
             self._save()
         iterator = iter(self._data)
         if iterator is self._data and epoch > 0:
-            raise UsageError("data is an iterator, which gives one epoch: give a list, a DataLoader or epochs=1")
+            raise UsageError(_ONE_EPOCH)
         self._iterator = iterator
 
     def _next(self) -> dict[str, Any] | None:
@@ -127,8 +138,9 @@ def _arrays_of(data: Any, names: list[str]) -> dict[str, Any] | None:
     return None
 
 
-def _common_length(arrays: dict[str, Any]) -> int:
-    lengths = {name: array.shape[0] if array.ndim > 0 else 0 for name, array in arrays.items()}
+def _common_length(arrays: dict[str, Any], axis_of: Callable[[str], int]) -> int:
+    axes = {name: axis_of(name) for name in arrays}
+    lengths = {name: array.shape[axes[name]] if array.ndim > axes[name] else 0 for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise DataError(f"arrays of data need one number of samples, at least 1; they have {lengths}")
     return next(iter(lengths.values()))

@@ -115,6 +115,14 @@ class Tokenizer:
             raise UsageError("the tokenizer has no function decode, so its tokens become no text")
         return str(self._own.decode(list(tokens)))
 
+    def has_token(self, text: str) -> bool:
+        """Whether a text is one token of its own."""
+        for name in ("token_to_id", "convert_tokens_to_ids"):
+            find = getattr(self._own, name, None)
+            if find is not None:
+                return find(text) is not None and find(text) != getattr(self._own, "unk_token_id", None)
+        return len(self.encode(text)) == 1
+
     def number_of(self, token: str) -> int:
         for name in ("token_to_id", "convert_tokens_to_ids", "piece_to_id", "encode_single_token"):
             find = getattr(self._own, name, None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ._errors import UsageError
-from ._grad import Objective, value_and_grad
+from ._grad import Objective, objectives
 from ._model import Patterns
 
 if TYPE_CHECKING:
@@ -68,12 +68,12 @@ def verify(
     >>> bool(onnx_train.verify("mlp.onnx", "cross_entropy", batch))
     True
     """
-    objective = Objective(model, loss, train, freeze, "frozen", "float64", threads)
     if batch is None:
+        objective = Objective(model, loss, train, freeze, "frozen", "float64", threads)
         names = ", ".join(f"'{name}': ..." for name in objective.names)
         raise UsageError(f"verify needs a batch: verify(model, loss, {{{names}}})")
-    state, arrays = objective.state, objective.batch(batch)
-    function = value_and_grad(model, loss, train=train, freeze=freeze, dtype="float64", threads=threads)
+    function = objectives(model, loss, train, freeze, "frozen", "float64", threads)(batch)
+    state, arrays = function.state, function.batch(batch)
     _, gradients = function(arrays)
     rng = np.random.default_rng(seed)
     pairs = {}

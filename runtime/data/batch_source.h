@@ -1,6 +1,6 @@
 // What a training reads: epochs of batches. A source makes its batches itself, so their number may be unknown until an
 // epoch ends and the last one may be smaller. DatasetBatches cuts them from samples; a program's own iterator is
-// another source (library/fit.cc). The caller owns a source and uses it from one thread at a time.
+// another source (library/program_data.cc). The caller owns a source and uses it from one thread at a time.
 #pragma once
 
 #include <string>

@@ -133,13 +133,19 @@ void for_each_test(const Dataset::Array& array, const std::vector<IndexRange>* r
   }
 }
 
-// The index of an element in its array, as "[17, 3]".
-std::string place(const Shape& shape, int64_t element) {
-  std::string text;
-  for (size_t i = shape.size(); i-- > 0;) {
-    text = concat(element % shape[i], text.empty() ? "" : ", ", text);
-    element /= shape[i];
+// The index in its array, as "[17, 3]", of an element that is counted from the first of the first sample.
+std::string place(const Dataset::Array& array, int64_t element) {
+  const auto axis = static_cast<std::ptrdiff_t>(array.per_sample && !array.rows ? array.axis : 0);
+  Shape index = array.data.shape();
+  if (!index.empty()) std::rotate(index.begin(), index.begin() + axis, index.begin() + axis + 1);
+  for (size_t i = index.size(); i-- > 0;) {
+    const int64_t size = index[i];
+    index[i] = element % size;
+    element /= size;
   }
+  if (!index.empty()) std::rotate(index.begin(), index.begin() + 1, index.begin() + axis + 1);
+  std::string text;
+  for (const int64_t i : index) text += concat(text.empty() ? "" : ", ", i);
   return "[" + text + "]";
 }
 
@@ -157,16 +163,17 @@ std::string describe(const Dataset::Array& array, int64_t element, const char* a
                   ": are these tokens of another tokenizer, or of another --token-type?");
   return concat("'", array.name, "' holds ", number, array.per_sample ? concat(" in sample ", element / row) : "",
                 array.rows ? concat(", ", array.rows->describe(element / row)) : "", " (element ",
-                place(array.data.shape(), element), "); ", why);
+                place(array, element), "); ", why);
 }
 
-// The sizes of the data: of arrays that are cut into batches all but the first.
+// The sizes of the data: of arrays that are cut into batches all but that of the samples.
 std::map<std::string, Dims> sizes_of(const Dataset& data) {
   std::map<std::string, Dims> sizes;
   for (const Dataset::Array& array : data.arrays()) {
     Dims& dims = sizes[array.name];
-    if (array.per_sample) dims.emplace_back();
-    dims.insert(dims.end(), array.row.begin(), array.row.end());
+    dims.assign(array.row.begin(), array.row.end());
+    if (array.per_sample)
+      dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(std::min(array.axis, dims.size())), Dim());
   }
   return sizes;
 }
@@ -226,11 +233,20 @@ std::set<double> values_of(const Dataset& data, const Dataset::Array& array) {
 
 }  // namespace
 
+// The first output that can be scores.
+std::string DataCheck::first_output(const Model& model) {
+  for (const Value* output : model.graph->outputs()) {
+    if (is_float(output->dtype())) return output->name();
+  }
+  return "OUTPUT";
+}
+
 DataCheck::DataCheck(const Dataset* data, const Model& model, const std::string& entry)
     : data_(*data),
       ranges_(index_ranges(model, entry, sizes_of(*data))),
       probabilities_(entry == "predict" ? std::map<std::string, std::string>() : probability_inputs(model)),
-      copied_labels_(copied_labels(*data, model, entry)) {}
+      copied_labels_(copied_labels(*data, model, entry)),
+      output_(first_output(model)) {}
 
 std::string DataCheck::first_fault() const {
   const std::string fault = find(nullptr, data_.num_samples()).text;
@@ -254,7 +270,7 @@ DataCheck::Fault DataCheck::find(const int64_t* samples, int64_t count) const {
     if (!samples && array.rows && !array.rows->is_checked()) continue;  // a step finds what is wrong with them
     const auto ranges = ranges_.find(array.name);
     const auto loss = probabilities_.find(array.name);
-    const bool is_whole = !array.per_sample || (is_all && !array.rows);
+    const bool is_whole = !array.per_sample || (is_all && !array.rows && array.axis == 0);
     const auto test = [&](auto tag, auto good, const std::string& why, const IndexRange* range) {
       using T = decltype(tag);
       if (fault.array) return;
@@ -297,6 +313,16 @@ std::string DataCheck::way_out(const Fault& fault) const {
   if (fault.range->least != 0) return "";
   const auto classes = static_cast<double>(fault.range->most) + 1;
   if (least == 1 && most == classes) return "; the labels begin at 1, classes at 0: subtract 1";
+  // More classes than the model has: the data name them, or hold each number up to the largest.
+  const size_t names = data_.class_names().size();
+  const bool is_complete = least == 0 && static_cast<double>(values.size()) == most + 1;
+  const size_t found = std::max(names, is_complete ? values.size() : 0);
+  if (least >= 0 && most < static_cast<double>(found)) {
+    const std::string sentence = concat("; the model tells ", classes, " classes apart, and the data have ", found,
+                                        ": build --head ", output_, "=", found, " gives it a last layer for them");
+    const bool may_be_ignored = names == 0 && most == classes && fault.range->has_other;
+    return sentence + (may_be_ignored ? concat("; if such positions do not count, ignore_index=", most) : "");
+  }
   const auto outside = std::count_if(values.begin(), values.end(), [&](double x) { return x < 0 || x >= classes; });
   if (!fault.range->has_other || outside != 1) return "";
   return concat("; correct it or, if such positions do not count, build with ignore_index=", least < 0 ? least : most);

@@ -54,11 +54,13 @@ class DataCheck {
   };
   Fault find(const int64_t* samples, int64_t count) const;
   std::string way_out(const Fault& fault) const;
+  static std::string first_output(const Model& model);
 
   const Dataset& data_;
   std::map<std::string, std::vector<IndexRange>> ranges_;
   std::map<std::string, std::string> probabilities_;
   const std::string copied_labels_;  // label_shift.h
+  const std::string output_;         // for --head
 };
 
 // "in the batch of samples 5, 17, 3 and 61 more": names the samples of a failed step.

@@ -12,6 +12,7 @@
 #include "onnx_passes/table_metadata.h"
 #include "runtime/data/images/files.h"
 #include "runtime/data/random.h"
+#include "runtime/sample_axes.h"
 #include "runtime/training/fingerprint.h"
 
 namespace onnx_train {
@@ -32,6 +33,8 @@ std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry
                      input->role() ? input->role()->name : "", from_loss ? "" : bytes_expected(*original)});
   }
   std::stable_partition(specs.begin(), specs.end(), [](const InputSpec& spec) { return !spec.from_loss; });
+  const std::string batch = batch_symbol(model, specs);
+  for (InputSpec& spec : specs) spec.sample_axis = sample_axis(spec.type, batch);
   return specs;
 }
 
@@ -57,11 +60,16 @@ TensorMap with_readers(TensorMap arrays, const RowReaders& readers) {
   return arrays;
 }
 
-// The array whose first dimension is the number of samples; null if all arrays are scalars.
-const InputSpec* sample_key(const TensorMap& arrays, const std::vector<InputSpec>& inputs) {
+// The axis of the samples in an array; a reader's are its rows.
+size_t axis_in_data(const InputSpec& spec, const RowReaders& readers) {
+  return readers.count(spec.name) ? 0 : spec.sample_axis;
+}
+
+// The array whose sample axis counts the samples; null if all arrays are scalars.
+const InputSpec* sample_key(const TensorMap& arrays, const std::vector<InputSpec>& inputs, const RowReaders& readers) {
   const auto counts = [&](const InputSpec& spec) {
     const auto found = arrays.find(spec.name);
-    return found != arrays.end() && !found->second.shape().empty();
+    return found != arrays.end() && found->second.shape().size() > axis_in_data(spec, readers);
   };
   for (bool from_loss : {true, false}) {
     for (const InputSpec& spec : inputs) {
@@ -152,12 +160,12 @@ Dataset::Dataset(const TensorMap& tensors, const std::vector<InputSpec>& inputs,
               "; it holds ", names_of(arrays));
     }
   }
-  const InputSpec* key = sample_key(arrays, inputs);
-  num_samples_ = key ? arrays.at(key->name).shape()[0] : 1;
+  const InputSpec* key = sample_key(arrays, inputs, readers);
+  num_samples_ = key ? arrays.at(key->name).shape()[axis_in_data(*key, readers)] : 1;
   if (num_samples_ == 0)
     fail_as(ErrorCode::kData, "the data is empty: '", key->name, "' is ", describe(arrays.at(key->name)));
   const auto batch_of = [](const InputSpec& spec) {
-    return spec.type.has_rank() && spec.type.rank() > 0 ? spec.type.dims->front() : Dim();
+    return spec.type.has_rank() && spec.type.rank() > 0 ? (*spec.type.dims)[spec.sample_axis] : Dim();
   };
   std::map<std::string, int64_t> symbols;
   for (const InputSpec& spec : inputs) {
@@ -167,21 +175,25 @@ Dataset::Dataset(const TensorMap& tensors, const std::vector<InputSpec>& inputs,
     const auto reader = readers.find(spec.name);
     const std::shared_ptr<const RowReader> rows = reader == readers.end() ? nullptr : reader->second;
     check_type(spec, data, rows.get());
-    const bool per_sample = key && !data.shape().empty() && data.shape()[0] == num_samples_;
-    if (key && !per_sample && !data.shape().empty() && batch_of(spec).same(batch_of(*key)) && !batch_of(spec).known()) {
-      fail_as(ErrorCode::kData, "data '", spec.name, "' has ", data.shape()[0], " samples, '", key->name, "' has ",
-              num_samples_);
+    const size_t axis = axis_in_data(spec, readers);
+    const bool has_axis = key && data.shape().size() > axis;
+    const bool per_sample = has_axis && data.shape()[axis] == num_samples_;
+    if (has_axis && !per_sample && batch_of(spec).same(batch_of(*key)) && !batch_of(spec).known()) {
+      fail_as(ErrorCode::kData, "data '", spec.name, "' has ", data.shape()[axis], " samples",
+              axis > 0 ? concat(" along its axis ", axis) : "", ", '", key->name, "' has ", num_samples_);
     }
-    Shape row(data.shape().begin() + (per_sample ? 1 : 0), data.shape().end());
+    Shape row = data.shape();
+    if (per_sample) row.erase(row.begin() + static_cast<std::ptrdiff_t>(axis));
     if (spec.type.has_rank()) {
-      if (per_sample && spec.type.rank() == 0) fail_mismatch(spec, data, "");
-      const Dims expected(spec.type.dims->begin() + (per_sample ? 1 : 0), spec.type.dims->end());
+      if (per_sample && spec.type.rank() <= static_cast<int64_t>(spec.sample_axis)) fail_mismatch(spec, data, "");
+      Dims expected = *spec.type.dims;
+      if (per_sample) expected.erase(expected.begin() + static_cast<std::ptrdiff_t>(spec.sample_axis));
       row = row_shape(spec, expected, row, data, &symbols);
     }
     if (per_sample && batch_of(spec).known()) fixed_batch_ = batch_of(spec).value();
     const bool is_class = spec.from_loss && per_sample && is_integer(data.dtype()) && num_elements(row) == 1;
     if (is_class && classes_.empty()) classes_ = spec.name;
-    arrays_.push_back({spec.name, data, spec.type.dtype, std::move(row), per_sample,
+    arrays_.push_back({spec.name, data, spec.type.dtype, std::move(row), per_sample, spec.sample_axis,
                        rows ? Rescaling() : preprocess_.rescaling(spec.name), rows});
   }
 }
@@ -204,15 +216,34 @@ Dataset Dataset::select(const std::vector<int64_t>& rows) const {
 }
 
 const char* Dataset::Array::row_data(int64_t index, Tensor* buffer) const {
-  if (!rows) {
-    const size_t bytes = static_cast<size_t>(num_elements(row)) * size_of(data.dtype());
-    return static_cast<const char*>(data.data()) + static_cast<size_t>(index) * bytes;
-  }
+  const size_t bytes = static_cast<size_t>(num_elements(row)) * size_of(data.dtype());
+  const bool is_apart = per_sample && axis > 0;
+  if (!rows && !is_apart) return static_cast<const char*>(data.data()) + static_cast<size_t>(index) * bytes;
   if (buffer->empty() || buffer->dtype() != data.dtype() || buffer->shape() != row) {
     *buffer = Tensor(data.dtype(), row);
   }
-  rows->read(index, nullptr, buffer->data());
+  if (rows) {
+    rows->read(index, nullptr, buffer->data());
+  } else {
+    copy_row(index, buffer->data());
+  }
   return buffer->data<char>();
+}
+
+// A row that is apart in the file: a piece for each place in the axes before that of the samples.
+void Dataset::Array::copy_row(int64_t index, void* to) const {
+  const Shape& shape = data.shape();
+  const int64_t pieces = num_elements(Shape(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(axis)));
+  const size_t piece = data.bytes() / static_cast<size_t>(std::max<int64_t>(pieces * shape[axis], 1));
+  const char* from = static_cast<const char*>(data.data()) + static_cast<size_t>(index) * piece;
+  for (int64_t i = 0; i < pieces; ++i, from += piece * static_cast<size_t>(shape[axis]))
+    std::memcpy(static_cast<char*>(to) + static_cast<size_t>(i) * piece, from, piece);
+}
+
+Shape Dataset::Array::batch_shape(int64_t samples) const {
+  Shape shape = row;
+  if (per_sample) shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(std::min(axis, shape.size())), samples);
+  return shape;
 }
 
 bool Dataset::makes_rows() const {
@@ -252,7 +283,9 @@ const std::string& Dataset::fingerprint() const {
 
 void Dataset::gather(const int64_t* samples, int64_t count, TensorMap* batch, const AugmentKey* key) const {
   for (const Array& array : arrays_) {
-    Tensor& out = (*batch)[array.name];
+    const bool is_first = !array.per_sample || array.axis == 0;
+    Tensor samples_first;  // rows after each other, before their axis gets its place
+    Tensor& out = is_first ? (*batch)[array.name] : samples_first;
     Shape shape = array.row;
     if (array.per_sample) shape.insert(shape.begin(), count);
     const bool ready = !out.empty() && out.shape() == shape && out.dtype() == array.dtype;
@@ -266,6 +299,8 @@ void Dataset::gather(const int64_t* samples, int64_t count, TensorMap* batch, co
         const int64_t row = row_of(samples[i]);
         if (array.rows) {
           array.rows->read(row, key, to);
+        } else if (!is_first) {
+          array.copy_row(row, to);
         } else {
           std::memcpy(to, array.row_data(row, nullptr), bytes);
         }
@@ -275,6 +310,7 @@ void Dataset::gather(const int64_t* samples, int64_t count, TensorMap* batch, co
     }
     out = direct ? raw : raw.cast(array.dtype);
     if (!array.values.is_identity()) apply_rescaling(array.name, array.values, array.row, &out);
+    if (!is_first) (*batch)[array.name] = with_axis_at(out, 0, std::min(array.axis, array.row.size()));
   }
 }
 

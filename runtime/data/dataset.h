@@ -2,10 +2,11 @@
 //
 // The sample key is the first input that the loss added ("labels"), or the model's first input if the loss added none;
 // its first dimension is the number of samples. An array with the same first dimension is cut into batches; any other
-// array is passed whole to each step; scalars alone are one sample. Arrays may be views of mapped files, or rows that a
-// reader makes when a batch needs them, such as pictures; only the rows of a batch are copied. A dataset may be a
-// selection of the samples of another. The caller owns the dataset. Any thread may gather batches; all else is for one
-// thread at a time.
+// array is passed whole to each step; scalars alone are one sample. Where the model gives the batch's size to another
+// axis of an input, [steps, batch, features], that axis counts in the place of the first (sample_axes.h). Arrays may be
+// views of mapped files, or rows that a reader makes when a batch needs them, such as pictures; only the rows of a
+// batch are copied. A dataset may be a selection of the samples of another. The caller owns the dataset. Any thread may
+// gather batches; all else is for one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -29,6 +30,7 @@ struct InputSpec {
   bool has_default = false;   // may be left out
   std::string role = "";      // roles.h: "learning_rate"; "" for data
   std::string of_bytes = "";  // how the network shows that it expects 0 to 255: "node 'Div' divides by 255"
+  size_t sample_axis = 0;     // along which its samples are
 };
 
 // The inputs of an entry point except states; those of the forward model come first. Throws Error if there is no such
@@ -61,13 +63,17 @@ class Dataset {
     DType dtype;                            // as the model expects it
     Shape row;                              // the shape of one sample, or of the whole array
     bool per_sample;                        // false: passed whole to each step
+    size_t axis;                            // of a batch, and of `data` without `rows`: along which the samples are
     Rescaling values;                       // what is done to the elements
     std::shared_ptr<const RowReader> rows;  // null where they are stored
 
     size_t memory() const { return rows ? rows->memory() : data.bytes(); }
-    // Row `index` of the file's array, in its element type. `buffer` holds it if a reader makes it, until the next
-    // call.
+    // Row `index` of the file's array, in its element type and C order. `buffer` holds it, until the next call, if a
+    // reader makes it or its elements are apart in the file.
     const char* row_data(int64_t index, Tensor* buffer) const;
+    void copy_row(int64_t index, void* to) const;  // of an array in memory
+    // The shape of `samples` of them, as the model reads it.
+    Shape batch_shape(int64_t samples) const;
   };
 
   // The samples `rows` of this dataset, in their order, as a dataset that shares its arrays. A sample may be there

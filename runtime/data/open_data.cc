@@ -45,6 +45,7 @@ class PictureSource : public DataSource {
 // With masks as the options say, or as the model knows them.
 std::unique_ptr<DataSource> picture_source(std::shared_ptr<const PictureFiles> files, const ReadOptions& options,
                                            std::map<std::string, std::string> metadata = {}) {
+  expect_decoders(files->root);
   const auto known = options.metadata.find(kMaskValues);
   std::string values;
   for (const std::string& value : options.mask_values) values += concat(values.empty() ? "" : ",", value);

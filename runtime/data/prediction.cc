@@ -11,25 +11,40 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/table_metadata.h"
 #include "runtime/data/gather_ahead.h"
+#include "runtime/sample_axes.h"
 
 namespace onnx_train {
 namespace {
 
-// Puts the first `samples` rows of a batch's output where its samples belong in the output of all. An output whose
-// first dimension is not the batch is no matter of samples: the last batch's stands.
-void place_rows(const Tensor& output, int64_t batch, int64_t at, int64_t samples, int64_t all, Tensor* result) {
-  if (output.shape().empty() || output.shape()[0] != batch) {
+// Puts the first `samples` of a batch's output along its axis `axis` where they belong in the output of all. An output
+// of another size there is no matter of samples: the last batch's stands.
+void place_samples(const Tensor& output, size_t axis, int64_t batch, int64_t at, int64_t samples, int64_t all,
+                   Tensor* result) {
+  if (output.shape().size() <= axis || output.shape()[axis] != batch) {
     *result = output.clone();
     return;
   }
   Shape shape = output.shape();
-  shape[0] = all;
+  shape[axis] = all;
   if (result->empty()) *result = Tensor(output.dtype(), shape);
   if (result->shape() != shape)
     fail_as(ErrorCode::kData, "an output changes its shape from batch to batch; give --batch-size ", all);
-  const size_t row = output.bytes() / static_cast<size_t>(batch);
-  std::memcpy(static_cast<char*>(result->data()) + static_cast<size_t>(at) * row, output.data(),
-              static_cast<size_t>(samples) * row);
+  const int64_t pieces = num_elements(Shape(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(axis)));
+  const size_t sample = output.bytes() / static_cast<size_t>(std::max<int64_t>(batch * pieces, 1));
+  const auto* from = static_cast<const char*>(output.data());
+  auto* to = static_cast<char*>(result->data()) + static_cast<size_t>(at) * sample;
+  for (int64_t i = 0; i < pieces; ++i) {
+    std::memcpy(to, from, static_cast<size_t>(samples) * sample);
+    from += static_cast<size_t>(batch) * sample;
+    to += static_cast<size_t>(all) * sample;
+  }
+}
+
+// Batches of an output that has a size of its own in each cannot be put together.
+void expect_samples(const std::string& name, const Tensor& output, size_t axis, int64_t batch, int64_t all) {
+  if (output.shape().size() > axis && output.shape()[axis] == batch) return;
+  fail_as(ErrorCode::kData, "the shape of output '", name, "', ", to_string(output.shape()), " for ", batch,
+          " samples, depends on data, so that batches of it cannot be put together; give --batch-size ", all);
 }
 
 // Whether no number is negative and each line of the class axis sums to 1.
@@ -56,6 +71,10 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
   const int64_t batch = fixed > 0 ? fixed : std::min(batch_size, n);
   if (fixed > 0 && static_cast<size_t>(batch) > session->device().available_bytes() / sizeof(int64_t))
     fail_as(ErrorCode::kData, "the model's batch size is fixed at ", fixed, ", which this machine has no memory for");
+  const std::string symbol = batch_symbol(session->model(), entry_inputs(session->model(), "predict"));
+  std::map<std::string, size_t> axes;
+  for (const Value* output : session->model().graph->outputs())
+    axes[output->name()] = sample_axis(output->type(), symbol);
   TensorMap inputs, results;
   GatherAhead batches(&data);
   const auto next_rows = [&, at = int64_t{0}]() mutable {
@@ -70,7 +89,8 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
   batches.start(next_rows, std::nullopt);
   for (int64_t at = 0; const int64_t count = batches.next(&inputs); at += batch) {
     for (const auto& [name, output] : session->run("predict", inputs)) {
-      place_rows(output, count, at, std::min(batch, n - at), n, &results[name]);
+      if (batch < n && session->is_sized_by_data(name)) expect_samples(name, output, axes[name], count, n);
+      place_samples(output, axes[name], count, at, std::min(batch, n - at), n, &results[name]);
     }
   }
   return results;

@@ -10,8 +10,9 @@
 namespace onnx_train {
 
 // Runs `predict` on all samples in their order, `batch_size` at a time unless the model prescribes another size, and
-// gives the outputs of all samples by name. An output whose first dimension is not the batch is that of the last batch.
-// Throws Error where an output changes the shape of its rows from batch to batch.
+// gives the outputs of all samples by name. Those of an output are along the axis
+// that the model gives the batch's size, else the first (sample_axes.h); one that has not this size there is that of
+// the last batch. Throws Error where an output changes the shape of its rows from batch to batch.
 TensorMap predict(Session* session, const Dataset& data, int64_t batch_size);
 
 // Which output holds scores of classes, and what they are (kScoresOf).

@@ -119,6 +119,8 @@ const InputSpec& input_of(const std::string& option, const std::string& name, co
 
 bool is_picture_step(const Step& step) { return step.name != "scale" && step.name != "normalize"; }
 
+std::vector<std::string> preprocess_step_names() { return step_names(kSteps); }
+
 std::vector<Step> read_preprocess_steps(const std::string& option, const std::string& text) {
   std::vector<Step> steps = read_steps(option, text, kSteps);
   check_steps(option, steps);

@@ -68,6 +68,7 @@ class Preprocess {
 };
 
 // The steps of --preprocess, and whether one of them is for pictures alone.
+std::vector<std::string> preprocess_step_names();
 std::vector<Step> read_preprocess_steps(const std::string& option, const std::string& text);
 bool is_picture_step(const Step& step);
 

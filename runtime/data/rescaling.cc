@@ -11,6 +11,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/preprocess.h"
 #include "runtime/options.h"
+#include "runtime/sample_axes.h"
 
 namespace onnx_train {
 
@@ -53,8 +54,11 @@ void apply(const Preprocess& preprocess, const std::vector<InputSpec>& inputs, T
       throw UsageError(concat("input '", spec.name, "' is scaled (", preprocess.text(), "), but in a device's memory"));
     }
     tensor = tensor.dtype() == spec.type.dtype ? tensor.clone() : tensor.cast(spec.type.dtype);
+    const size_t axis = spec.sample_axis < tensor.shape().size() ? spec.sample_axis : 0;
+    tensor = with_axis_at(tensor, axis, 0);
     const Shape& shape = tensor.shape();
     apply_rescaling(spec.name, rescaling, Shape(shape.begin() + (shape.empty() ? 0 : 1), shape.end()), &tensor);
+    tensor = with_axis_at(tensor, 0, axis);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/data/texts/label_shift.h"
 #include "runtime/data/texts/position_table.h"
 #include "runtime/data/tokens.h"
+#include "runtime/sample_axes.h"
 
 namespace onnx_train {
 namespace {
@@ -262,6 +263,7 @@ Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Prep
   Dataset dataset(rows.tensors, inputs, preprocess, rows.readers);
   if (!rows.classes.empty()) data.metadata[kClasses] = classes_to_json(rows.classes);
   dataset.set_metadata(std::move(data.metadata));
+  if (const std::string note = sample_axes_note(dataset); !note.empty()) notes->push_back(note);
   dataset.set_parts(std::move(data.parts));
   dataset.augment = augment;
   if (data.pictures) dataset.left_out = data.pictures->left_out;
@@ -284,9 +286,9 @@ Dataset load_dataset(const std::string& path, const Model& model, const std::str
   DataArrays arrays = read_arrays(path, model, entry, inputs, options);
   if (!arrays.summary.empty()) notes->push_back(arrays.summary);
   notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
-  Dataset data = make_dataset(std::move(arrays), inputs, preprocess, model, options.augment,
-                              entry != "evaluate" && entry != "predict", notes);
-  if (const auto names = data.metadata().find(kClasses); names != data.metadata().end() && entry == "step") {
+  const bool trains = entry != "evaluate" && entry != "predict";
+  Dataset data = make_dataset(std::move(arrays), inputs, preprocess, model, options.augment, trains, notes);
+  if (const auto names = data.metadata().find(kClasses); names != data.metadata().end() && trains) {
     const auto classes = static_cast<int64_t>(classes_from_json(names->second).size());
     if (const int64_t told = vocabulary_of(model, entry, first_label(inputs)); classes > 0 && told > classes) {
       notes->push_back(concat(path, " has ", classes, " classes, and the model tells ", told,

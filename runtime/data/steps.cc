@@ -72,12 +72,9 @@ Step read_step(ExpressionReader* reader, std::span<const StepRow> rows) {
   const Word word = reader->word("a step");
   const auto row = std::find_if(rows.begin(), rows.end(), [&](const StepRow& r) { return r.name == word.text; });
   if (row == rows.end()) {
+    const std::vector<std::string> names = step_names(rows);
     std::string known;
-    std::vector<std::string> names;
-    for (const StepRow& r : rows) {
-      known += concat(known.empty() ? "" : ", ", r.name);
-      names.emplace_back(r.name);
-    }
+    for (const std::string& name : names) known += concat(known.empty() ? "" : ", ", name);
     reader->fail_at(word.column, concat("this version does not know the step '", word.text, "'; there are ", known,
                                         did_you_mean(word.text, names)));
   }
@@ -111,6 +108,12 @@ std::vector<Step> read_steps(const std::string& option, const std::string& text,
   std::vector<Step> steps = read_steps(&reader, rows);
   if (!reader.at_end()) reader.fail_at(reader.column(), "expected the end");
   return steps;
+}
+
+std::vector<std::string> step_names(std::span<const StepRow> rows) {
+  std::vector<std::string> names;
+  for (const StepRow& row : rows) names.emplace_back(row.name);
+  return names;
 }
 
 std::string text_of(const std::vector<Step>& steps) {

@@ -22,6 +22,8 @@ struct StepRow {
   const char* keys = "";   // of lists of numbers: "mean std"
 };
 
+std::vector<std::string> step_names(std::span<const StepRow> rows);
+
 struct Step {
   std::string name;
   std::vector<double> numbers;

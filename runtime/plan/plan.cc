@@ -167,6 +167,10 @@ void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>&
   LoweringOptions lowering = options.lowering;
   lowering.recomputation = &recomputation_;
   lowering.arithmetic = options.arithmetic;
+  if (options.sizes) {
+    output_sizes_.found = *options.sizes;
+    lowering.output_sizes = &output_sizes_;
+  }
   std::vector<Pass> passes = lowering_passes(device_, lowering);
   // The first pass infers all shapes. A wrong declaration may make it fail with another error, so declarations are
   // checked in both cases.

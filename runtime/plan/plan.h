@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -30,6 +31,9 @@ struct PlanOptions {
   // Whether a run looks for the node at which a loss or gradients that are not finite begin (anomaly.h). Without
   // lowering nodes and values have the names that they have in the model.
   bool detect_anomaly = false;
+  // Contents of the values that decide the shapes of outputs, as earlier plans for the same inputs have found them
+  // (Plan::wanted_sizes); without it a plan is refused for an output whose shape depends on data.
+  std::optional<std::vector<Tensor>> sizes;
 };
 
 // Thrown if there is no plan for any input sizes: an operator has no kernel, or a size depends on data.
@@ -59,6 +63,10 @@ class Plan {
   size_t constant_bytes() const { return constant_bytes_; }    // constants on the device
   const MemoryPlan& memory() const { return memory_; }
   const Recomputation& recomputation() const { return recomputation_; }
+  // If it is above 0, outputs whose shapes depend on data are left out, and so many of the last outputs are further
+  // contents for PlanOptions::sizes.
+  size_t wanted_sizes() const { return output_sizes_.wanted; }
+  const std::vector<Tensor>& found_sizes() const { return output_sizes_.found; }   // those given
   const std::vector<LiveRange>& live_ranges() const { return placement_.ranges; }  // in step numbers
   const std::vector<std::string>& range_names() const { return placement_.range_names; }
 
@@ -94,6 +102,7 @@ class Plan {
   Placement placement_;
   MemoryPlan memory_;
   Recomputation recomputation_;
+  OutputSizes output_sizes_;
   size_t workspace_bytes_ = 0, constant_bytes_ = 0;
   bool profiling_ = false, guarded_ = false, detects_anomaly_ = false, replays_ = true, waits_ = false;
   int profiled_runs_ = 0;

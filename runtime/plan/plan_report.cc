@@ -76,15 +76,15 @@ std::string plan_table(const Plan& plan, size_t width) {
 }
 
 std::string passes_table(const Plan& plan, size_t width) {
-  TextTable table("llrrr");
-  table.add({"phase", "pass", "nodes", "after", "ms"});
+  TextTable table("llrrrl");
+  table.add({"phase", "pass", "nodes", "after", "ms", "numbers"});
   double total = 0;
   std::string phase;
   for (const PassTiming& pass : plan.passes()) {
     const bool changed = pass.changed || pass.nodes_before != pass.nodes_after;
     const auto shown = [&](size_t nodes) { return changed ? std::to_string(nodes) : "-"; };
     table.add({pass.phase == phase ? "" : pass.phase, pass.name, shown(pass.nodes_before), shown(pass.nodes_after),
-               format_number(pass.milliseconds)});
+               format_number(pass.milliseconds), pass.numbers});
     phase = pass.phase;
     total += pass.milliseconds;
   }

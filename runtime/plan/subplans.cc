@@ -87,6 +87,7 @@ class Subplan {
     PlanOptions inner = options;
     inner.memory = inner.lowering.memory = 0;
     inner.lowering.recomputation = nullptr;
+    inner.sizes.reset();
     inner.pipeline = {};
     Fault* fault = &fault_;
     if (!on_host()) fault = static_cast<Fault*>(device_fault_.at_least(sizeof(Fault)));

@@ -62,6 +62,7 @@ EvaluationResult evaluate(Session* session, BatchSource* data) {
   int64_t at = 0;
   data->share_out(rounds_of(*session, int64_t{session->pipelines()} * session->micro_batches()));
   data->start(0, 0);
+  session->draw_again("evaluate");
   for (;;) {
     const std::vector<int64_t> batches = data->next_round(&inputs);
     if (batches.empty()) break;

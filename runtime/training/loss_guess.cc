@@ -6,6 +6,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
+#include "onnx_passes/loss/probabilities.h"
 #include "runtime/data/images/decode.h"
 #include "runtime/data/tokens.h"
 
@@ -94,13 +95,14 @@ class Guess {
     const bool integral = is_integer(target.dtype) || target.dtype == DType::kBool;
     if (output_->has_rank() && !target.shape.empty()) {
       if (integral && is_class_of(target)) {
-        return {call("cross_entropy", before("Softmax"), target),
-                concat(found, ", a class for each row of ", described(*output_))};
+        return {of_classes(target), concat(found, ", a class for each row of ", described(*output_))};
       }
       if (has_shape_of_output(target)) {
         const std::string same = concat(", of the shape of ", described(*output_));
         if (target.zeros_and_ones) {
-          return {call("bce_with_logits", before("Sigmoid"), target), concat(found, same, ", of two values")};
+          const auto p = probabilities_of(*output_);
+          const Value* scores = p && !p->of_classes && p->scores ? p->scores : output_;
+          return {call("bce_with_logits", scores->name(), target), concat(found, same, ", of two values")};
         }
         return {call("mse", output_->name(), target), concat(found, same)};
       }
@@ -160,10 +162,12 @@ class Guess {
     return fits(dims, target.shape);
   }
 
-  // The input of the operator, if the output is that operator's.
-  std::string before(const char* op) const {
-    const Node* node = output_->producer();
-    return node && node->op() == op && node->domain().empty() ? node->inputs()[0]->name() : output_->name();
+  // Of scores, or of the logarithms of what holds probabilities.
+  std::string of_classes(const Target& target) const {
+    const auto p = probabilities_of(*output_);
+    if (!p || !p->of_classes) return call("cross_entropy", output_->name(), target);
+    if (p->scores) return call("cross_entropy", p->scores->name(), target);
+    return concat("nll(", quoted_if_needed(output_->name()), ", ", quoted_if_needed(target.name), ", log=true)");
   }
 
   std::string call(const char* loss, const std::string& prediction, const Target& target) const {

@@ -21,9 +21,10 @@ struct LossGuess {
 //   numbers, of the output's shape                                mse
 //   nothing beside the inputs, and one output of one element      that output
 //
-// An output of Softmax or Sigmoid is compared before it, as the losses want it. The target is the array `labels`, or
-// the only array beside the model's inputs, whose name the loss then has. Throws Error of the code kData that says what
-// was found and how to name a loss.
+// An output that holds probabilities is compared by the scores that Softmax or Sigmoid makes them of, as the losses
+// want it, or by its logarithms (onnx_passes/loss/probabilities.h). The target is the array `labels`, or the only array
+// beside the model's inputs, whose name the loss then has. Throws Error of the code kData that says what was found and
+// how to name a loss.
 LossGuess guess_loss(const Model& forward, const std::string& path, const ReadOptions& options);
 // The same for arrays; `what` names them in messages.
 LossGuess guess_loss(const Model& forward, const TensorMap& arrays, const std::string& what);

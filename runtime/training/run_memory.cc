@@ -7,11 +7,7 @@ namespace onnx_train {
 
 std::map<std::string, Shape> batch_shapes(const Dataset& data, int64_t samples) {
   std::map<std::string, Shape> shapes;
-  for (const Dataset::Array& array : data.arrays()) {
-    Shape shape = array.row;
-    if (array.per_sample) shape.insert(shape.begin(), samples);
-    shapes.emplace(array.name, std::move(shape));
-  }
+  for (const Dataset::Array& array : data.arrays()) shapes.emplace(array.name, array.batch_shape(samples));
   return shapes;
 }
 

@@ -3,10 +3,15 @@
 
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/data/dataset.h"
 
 namespace onnx_train {
+
+// What memory is for, in bytes; the last row is the total.
+using MemoryRows = std::vector<std::pair<std::string, double>>;
 
 // The shapes of a batch of `samples` rows of `data`, by input.
 std::map<std::string, Shape> batch_shapes(const Dataset& data, int64_t samples);

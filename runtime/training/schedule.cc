@@ -298,8 +298,11 @@ Warmup read_warmup(const std::string& text) {
 
 }  // namespace
 
+std::vector<std::string> schedule_names() {
+  return names_of(curve_rows(), [](const CurveRow& row) { return row.name; });
+}
+
 std::vector<CommandOption> schedule_options(ScheduleSettings* s) {
-  const auto names = names_of(curve_rows(), [](const CurveRow& row) { return row.name; });
   return {
       {"--lr", OptionTarget(&s->rate).or_auto(&s->find_rate),
        "learning rate, after the warm-up; auto finds one by a range test of at most 100 steps, which change nothing "
@@ -307,8 +310,12 @@ std::vector<CommandOption> schedule_options(ScheduleSettings* s) {
        "X"},
       {"--schedule",
        {&s->curve, check_curve},
-       concat("of the learning rate: ", listed(names), ", with options as in 'one_cycle(pct_start=0.3)' [constant]"),
-       "CURVE"},
+       concat("of the learning rate: ", listed(schedule_names()),
+              ", with options as in 'one_cycle(pct_start=0.3)' [constant]"),
+       "CURVE",
+       false,
+       {},
+       schedule_names},
       {"--warmup",
        {&s->warmup, [](const std::string& text) { read_warmup(text); }},
        "steps in which the learning rate grows from 0, or a share of all, such as 10% [0]",

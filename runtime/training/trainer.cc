@@ -152,14 +152,16 @@ Trainer::~Trainer() {
 
 void Trainer::check_schedule() {
   options_.schedule.end_at(total_steps());
+  // Epochs are of no use where data do not say how many batches one has.
+  const char* const end = steps_per_epoch_ > 0 ? "give --epochs or --steps"
+                                               : "give --steps, since the data do not say how many batches an epoch has";
   if (total_steps() == 0 && options_.schedule.warmup_share > 0) {
     fail_as(ErrorCode::kUsage,
-            "a warm-up that is a share of all steps needs to know their number: give --epochs or --steps, or data with "
-            "a length");
+            "a warm-up that is a share of all steps needs to know their number: ", end);
   }
   if (total_steps() == 0 && options_.schedule.curve.needs_end()) {
     fail_as(ErrorCode::kUsage, "schedule ", to_string(options_.schedule.curve),
-            " needs to know the number of steps: give --epochs or --steps, or data with a length");
+            " needs to know the number of steps: ", end);
   }
   if (total_steps() > 0 && options_.schedule.warmup > total_steps()) {
     fail_as(ErrorCode::kUsage, "the warm-up takes ", options_.schedule.warmup, " steps, but the training has ",

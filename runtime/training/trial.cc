@@ -9,6 +9,8 @@
 #include "onnx_passes/import/sizes.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
+#include "onnx_passes/loss/probabilities.h"
+#include "onnx_passes/training/body_draws.h"
 #include "runtime/data/dataset.h"
 #include "runtime/example_inputs.h"
 #include "runtime/plan/plan.h"
@@ -45,14 +47,16 @@ std::vector<Hindrance> build(Model* model, const BuildOptions& options) {
 
 // ---- Plan
 
-void plan(Model flat, const std::vector<std::string>& states, const std::map<std::string, Shape>& shapes,
-          Device& device) {
+void plan(const std::string& entry, Model flat, const std::vector<std::string>& states,
+          std::map<std::string, Shape> shapes, Device& device) {
+  if (draw_from_input(flat.graph.get())) shapes[kRandomKeyInput] = {2};
   for (const std::string& state : states) {  // those of `predict` are weights: a session reads them from its state
     Value* value = flat.graph->find(state);
     if (value && value->is_initializer() && !flat.graph->is_input(value)) flat.graph->add_input(state, value->type());
   }
   PlanOptions options;
   options.lowering.on = false;  // what runs at all is the same, and found sooner
+  if (entry == "predict") options.sizes.emplace();
   const Plan made(std::move(flat), states, shapes, device, options);
 }
 
@@ -68,7 +72,7 @@ std::optional<Hindrance> find_misfit(const Model& model, const std::vector<std::
       Model flat = flatten(model, entry);
       const std::vector<InputSpec> inputs = entry_inputs(model, entry, flat);
       const auto shapes = example_shapes(inputs, kTrialBatch, sizes_of(inputs, sizes));
-      plan(std::move(flat), state_of(model, entry), shapes, device);
+      plan(entry, std::move(flat), state_of(model, entry), shapes, device);
     } catch (const Error& error) {
       const bool always = dynamic_cast<const NoPlan*>(&error);
       return Hindrance{concat("the plan of '", entry, "'"), error.what(), "", always};
@@ -173,7 +177,7 @@ std::string in_one_sentence(const std::vector<Hindrance>& obstacles) {
 std::string suggest_loss(const Graph& graph) {
   for (const Value* output : graph.outputs()) {
     if (!is_float(output->dtype())) continue;
-    if (!output->has_rank() || output->rank() > 1) return "cross_entropy";
+    if (!output->has_rank() || output->rank() > 1) return default_loss(graph).loss;
     const bool is_number = output->rank() == 0 || output->type().dims->at(0) == Dim(1);
     return is_number ? quoted_if_needed(output->name()) : "mse";
   }

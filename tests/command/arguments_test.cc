@@ -10,7 +10,7 @@
 #include "tools/command.h"
 #include "tools/help.h"
 
-namespace onnx_train {
+namespace onnx_train::arguments_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -218,4 +218,4 @@ TEST(Help, LinesFitTheTerminalAndWordsStayWhole) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::arguments_test

@@ -10,7 +10,7 @@
 #include "runtime/report_text.h"
 #include "tools/run_report/text_chart.h"
 
-namespace onnx_train {
+namespace onnx_train::dashboard_test {
 namespace {
 
 using testing::HasSubstr;
@@ -133,4 +133,4 @@ TEST_F(Dashboards, WhatDiffersByRoundingIsLevel) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::dashboard_test

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-namespace onnx_train {
+namespace onnx_train::difference_quotients_test {
 namespace {
 
 constexpr double kTolerance = 1e-5, kStep = 1e-6;
@@ -55,4 +55,4 @@ TEST(DifferenceQuotients, RoundingOfALargeLossIsNoDerivative) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::difference_quotients_test

@@ -12,7 +12,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-namespace onnx_train {
+namespace onnx_train::output_test {
 namespace {
 
 // What `write` leaves in a file that is stdout and stderr at once, as with `> log 2>&1`.
@@ -79,4 +79,4 @@ TEST(Output, LinesOfSeveralThreadsStayWhole) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::output_test

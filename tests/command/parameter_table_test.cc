@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <sstream>
 
-namespace onnx_train {
+namespace onnx_train::parameter_table_test {
 namespace {
 
 using testing::HasSubstr;
@@ -55,4 +55,4 @@ TEST(ParameterTable, NamesWithoutModulesAreOneTotal) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::parameter_table_test

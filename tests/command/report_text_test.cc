@@ -9,7 +9,7 @@
 
 #include "onnx_passes/ir/error.h"
 
-namespace onnx_train {
+namespace onnx_train::report_text_test {
 namespace {
 
 TEST(Format, BytesCountsAndTimes) {
@@ -105,4 +105,4 @@ TEST(Format, TablesAlign) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::report_text_test

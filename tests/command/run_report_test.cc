@@ -16,7 +16,7 @@
 #include "tools/run_report/report_tables.h"
 #include "tools/run_report/text_chart.h"
 
-namespace onnx_train {
+namespace onnx_train::run_report_test {
 namespace {
 
 using testing::ElementsAre;
@@ -271,4 +271,4 @@ TEST_F(RunReport, ConfigurationsThatAreWrongNameTheFileAndTheOption) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::run_report_test

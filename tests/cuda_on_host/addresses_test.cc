@@ -12,7 +12,7 @@
 #include "kernels/place.h"
 #include "onnx_passes/ir/error.h"
 
-namespace onnx_train {
+namespace onnx_train::addresses_test {
 namespace {
 
 TEST(CudaAddresses, RangesOfAWorkspaceAreAlignedAsCublasLtWants) {
@@ -141,4 +141,4 @@ TEST(CudaAddresses, ACopyStaysInOneBlockOfTheRightMemory) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::addresses_test

@@ -8,7 +8,7 @@
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stream.h"
 
-namespace onnx_train {
+namespace onnx_train::cooperative_test {
 namespace {
 
 using cuda::check;
@@ -146,4 +146,4 @@ TEST(CudaPersistentPlan, ThereIsNoneWhereRDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::cooperative_test

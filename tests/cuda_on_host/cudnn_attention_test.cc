@@ -18,7 +18,7 @@
 #include "tests/support/forms.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::cudnn_attention_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity(), kLowest = std::numeric_limits<float>::lowest();
@@ -463,4 +463,4 @@ TEST(CudaAttention, GradientsAreAddedInAFixedOrder) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::cudnn_attention_test

@@ -16,7 +16,7 @@
 #include "tests/support/device_network.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::cudnn_test {
 namespace {
 
 using Ints = std::vector<int64_t>;
@@ -265,4 +265,4 @@ TEST(CudaCudnn, ACallThatFailsIsOneLineThatNamesTheNode) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::cudnn_test

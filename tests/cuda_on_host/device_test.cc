@@ -13,7 +13,7 @@
 #include "tests/support/device_network.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::device_test {
 namespace {
 
 double step(Session& session, int64_t label = 1) { return session.run("step", batch(label)).at("loss").at(0); }
@@ -213,4 +213,4 @@ TEST(CudaOnHost, NothingIsLeftAllocated) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::device_test

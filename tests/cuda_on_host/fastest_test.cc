@@ -23,7 +23,7 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/scoped_variable.h"
 
-namespace onnx_train::cuda {
+namespace onnx_train::cuda::fastest_test {
 namespace {
 
 // y = x
@@ -237,4 +237,4 @@ TEST_F(CudaFastest, WhatIsKeptIsRead) {
 }
 
 }  // namespace
-}  // namespace onnx_train::cuda
+}  // namespace onnx_train::cuda::fastest_test

@@ -18,7 +18,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/transformer.h"
 
-namespace onnx_train {
+namespace onnx_train::generated_test {
 namespace {
 
 Session on_cuda(const Model& model, bool fuses = true) {
@@ -309,4 +309,4 @@ TEST(CudaNvrtc, WithoutNvrtcOneLineSaysWhatToInstall) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::generated_test

@@ -12,7 +12,7 @@
 #include "runtime/session.h"
 #include "tests/op_cases/make_case.h"
 
-namespace onnx_train {
+namespace onnx_train::indexing_test {
 namespace {
 
 // Pseudorandom numbers below `end`.
@@ -284,4 +284,4 @@ TEST(CudaIndexing, TheFirstIndexOutOfRangeIsReported) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::indexing_test

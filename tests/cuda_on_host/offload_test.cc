@@ -15,7 +15,7 @@
 #include "tests/support/device_network.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::offload_test {
 namespace {
 
 using testing::HasSubstr;
@@ -154,4 +154,4 @@ TEST(CudaOffload, AStepWhoseCallFailsChangesNothing) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::offload_test

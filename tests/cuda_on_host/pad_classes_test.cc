@@ -14,7 +14,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::pad_classes_test {
 namespace {
 
 constexpr int64_t kSamples = 3, kTokens = 4, kWidth = 16, kClasses = 1030, kColumns = 1088;
@@ -129,4 +129,4 @@ TEST(CudaPadClasses, LabelsBehindTheClassesAreRefused) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::pad_classes_test

@@ -14,7 +14,7 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::product_epilogues_test {
 namespace {
 
 constexpr int64_t kBatch = 3, kTokens = 7, kIn = 12, kOut = 20;
@@ -496,4 +496,4 @@ TEST(CudaProductEpilogues, ABiasOfAnotherShapeOrAProductThatIsReadOtherwiseStays
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::product_epilogues_test

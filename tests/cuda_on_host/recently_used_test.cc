@@ -6,7 +6,7 @@
 #include <future>
 #include <stdexcept>
 
-namespace onnx_train::cuda {
+namespace onnx_train::cuda::recently_used_test {
 namespace {
 
 TEST(CudaRecentlyUsed, TheLeastRecentlyUsedValueGoesFirst) {
@@ -48,4 +48,4 @@ TEST(CudaRecentlyUsed, WhatCouldNotBeMadeIsTriedAgain) {
 }
 
 }  // namespace
-}  // namespace onnx_train::cuda
+}  // namespace onnx_train::cuda::recently_used_test

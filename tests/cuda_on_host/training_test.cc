@@ -16,10 +16,11 @@
 #include "runtime/session.h"
 #include "tests/support/device_network.h"
 #include "tests/support/empty_model.h"
+#include "tests/support/paths.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::training_test {
 namespace {
 
 // Returns a network like digits_cnn, but with biases instead of normalizations.
@@ -48,7 +49,7 @@ Model training_model(const std::string& network, const std::string& precision, c
   Model model = network == "transformer" ? make_transformer({.blocks = 1, .width = 32, .tokens = kDeviceTestTokens})
                 : network == "biased_cnn"
                     ? make_biased_cnn()
-                    : load_forward_model(concat(ONNX_TRAIN_SOURCE_DIR, "/models/", network, ".onnx"), "float32");
+                    : load_forward_model(source_folder() / "models" / concat(network, ".onnx"), "float32");
   BuildOptions options;
   options.precision = parse_precision(precision);
   options.loss_scale = loss_scale;
@@ -162,4 +163,4 @@ INSTANTIATE_TEST_SUITE_P(Networks, CudaTraining,
                          name_of);
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::training_test

@@ -10,7 +10,7 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::weight_gradients_test {
 namespace {
 
 constexpr int64_t kRows = 24, kIn = 16, kOut = 20;
@@ -130,4 +130,4 @@ TEST(CudaBatchWeightGradients, ProductsThatWouldNeedMoreMemoryTogetherStayApart)
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::weight_gradients_test

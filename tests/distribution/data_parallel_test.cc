@@ -14,7 +14,7 @@
 #include "tests/support/local_ranks.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::data_parallel_test {
 namespace {
 
 using testing::HasSubstr;
@@ -268,4 +268,4 @@ TEST(Pipeline, StagesChangeNoBitOfWhatTheyCompute) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::data_parallel_test

@@ -20,7 +20,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::overlap_test {
 namespace {
 
 constexpr int kLayers = 16;
@@ -166,4 +166,4 @@ TEST(Overlap, SimulatedRanksWaitAsLong) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::overlap_test

@@ -13,7 +13,7 @@
 #include "tests/support/rank_checks.h"
 #include "tests/support/scoped_variable.h"
 
-namespace onnx_train {
+namespace onnx_train::ranks_test {
 namespace {
 
 using testing::HasSubstr;
@@ -211,4 +211,4 @@ TEST_F(RankPlaceTest, SeveralMachinesNeedAnAddress) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::ranks_test

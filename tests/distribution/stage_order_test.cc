@@ -17,7 +17,7 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::stage_order_test {
 namespace {
 
 constexpr int kLayers = 8;
@@ -180,4 +180,4 @@ TEST(StageOrder, StagesThatSendAreKnownBefore) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::stage_order_test

@@ -13,7 +13,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train::cpu {
+namespace onnx_train::cpu::amx_convolutions_test {
 namespace {
 
 #define SKIP_WITHOUT_AMX() \
@@ -196,4 +196,4 @@ TEST(AmxConvolutions, CarryInfinitiesAndNaN) {
 }
 
 }  // namespace
-}  // namespace onnx_train::cpu
+}  // namespace onnx_train::cpu::amx_convolutions_test

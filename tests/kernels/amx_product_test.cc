@@ -11,7 +11,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train::cpu {
+namespace onnx_train::cpu::amx_product_test {
 namespace {
 
 #define SKIP_WITHOUT_AMX() \
@@ -262,4 +262,4 @@ TEST(AmxProduct, LivesBesideOneDnn) {
 }
 
 }  // namespace
-}  // namespace onnx_train::cpu
+}  // namespace onnx_train::cpu::amx_product_test

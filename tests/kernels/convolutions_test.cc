@@ -5,7 +5,7 @@
 #include "onnx_passes/ir/error.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::convolutions_test {
 namespace {
 
 using Ints = std::vector<int64_t>;
@@ -158,4 +158,4 @@ INSTANTIATE_TEST_SUITE_P(Floats, Convolutions, testing::Values(DType::kFloat, DT
                          [](const auto& type) { return name(type.param); });
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::convolutions_test

@@ -7,7 +7,7 @@
 
 #include "kernels/device.h"
 
-namespace onnx_train::cpu {
+namespace onnx_train::cpu::cpu_features_test {
 namespace {
 
 TEST(CpuFeatures, IsaIsTheOneThatTheVariableNames) {
@@ -25,4 +25,4 @@ TEST(CpuFeatures, LevelsAreNamedInTheirOrder) {
 }
 
 }  // namespace
-}  // namespace onnx_train::cpu
+}  // namespace onnx_train::cpu::cpu_features_test

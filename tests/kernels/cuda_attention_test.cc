@@ -21,7 +21,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/scoped_variable.h"
 
-namespace onnx_train {
+namespace onnx_train::cuda_attention_test {
 namespace {
 
 constexpr double kRounding = 0x1p-11, kFloatSums = 1e-5;
@@ -164,4 +164,4 @@ std::string name_of(const testing::TestParamInfo<OpCase>& info) { return concat(
 INSTANTIATE_TEST_SUITE_P(All, TensorCoreAttention, testing::ValuesIn(rows()), name_of);
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::cuda_attention_test

@@ -13,10 +13,11 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
-namespace cuda {
+namespace onnx_train::cuda {
 void* nccl_function(const char* name);  // collective/nccl.h, which includes NCCL's header
 }
+
+namespace onnx_train::cuda_collectives_test {
 namespace {
 
 constexpr int64_t kSize = 1000;
@@ -66,4 +67,4 @@ TEST(CudaCollectives, OneRankRunsThemInACapturedGraph) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::cuda_collectives_test

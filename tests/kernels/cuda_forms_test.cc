@@ -12,7 +12,7 @@
 #include "tests/support/forms.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::cuda_forms_test {
 namespace {
 
 using Ints = std::vector<int64_t>;
@@ -197,4 +197,4 @@ TEST(CudaForms, RecurrentOperatorsAndTheirGradientsAreRight) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::cuda_forms_test

@@ -24,7 +24,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::cuda_quantize_products_test {
 namespace {
 
 using Bytes = std::vector<uint8_t>;
@@ -413,4 +413,4 @@ TEST(CudaQuantizeProducts, AStepComputesWhatItComputesWithProductsOf16Bits) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::cuda_quantize_products_test

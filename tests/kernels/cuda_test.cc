@@ -8,7 +8,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::cuda_test {
 namespace {
 
 double step(Session& session, int64_t label = 1) { return session.run("step", batch(label)).at("loss").at(0); }
@@ -58,4 +58,4 @@ TEST(Cuda, AStepWithALabelOutOfRangeLeavesTheStateAsItWas) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::cuda_test

@@ -9,7 +9,7 @@
 #include "runtime/session.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::elementwise_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -227,4 +227,4 @@ INSTANTIATE_TEST_SUITE_P(Elementwise, Softmax, testing::Values(DType::kFloat, DT
                          [](const auto& dtype) { return name(dtype.param); });
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::elementwise_test

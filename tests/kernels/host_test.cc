@@ -9,7 +9,7 @@
 #include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
 
-namespace onnx_train {
+namespace onnx_train::host_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -126,4 +126,4 @@ TEST(AvailableMemory, WhatIsNotThereIsNotAllocated) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::host_test

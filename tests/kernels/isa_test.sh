@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests whose results depend on kernels, with the instruction sets of one level (kernels/cpu/support/cpu_features.h), on a
+# The tests whose results depend on the CPU's kernels, with the instruction sets of one level (kernels/cpu/support/cpu_features.h), on a
 # machine that has a higher one. Exit status 77: the reason why nothing ran is printed. The highest level is the other
 # tests' own. Usage: isa_test.sh UNIT_TESTS LEVEL
 set -euo pipefail
@@ -22,4 +22,4 @@ suites=(CpuFeatures '*OpCases' NodeTests Conv '*Convolutions' ChannelsLast FuseB
   Normalization Resize SparseUpdates Dropout Philox '*Optimizers' BlockAttention)
 filter=$(printf '%s.*:' "${suites[@]}")
 echo "$level, below this machine's $highest:"
-ONNX_TRAIN_ISA=$level OPENBLAS_CORETYPE=${cores[$level]} "$unit_tests" --gtest_brief=1 --gtest_filter="$filter-Amx*:*_BlockAttention*"
+ONNX_TRAIN_ISA=$level OPENBLAS_CORETYPE=${cores[$level]} "$unit_tests" --gtest_brief=1 --gtest_filter="$filter-Amx*:Cuda*:*HaveGradients:*_BlockAttention*"

@@ -5,7 +5,7 @@
 
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::lines_test {
 namespace {
 
 // ArgMax and ArgMin as NumPy defines them, element by element: a NaN is the largest number.
@@ -59,4 +59,4 @@ TEST(Lines, ThePlaceOfTheLargestAndSmallest) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::lines_test

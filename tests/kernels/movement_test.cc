@@ -13,7 +13,7 @@
 #include "onnx_passes/ir/error.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::movement_test {
 namespace {
 
 using testing::ElementsAre;
@@ -173,4 +173,4 @@ TEST(Movement, TiesOfTopKGoToTheFirst) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::movement_test

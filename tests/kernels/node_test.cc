@@ -20,13 +20,13 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
 #include "runtime/session.h"
+#include "tests/support/paths.h"
 
-namespace onnx_train {
+namespace onnx_train::node_test {
 namespace {
 
-const std::filesystem::path kFolder = ONNX_TRAIN_NODE_TESTS;
-const std::filesystem::path kSupported =
-    std::filesystem::path(ONNX_TRAIN_SOURCE_DIR) / "tests" / "kernels" / "node_ops.txt";
+const std::filesystem::path kFolder = node_tests_folder();
+const std::filesystem::path kSupported = source_folder() / "tests/kernels/node_ops.txt";
 
 struct NodeCase {
   std::string name, op;
@@ -266,4 +266,4 @@ TEST(NodeTests, OfOnnxHaveGradients) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::node_test

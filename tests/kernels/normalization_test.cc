@@ -9,7 +9,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::normalization_test {
 namespace {
 
 // Adds the gradients of output y, given the input dy, with respect to x and all initializers.
@@ -69,4 +69,4 @@ TEST(Normalization, VariancesDoNotCancel) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::normalization_test

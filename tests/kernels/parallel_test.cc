@@ -11,7 +11,7 @@
 #include "onnx_passes/ir/error.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train::cpu {
+namespace onnx_train::cpu::parallel_test {
 namespace {
 
 constexpr int64_t kItems = 1000;
@@ -64,4 +64,4 @@ TEST_P(Parallel, ThePoolWorksAfterAnError) {
 INSTANTIATE_TEST_SUITE_P(Threads, Parallel, testing::Values(1, 2, 3));
 
 }  // namespace
-}  // namespace onnx_train::cpu
+}  // namespace onnx_train::cpu::parallel_test

@@ -8,7 +8,7 @@
 #include "onnx_passes/ir/error.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::products_test {
 namespace {
 
 // out[i][m][n] = sum over k of a[i][m][k] b[i][k][n]; a is [batch, m, k], b is [batch or 1, k, n].
@@ -164,4 +164,4 @@ TEST(IntegerProducts, AreExact) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::products_test

@@ -8,7 +8,7 @@
 #include "runtime/session.h"
 #include "tests/support/empty_model.h"
 
-namespace onnx_train {
+namespace onnx_train::random_test {
 namespace {
 
 // Random123's known answers for philox4x32, 10 rounds.
@@ -80,4 +80,4 @@ TEST(Dropout, TheMaskIsAFunctionOfTheKey) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::random_test

@@ -17,7 +17,7 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::recurrent_test {
 namespace {
 
 struct Sizes {
@@ -241,10 +241,10 @@ TEST(RoundedRecurrence, DoesNotDependOnTheNumberOfThreads) {
 
 }  // namespace
 
-std::set<std::string> narrow_recurrences() {
+}  // namespace onnx_train::recurrent_test
+
+std::set<std::string> onnx_train::narrow_recurrences() {
   std::set<std::string> operators;
-  for (const Call& c : calls()) operators.insert(c.op);
+  for (const auto& c : recurrent_test::calls()) operators.insert(c.op);
   return operators;
 }
-
-}  // namespace onnx_train

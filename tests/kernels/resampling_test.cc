@@ -19,7 +19,7 @@
 #include "runtime/session.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::resampling_test {
 namespace {
 
 using testing::HasSubstr;
@@ -218,4 +218,4 @@ TEST(Resize, LayoutsChangeNoNumbers) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::resampling_test

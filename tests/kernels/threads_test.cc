@@ -18,7 +18,7 @@
 #include "tests/support/sessions.h"
 #include "tests/support/transformer.h"
 
-namespace onnx_train {
+namespace onnx_train::threads_test {
 namespace {
 
 constexpr int64_t kBatch = 4;
@@ -164,4 +164,4 @@ TEST(Scaling, TwoSessionsTakeTheTimeOfOne) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::threads_test

@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/support/simd.h"
 
-namespace onnx_train {
+namespace onnx_train::vector_math_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -92,4 +92,4 @@ TEST(VectorMath, SpecialValues) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::vector_math_test

@@ -22,7 +22,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::attention_layout_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -287,4 +287,4 @@ TEST(CudaMergeProjections, LeavesProductsThatOtherNodesRead) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::attention_layout_test

@@ -16,7 +16,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::bfloat16_images_test {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -224,4 +224,4 @@ TEST(Bfloat16Images, PoolsReadAndWriteThem) {
 TEST(RoundOnce, ReadersTakeWhatIsRounded) { expect_golden("round_once", {{"round_once", round_once}}); }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::bfloat16_images_test

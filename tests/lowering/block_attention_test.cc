@@ -18,7 +18,7 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::block_attention_test {
 namespace {
 
 constexpr double kTolerance = 1e-6;
@@ -273,4 +273,4 @@ TEST(BlockAttention, MemoryGrowsWithTheNumberOfTokens) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::block_attention_test

@@ -16,7 +16,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::channels_last_test {
 namespace {
 
 int count(const Model& model, const std::string& op) {
@@ -375,4 +375,4 @@ TEST(ChannelsLast, ThreadsDoNotChangeABitOfGroupNormalizations) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::channels_last_test

@@ -8,7 +8,7 @@
 #include "onnx_passes/inference/inference.h"
 #include "tests/support/empty_model.h"
 
-namespace onnx_train {
+namespace onnx_train::cost_test {
 namespace {
 
 // The cost of the last node of a graph in ONNX's text form.
@@ -144,4 +144,4 @@ TEST(Cost, ALoopCountsItsBodyAsOftenAsItRuns) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::cost_test

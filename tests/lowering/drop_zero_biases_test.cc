@@ -6,7 +6,7 @@
 #include "runtime/session.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::drop_zero_biases_test {
 namespace {
 
 Model model_of_biases() {
@@ -47,4 +47,4 @@ TEST(DropZeroBiases, GivesTheSameBits) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::drop_zero_biases_test

@@ -11,9 +11,10 @@
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::fold_transposes_test {
 namespace {
 
 TEST(FoldTransposes, LeavesNoneInAttention) {
@@ -30,7 +31,7 @@ void expect_same_numbers(const std::string& text, const TensorMap& inputs) {
 }
 
 TEST(FoldTransposes, ChangesNoNumbers) {
-  std::ifstream file(ONNX_TRAIN_SOURCE_DIR "/tests/golden/fold_transposes.txt");
+  std::ifstream file(source_folder() / "tests/golden/fold_transposes.txt");
   std::stringstream text;
   text << file.rdbuf();
   const std::string before = text.str().substr(0, text.str().find("---"));
@@ -139,4 +140,4 @@ TEST(FoldTransposes, KeepsTransposesThatWouldTearRowsApart) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::fold_transposes_test

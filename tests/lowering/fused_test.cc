@@ -17,7 +17,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::fused_test {
 namespace {
 
 bool fuse(Model& model) { return fuse_elementwise(model, cpu::can_fuse); }
@@ -289,4 +289,4 @@ TEST_P(FusedGraphs, SumTheSameWithAnyNumberOfThreads) {
 INSTANTIATE_TEST_SUITE_P(Types, FusedGraphs, testing::Values(DType::kFloat, DType::kDouble));
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::fused_test

@@ -12,7 +12,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::merge_casts_test {
 namespace {
 
 // More tensors than one launch takes, of sizes on both sides of what a thread and a block take, one of them empty.
@@ -123,4 +123,4 @@ TEST(MergeCasts, APlanThatComputesValuesAgainKeepsThemApart) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::merge_casts_test

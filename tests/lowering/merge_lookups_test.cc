@@ -13,7 +13,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::merge_lookups_test {
 namespace {
 
 struct Tables {
@@ -164,4 +164,4 @@ TEST(MergeLookups, AnIndexOutOfRangeIsRefusedWithItsTable) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::merge_lookups_test

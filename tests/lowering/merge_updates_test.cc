@@ -13,7 +13,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::merge_updates_test {
 namespace {
 
 // Weights from one element to some ten thousand, to be shared out among threads in other pieces than their own.
@@ -207,4 +207,4 @@ TEST(MergeUpdatesPass, AScalarWhoseGradientIsAConstantStaysOut) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::merge_updates_test

@@ -17,7 +17,7 @@
 #include "tests/support/narrow_storage_cases.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::narrow_storage_test {
 namespace {
 
 bool has(const std::vector<int>& list, int i) { return std::find(list.begin(), list.end(), i) != list.end(); }
@@ -255,4 +255,4 @@ TEST(NarrowStorage, KeepsWhatSomebodyReadsInFull) {
 
 }  // namespace
 
-}  // namespace onnx_train
+}  // namespace onnx_train::narrow_storage_test

@@ -8,7 +8,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 
-namespace onnx_train {
+namespace onnx_train::outline_test {
 namespace {
 
 constexpr const char* kText = R"(<ir_version: 10, opset_import: ["" : 21]>
@@ -59,4 +59,4 @@ TEST(Outline, EveryGroupHasAFunctionOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::outline_test

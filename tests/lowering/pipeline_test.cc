@@ -17,10 +17,11 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 #include "runtime/session.h"
+#include "tests/support/paths.h"
 #include "tests/support/run_node.h"
 #include "tests/support/transformer.h"
 
-namespace onnx_train {
+namespace onnx_train::pipeline_test {
 namespace {
 
 using Table = std::vector<LoweringPass>;
@@ -84,7 +85,7 @@ TEST(LoweringTable, ThePassesOfAPhaseFollowEachOther) {
 }
 
 TEST(LoweringTable, EachPassIsInTheFolderOfItsPhase) {
-  const std::filesystem::path root = std::filesystem::path(ONNX_TRAIN_SOURCE_DIR) / "kernels/lowering";
+  const std::filesystem::path root = source_folder() / "kernels/lowering";
   std::map<std::string, std::string> folders;  // by the name of a function
   const std::regex definition(R"(^(?:bool|Recomputation) (\w+)\(Model& model.*\{)");
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
@@ -99,6 +100,26 @@ TEST(LoweringTable, EachPassIsInTheFolderOfItsPhase) {
     // What keeps the graph in order runs in later phases, too.
     if (pass.name == std::string("remove_dead_nodes")) continue;
     EXPECT_EQ(folders[pass.name], pass.phase) << pass.name;
+  }
+}
+
+// What docs/lowering.md says of the numbers of a pass: the last cell of the row that names it.
+std::string documented_numbers(const std::string& pass) {
+  std::ifstream page(source_folder() / "docs/lowering.md");
+  for (std::string line; std::getline(page, line);) {
+    const size_t end = line.rfind(" |"), begin = line.rfind("| ", end == line.npos ? end : end - 1);
+    const size_t name = line.find(concat("`", pass, "`"));
+    if (line.starts_with("| ") && name != line.npos && name < begin) return line.substr(begin + 2, end - begin - 2);
+  }
+  return "no row";
+}
+
+TEST(LoweringTable, TheDocumentationSaysWhichPassesLeaveTheBits) {
+  for (const LoweringPass& pass : lowering_table()) {
+    const std::string said = documented_numbers(pass.name), numbers = pass.numbers;
+    EXPECT_NE(said, "no row") << pass.name;
+    EXPECT_EQ(said.starts_with(kEqualInBits), !numbers.empty()) << pass.name << ": " << said;
+    EXPECT_EQ(said.find("grad_norm") != said.npos, numbers == kEqualButNorm) << pass.name << ": " << said;
   }
 }
 
@@ -229,4 +250,4 @@ TEST(LoweringTable, TrainingIsTheSameWithoutAnyOnePass) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::pipeline_test

@@ -16,7 +16,7 @@
 #include "tests/support/small_stack.h"
 #include "tests/support/transformer.h"
 
-namespace onnx_train {
+namespace onnx_train::recompute_test {
 namespace {
 
 constexpr TransformerSizes kSizes = {
@@ -246,4 +246,4 @@ TEST(Recompute, ALongChainIsRecomputedInPieces) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::recompute_test

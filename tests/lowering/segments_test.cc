@@ -13,7 +13,7 @@
 #include "runtime/session.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::segments_test {
 namespace {
 
 using testing::HasSubstr;
@@ -191,11 +191,41 @@ TEST(Segments, SaySizesThatDoNotFit) {
   EXPECT_EQ(run(3, 2), -2);
 }
 
-TEST(Segments, DoNotReachAnOutput) {
+// What decides the shapes of outputs is found first: those of the second output depend on the first.
+TEST(Segments, ReachOutputsOfPredict) {
+  Session session(model_of(R"(g (double[6] x) => (double[K] y, double total, int64[L] few) <double zero = {0}> {
+    c = Greater(x, zero) y = Compress(x, c) total = ReduceSum<keepdims = 0>(x) d = Greater(y, total)
+    places = NonZero(d) shape = Constant<value_ints = [-1]>() few = Reshape(places, shape) })"));
+  const auto run = [&](const std::vector<double>& x) {
+    TensorMap outputs;
+    for (const auto& [name, tensor] : session.run("predict", {{"x", Tensor::of<double>({6}, x)}}))
+      outputs[name] = tensor.clone();
+    return outputs;
+  };
+  for (int round = 0; round < 2; ++round) {
+    TensorMap found = run({1, -2, 3, -4, 5, -1});
+    EXPECT_EQ(found.size(), 3u);
+    EXPECT_EQ(found.at("total").at(0), 2);
+    EXPECT_EQ(found.at("y").shape(), Shape{3});
+    EXPECT_EQ(found.at("y").at(2), 5);
+    EXPECT_EQ(found.at("few").to_ints(), (std::vector<int64_t>{1, 2}));
+    found = run({-1, -2, -3, -4, -5, 6});
+    EXPECT_EQ(found.at("y").shape(), Shape{1});
+    EXPECT_EQ(found.at("few").to_ints(), (std::vector<int64_t>{0}));
+    found = run({-1, -2, -3, -4, -5, -6});
+    EXPECT_EQ(found.at("y").shape(), Shape{0});
+  }
+  EXPECT_TRUE(session.is_sized_by_data("y"));
+  EXPECT_TRUE(session.is_sized_by_data("few"));
+  EXPECT_FALSE(session.is_sized_by_data("total"));
+}
+
+// A run in two parts is one run.
+TEST(Segments, DoNotReachAnOutputOfARunInTwoParts) {
   Session session(model_of(R"(g (double[6] x) => (double[K] y) <double zero = {0}> {
     c = Greater(x, zero) y = Compress(x, c) })"));
   EXPECT_THAT(error_of([&] {
-                session.plan("predict", {{"x", {6}}});
+                session.start("predict", {{"x", Tensor::full(DType::kDouble, {6}, 1)}});
               }),
               HasSubstr("output 'y' (double[?]) depends on data"));
 }
@@ -218,4 +248,4 @@ TEST(Segments, AFaultInsideNamesItsOperator) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::segments_test

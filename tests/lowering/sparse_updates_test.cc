@@ -14,7 +14,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::sparse_updates_test {
 namespace {
 
 constexpr int64_t kRows = 3000, kWidth = 24, kBatch = 40, kWords = 9;
@@ -249,4 +249,4 @@ TEST_F(SparseUpdates, IndicesOutOfRangeAreRefused) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::sparse_updates_test

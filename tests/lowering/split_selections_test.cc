@@ -8,7 +8,7 @@
 #include "runtime/session.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::split_selections_test {
 namespace {
 
 // The sum of x[.., entry, ..] with weights 1, 2, .. for the entries in order.
@@ -90,4 +90,4 @@ TEST(SplitSelections, FollowsOneAnother) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::split_selections_test

@@ -13,7 +13,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::update_early_test {
 namespace {
 
 constexpr int64_t kWidth = 320, kLayers = 4, kClasses = 10;
@@ -118,4 +118,4 @@ TEST(UpdateEarly, AStepThatFailsLeavesTheState) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::update_early_test

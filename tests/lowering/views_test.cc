@@ -12,7 +12,7 @@
 #include "runtime/plan/executable.h"
 #include "tests/support/empty_model.h"
 
-namespace onnx_train {
+namespace onnx_train::views_test {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -345,4 +345,4 @@ TEST(Views, RandomGraphsComputeTheSame) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::views_test

@@ -4,11 +4,6 @@
 namespace onnx_train {
 namespace {
 
-using Ints = std::vector<int64_t>;
-
-OpInput sizes(const Ints& values) { return {.shape = {}, .value = Tensor::ints(values), .constant = true}; }
-OpInput apart(Shape shape) { return {.shape = std::move(shape), .distinct = true}; }
-
 Attrs windows(Ints strides, Ints dilations, Ints pads) {
   return {{"strides", std::move(strides)}, {"dilations", std::move(dilations)}, {"pads", std::move(pads)}};
 }
@@ -59,7 +54,7 @@ void add_convolution(std::vector<OpCase>& cases, const Shape& x, const Shape& w,
   cases.push_back(row("ConvGradWeight", {{x}, {y}, sizes(w)}, attrs, 2));
 }
 
-void add_convolutions(std::vector<OpCase>& cases) {
+void add_all_convolutions(std::vector<OpCase>& cases) {
   const Attrs same = windows({1, 1}, {1, 1}, {1, 1, 1, 1});
   const auto add = [&](const Shape& x, const Shape& w, const Shape& y, const Attrs& attrs) {
     add_convolution(cases, x, w, y, attrs);
@@ -94,7 +89,7 @@ void add_convolutions(std::vector<OpCase>& cases) {
   add({2, 4, 12, 11, 16}, {32, 16, 2, 2, 2}, {2, 4, 12, 11, 32}, windows({1, 1, 1}, {1, 1, 1}, {1, 1, 1, 0, 0, 0}));
 }
 
-void add_pools(std::vector<OpCase>& cases) {
+void add_all_pools(std::vector<OpCase>& cases) {
   const auto add = [&](const Shape& x, const Shape& y, const Attrs& attrs) {
     const Attrs padded = with(attrs, "count_include_pad", 1);
     cases.push_back(row("MaxPool", {apart(x)}, attrs));
@@ -124,8 +119,8 @@ void add_pools(std::vector<OpCase>& cases) {
 
 std::vector<OpCase> channels_last_cases() {
   std::vector<OpCase> cases;
-  add_convolutions(cases);
-  add_pools(cases);
+  add_all_convolutions(cases);
+  add_all_pools(cases);
   add_group_normalizations(cases);
   return cases;
 }

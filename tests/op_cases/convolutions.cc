@@ -3,13 +3,6 @@
 namespace onnx_train {
 namespace {
 
-using Ints = std::vector<int64_t>;
-
-OpInput sizes(const Ints& values) { return {.shape = {}, .value = Tensor::ints(values), .constant = true}; }
-
-// All elements apart, so that no step of a difference changes which is the largest.
-OpInput apart(Shape shape) { return {.shape = std::move(shape), .distinct = true}; }
-
 void add_convolutions(std::vector<OpCase>& cases) {
   const auto add = [&](Shape x, Shape w, Attrs attrs, bool bias = false) {
     const int64_t outs = w[0];

@@ -16,7 +16,7 @@
 #include "runtime/session.h"
 #include "tests/op_cases/make_case.h"
 
-namespace onnx_train {
+namespace onnx_train::hostile_inputs_test {
 namespace {
 
 constexpr size_t kRows = 2;                 // of an operator
@@ -254,4 +254,4 @@ INSTANTIATE_TEST_SUITE_P(Of, HostileInputs, testing::ValuesIn(operators()),
                          [](const auto& operator_name) { return operator_name.param; });
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::hostile_inputs_test

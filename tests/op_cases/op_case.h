@@ -34,6 +34,14 @@ struct OpInput {
   bool distinct = false;           // all elements differ by at least 0.01 (Max, TopK, pools: away from ties)
 };
 
+using Ints = std::vector<int64_t>;
+
+// A constant list of sizes.
+inline OpInput sizes(const Ints& values) { return {.shape = {}, .value = Tensor::ints(values), .constant = true}; }
+
+// All elements apart, so that no step of a difference changes which is the largest.
+inline OpInput apart(Shape shape) { return {.shape = std::move(shape), .distinct = true}; }
+
 struct OpCase {
   std::string op;
   std::vector<OpInput> inputs;

@@ -7,8 +7,6 @@
 namespace onnx_train {
 namespace {
 
-using Ints = std::vector<int64_t>;
-
 // Between -1 and 1, in a 16-bit type.
 OpInput narrow(DType dtype, Shape shape, int64_t seed) {
   Tensor tensor(dtype, std::move(shape));
@@ -32,8 +30,6 @@ OpCase product(const char* op, Shape a, Shape b, Attrs attrs = {}, std::vector<O
           .gradient = false,
           .dynamic = false};
 }
-
-OpInput sizes(const Ints& values) { return {.shape = {}, .value = Tensor::ints(values), .constant = true}; }
 
 Attrs windows(int64_t group, Ints strides, Ints dilations, Ints pads) {
   return {{"group", group},

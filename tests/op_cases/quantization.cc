@@ -49,8 +49,12 @@ std::vector<OpCase> quantization_cases() {
   const Tensor scale = Tensor::scalar(0.25f), zero = Tensor::scalar(1.0f),
                range = Tensor::of<float>({2}, {-2, 1.984375f});  // 255 / 64
   const OpInput stored = {{3, 4}, -128, 127, {}, {}, DType::kInt8};
-  std::vector<OpCase> cases = {integers({2, 3, 4}, scales, zeros, -8, 7), integers({2, 3, 4}, scale, zero, 0, 15),
+  std::vector<OpCase> cases = {integers({2, 3, 4}, scales, zeros, -8, 7),
+                               integers({2, 3, 4}, scale, zero, 0, 15),
                                integers({0, 3, 4}, scale, zero, -128, 127),
+                               ours("FakeQuantizeSign", {{{5, 7}, -3, 3}, {.value = scale}}, {}),
+                               ours("FakeQuantizeInteger", {{{5, 7}, -5, 5}, {.value = scale}, {.value = zero}},
+                                    {{"low", -8.0f}, {"high", 7.0f}, {"rounding", "half_up"}, {"parts", 4.0f}}),
                                ours("FakeQuantizeActivation", {{{5, 7}, -3, 3}, {.value = range}}, {}),
                                ours("FakeQuantizeWeight", {{{3, 4}}}, {{"axes", std::vector<int64_t>{1}}})};
   cases.push_back(ours("UnpackInt4", {{{3, 4}, 0, 255, {}, {}, DType::kUint8}}, {}));

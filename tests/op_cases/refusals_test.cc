@@ -11,7 +11,7 @@
 #include "onnx_passes/ir/error.h"
 #include "tests/op_cases/make_case.h"
 
-namespace onnx_train {
+namespace onnx_train::refusals_test {
 namespace {
 
 std::string name_of(const Kernel& kernel) { return concat(kernel.domain, ".", kernel.op); }
@@ -111,4 +111,4 @@ TEST(Refusals, OnlyFunctionsOfOursRefuseWhatWasRefusedBefore) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::refusals_test

@@ -8,10 +8,6 @@ std::vector<OpCase> sampling_cases();
 
 namespace {
 
-using Ints = std::vector<int64_t>;
-
-OpInput sizes(const Ints& values) { return {.value = Tensor::ints(values), .constant = true}; }
-
 Attrs sampling(const char* mode, const char* padding, int align) {
   return {{"mode", mode}, {"padding_mode", padding}, {"align_corners", align}};
 }

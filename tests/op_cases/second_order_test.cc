@@ -16,7 +16,7 @@
 #include "runtime/session.h"
 #include "tests/op_cases/make_case.h"
 
-namespace onnx_train {
+namespace onnx_train::second_order_test {
 
 namespace {
 
@@ -176,4 +176,4 @@ TEST(SecondOrder, GradientsOfScatteredProductsAreRefused) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::second_order_test

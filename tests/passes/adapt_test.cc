@@ -13,7 +13,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/golden.h"
 
-namespace onnx_train {
+namespace onnx_train::adapt_test {
 namespace {
 
 using testing::ElementsAre;
@@ -333,4 +333,4 @@ TEST(Adapt, WeightsAreAssignedByName) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::adapt_test

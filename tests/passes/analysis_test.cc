@@ -7,7 +7,7 @@
 
 #include "onnx_passes/passes.h"
 
-namespace onnx_train {
+namespace onnx_train::analysis_test {
 namespace {
 
 std::vector<std::string> findings(const Model& model) {
@@ -105,4 +105,4 @@ TEST(Analysis, NonFiniteWeights) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::analysis_test

@@ -14,7 +14,7 @@
 #include "onnx_passes/training/training_mode.h"
 #include "runtime/session.h"
 
-namespace onnx_train {
+namespace onnx_train::batch_statistics_test {
 namespace {
 
 using testing::ElementsAre;
@@ -284,4 +284,4 @@ TEST(OneValuePerChannel, IsRefusedInTraining) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::batch_statistics_test

@@ -9,7 +9,7 @@
 #include "onnx_passes/passes.h"
 #include "runtime/session.h"
 
-namespace onnx_train {
+namespace onnx_train::build_test {
 namespace {
 
 using testing::HasSubstr;
@@ -153,4 +153,4 @@ TEST_P(Accumulation, OfMicroBatchesEqualsOneBatch) {
 INSTANTIATE_TEST_SUITE_P(All, Accumulation, testing::Values("cross_entropy", "cross_entropy(reduction=sum)"));
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::build_test

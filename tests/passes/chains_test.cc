@@ -13,7 +13,7 @@
 #include "runtime/session.h"
 #include "tests/support/small_stack.h"
 
-namespace onnx_train {
+namespace onnx_train::chains_test {
 namespace {
 
 // A graph under construction: x and y are float[N,4].
@@ -309,4 +309,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, PlansOfChains, testing::ValuesIn(kPlanned),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::chains_test

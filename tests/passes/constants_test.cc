@@ -17,7 +17,7 @@
 #include "onnx_passes/passes.h"
 #include "onnx_passes/weights/weight_origin.h"
 
-namespace onnx_train {
+namespace onnx_train::constants_test {
 namespace {
 
 using testing::ElementsAre;
@@ -243,6 +243,69 @@ TEST(Constants, TheBiasOfOneOutputIsAWeightAlsoAsARow) {  // as scikit-learn's e
   EXPECT_THAT(trained(model), ElementsAre("w", "b"));
 }
 
+// Two exports of PyTorch's older exporter: of named numbers, and of literals.
+Model of_pytorch(const std::string& a, const std::string& b, const std::string& c) {
+  onnx::ModelProto proto;
+  to_proto(from_text("<ir_version: 10, opset_import: [\"\" : 21]> g (float[N, 3] x) => (float[N, 2] y) "
+                     "<float \"" +
+                     a + "\" = {2}, float[1] \"" + b + "\" = {3}, float[1] \"" + c +
+                     "\" = {0.5}, float[3, 2] w = {1, 2, 3, 4, 5, 7}> { n = Div(x, \"" + c +
+                     "\") h = MatMul(n, w) s = Mul(h, \"" + a + "\") y = Pow(s, \"" + b + "\") }"),
+           &proto);
+  proto.set_producer_name("pytorch");
+  return import_model(std::move(proto));
+}
+
+TEST(Constants, SingleNumbersWithNamesOfAModuleAreWeights) {
+  const Model named = of_pytorch("blocks.0.act.scale", "exponent", "std");
+  EXPECT_THAT(trained(named), ElementsAre("blocks.0.act.scale", "exponent", "w"));  // what divides an input is none
+  const auto findings = describe_constants(named, select_trainable(named, {}, {}));
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_EQ(findings[1].subject, "'blocks.0.act.scale', 'exponent'");
+  EXPECT_THAT(findings[1].advice, HasSubstr("a guess by the name"));
+  EXPECT_THAT(trained(of_pytorch("onnx::Mul_12", "/Constant_3_output_0", "val_3")), ElementsAre("w"));
+  EXPECT_THAT(trained(of_pytorch("12", "_val_3", "const")), ElementsAre("w"));
+  EXPECT_THAT(trained(imported(R"(g (float[N, 3] x) => (float[N, 2] y)
+    <float scale = {2}, float[3, 2] w = {1, 2, 3, 4, 5, 7}> { h = MatMul(x, w) y = Mul(h, scale) })")),
+              ElementsAre("w"));  // other exporters give literals such names
+}
+
+TEST(Constants, NumbersAndBiasesOfBodiesAreJudgedAsOthers) {
+  const Model model = imported(R"(g (float[S, 3] x) => (float[1] y) {
+      start = Constant<value = float[1] {0}>()
+      y = Scan<num_scan_inputs = 1, body = body (float[1] h, float[3] row) => (float[1] next)
+        <float[3, 1] w = {1, 2, 4}, float[1] b = {3}, float[1] gain = {2}> {
+          p = MatMul(row, w) q = Add(p, b) r = Mul(q, gain) next = Add(r, h)
+        }>(start, x)
+    })");
+  EXPECT_THAT(trained(model), UnorderedElementsAre("w", "b"));
+  EXPECT_EQ(constants_of(model).at("gain"), "a single number");
+}
+
+TEST(Constants, ColumnsBesideEachOtherAreScaledAsOneInputIs) {
+  const Model model = imported(R"(g (float[N, 1] a, float[N, 2] b) => (float[N, 2] y)
+    <float[3] mean = {4, 7, 6}, float[3] scale = {2, 3, 5}, float[3, 2] w = {1, 2, 3, 4, 5, 7}> {
+      x = Concat<axis = 1>(a, b) c = Sub(x, mean) d = Mul(c, scale) y = MatMul(d, w) })");
+  EXPECT_THAT(trained(model), ElementsAre("w"));
+}
+
+TEST(Constants, WhatIsSaidOfThemDoesWhatItSays) {
+  const Model model = imported(R"(g (float[N, 3] x) => (float[N, 2] y)
+    <float[3] "it's" = {4, 7, 6}, float[3, 2] w = {1, 2, 3, 4, 5, 7}> { c = Sub(x, "it's") y = MatMul(c, w) })");
+  const auto findings = describe_constants(model, select_trainable(model, {}, {}));
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].advice, R"(a guess; --train '*,it'\''s' trains it, too)");
+  EXPECT_THAT(trained(model, {"*", "it's"}), ElementsAre("it's", "w"));
+}
+
+TEST(Constants, OnlyWhatTheFileOrTheOperatorSaysIsCertain) {
+  const Model model = imported(R"(g (float[N, 4] x) => (float[N, 4] y)
+    <float[4, 4] w = {3,1,2,5, 1,1,4,6, 2,9,1,1, 3,8,1,2}, float[4] keep = {1, 0, 0, 1}, float[4] top = {6, 6, 6, 5}> {
+      h = MatMul(x, w) m = Mul(h, keep) y = Pow(m, top) })");
+  for (const auto& finding : describe_constants(model, select_trainable(model, {}, {})))
+    EXPECT_EQ(finding.advice == "certain", finding.subject == "'top'") << finding.advice;
+}
+
 TEST(Constants, PatternsReachConstantsByNameOrWhereTheyMatchNoWeight) {
   const Model model = imported(R"(g (float[N, 3] x) => (float[N, 2] y)
     <float[3] norm_mean = {4, 7, 6}, float[3] norm_std = {2, 3, 5}, float scale = {2}, float[3, 2] w = {1, 2, 3, 4, 5, 7}> {
@@ -372,4 +435,4 @@ TEST(Constants, AModelOfConstantsAloneSaysHowToTrainOne) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::constants_test

@@ -16,7 +16,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/reference_work.h"
 
-namespace onnx_train {
+namespace onnx_train::control_flow_test {
 namespace {
 
 using testing::HasSubstr;
@@ -203,11 +203,15 @@ TEST(ControlFlow, BranchesMayHaveResultsOfSeveralRanks) {
   EXPECT_EQ(y(-1, -3), 4);
 }
 
-// Of a result whose rank is not known, inference tells nothing.
-TEST(ControlFlow, WhatFollowsFromSeveralRanksNeedsAShape) {
-  Model model = from_text(ranks_text("y = ReduceSum<keepdims = 0>(z)"));
+// Of a result whose rank is not known, inference tells nothing: `run` finds the branch first, a run in two parts does
+// not.
+TEST(ControlFlow, WhatFollowsFromSeveralRanksIsKnownWithTheBranch) {
+  Session session(from_text(ranks_text("y = ReduceSum<keepdims = 0>(z)")));
+  const auto inputs = [](float a, float b) { return TensorMap{{"x", Tensor::of<float>({2, 1}, {a, b})}}; };
+  EXPECT_EQ(session.run("predict", inputs(1, 2)).at("y").at(0), 3);
+  EXPECT_EQ(session.run("predict", inputs(-1, -3)).at("y").at(0), 4);
   EXPECT_THAT(
-      error_of([&] { Session(std::move(model)).plan("predict", {}); }),
+      error_of([&] { session.start("predict", inputs(1, 2)); }),
       HasSubstr("its branches give 'z' as float[2] and as float[2,1]; a plan needs one shape: make it the same"));
 }
 
@@ -443,5 +447,26 @@ TEST(ControlFlow, AMapOfASequenceIsWrittenOut) {
   expect_equal(with_gradients(text, at), with_gradients(expected, at), 1e-12);
 }
 
+// A size that data decide leaves the others as they are, which the branches of an If and what a Loop carries need.
+TEST(Inference, ASliceAndAPadKeepTheSizesOfOtherAxes) {
+  const auto type_of = [](const std::string& nodes) {
+    const Model model =
+        from_text(graph_of("g (double[n, t, 3] x, int64[1] k, int64[6] pads) => (double y) "
+                           "<int64[1] zero = {0}, int64[1] one = {1}, int64[1] last = {-2}> { " +
+                           nodes + " }"));
+    infer_types(model.graph.get());
+    return to_string(model.graph->find("y")->type());
+  };
+  EXPECT_EQ(type_of("y = Slice(x, zero, k, one)"), "double[n,?,3]");
+  EXPECT_EQ(type_of("y = Slice(x, k, k, last)"), "double[n,?,3]");
+  EXPECT_EQ(type_of("y = Slice(x, zero, k)"), "double[?,t,3]");
+  EXPECT_EQ(type_of("s = Shape(x) half = Div(s, s) e = Slice(half, one, k) y = Slice(x, zero, k, one)"),
+            "double[n,?,3]");
+  EXPECT_EQ(type_of("y = Slice(x, zero, k, k)"), "double[?,?,?]");
+  EXPECT_EQ(type_of("two = Concat<axis = 0>(k, k) y = Pad(x, two, , one)"), "double[n,?,3]");
+  EXPECT_EQ(type_of("j = Neg(k) p = Concat<axis = 0>(zero, j, one, zero, zero, one) y = Pad(x, p)"), "double[n,?,5]");
+  EXPECT_EQ(type_of("y = Pad(x, pads)"), "double[?,?,?]");
+}
+
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::control_flow_test

@@ -9,7 +9,7 @@
 #include "onnx_passes/passes.h"
 #include "tests/support/empty_model.h"
 
-namespace onnx_train {
+namespace onnx_train::flatten_test {
 namespace {
 
 // y = relu(x w); step: loss = mean(y²), w <- w - rate w, count <- count + 1, previous <- w.
@@ -138,4 +138,4 @@ TEST(StripTraining, LeavesNoFunctionsOfOurs) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::flatten_test

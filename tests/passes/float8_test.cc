@@ -17,7 +17,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::float8_test {
 namespace {
 
 Tensor fake_quantized(const Tensor& x, float scale, DType to) {
@@ -123,4 +123,4 @@ TEST(DelayedScaling, LossesFollowFloat32) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::float8_test

@@ -10,7 +10,7 @@
 #include "runtime/session.h"
 #include "tests/support/golden.h"
 
-namespace onnx_train {
+namespace onnx_train::gradients_test {
 namespace {
 
 // Adds the gradients of output y, given the input dy, with respect to x and all float initializers.
@@ -106,4 +106,4 @@ TEST(Gradients, OfPowersOfZeroAndOfNegativeNumbersAreNumbers) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::gradients_test

@@ -8,7 +8,7 @@
 #include "onnx_passes/passes.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::import_test {
 namespace {
 
 using testing::HasSubstr;
@@ -229,4 +229,4 @@ TEST(Import, HostileGraphsAreErrors) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::import_test

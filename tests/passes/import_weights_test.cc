@@ -11,7 +11,7 @@
 #include "onnx_passes/training/analysis.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::import_weights_test {
 namespace {
 
 using testing::ElementsAre;
@@ -364,4 +364,4 @@ TEST(ImportTypes, SixteenBitFloatsAreWidenedAndCanBeRestored) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::import_weights_test

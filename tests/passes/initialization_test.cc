@@ -12,7 +12,7 @@
 #include "runtime/session.h"
 #include "tests/support/golden.h"
 
-namespace onnx_train {
+namespace onnx_train::initialization_test {
 namespace {
 
 BuildOptions options(const std::string& init) {
@@ -146,4 +146,4 @@ TEST(Initialization, UnknownRulesAreRefused) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::initialization_test

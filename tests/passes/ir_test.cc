@@ -7,7 +7,7 @@
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/ir/onnx.h"
 
-namespace onnx_train {
+namespace onnx_train::ir_test {
 namespace {
 
 constexpr const char* kModel = R"(
@@ -61,4 +61,4 @@ TEST(Ir, UndefinedInputIsNamed) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::ir_test

@@ -16,7 +16,7 @@
 #include "onnx_passes/pass.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::loading_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -424,4 +424,4 @@ TEST_F(Loading, PipelineDumpsTimesAndVerifies) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::loading_test

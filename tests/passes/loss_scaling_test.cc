@@ -12,7 +12,7 @@
 #include "runtime/training/trainer.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::loss_scaling_test {
 namespace {
 
 BuildOptions options(const std::string& scale, const std::string& optimizer = "adamw") {
@@ -232,4 +232,4 @@ TEST(LossScaling, FitsWithAccumulationThroughOverflows) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::loss_scaling_test

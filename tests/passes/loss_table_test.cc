@@ -14,7 +14,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/golden.h"
 
-namespace onnx_train {
+namespace onnx_train::loss_table_test {
 namespace {
 
 using testing::AllOf;
@@ -172,4 +172,4 @@ TEST(Teacher, ThatDoesNotFitIsNamed) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::loss_table_test

@@ -11,7 +11,7 @@
 #include "runtime/session.h"
 #include "tests/support/golden.h"
 
-namespace onnx_train {
+namespace onnx_train::loss_test {
 namespace {
 
 using testing::HasSubstr;
@@ -299,4 +299,4 @@ TEST(Loss, AccuracyLeavesOutIgnoredLabels) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::loss_test

@@ -10,7 +10,7 @@
 #include "onnx_passes/passes.h"
 #include "runtime/training/trainer.h"
 
-namespace onnx_train {
+namespace onnx_train::means_test {
 namespace {
 
 using testing::HasSubstr;
@@ -248,4 +248,4 @@ TEST(Means, AreSaid) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::means_test

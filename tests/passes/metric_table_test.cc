@@ -16,7 +16,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/golden.h"
 
-namespace onnx_train {
+namespace onnx_train::metric_table_test {
 namespace {
 
 using testing::HasSubstr;
@@ -109,4 +109,4 @@ TEST(MetricTable, MessagesNameWhatAMetricTakes) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::metric_table_test

@@ -32,7 +32,7 @@
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::mixed_precision_test {
 namespace {
 
 TEST(MixedPrecision, ProductsTakeRoundedOperands) {
@@ -361,4 +361,4 @@ TEST(Bfloat16Casts, RoundToNearestEvenAndKeepNaN) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::mixed_precision_test

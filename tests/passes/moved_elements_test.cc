@@ -6,7 +6,7 @@
 #include "onnx_passes/inference/inference.h"
 #include "tests/support/empty_model.h"
 
-namespace onnx_train {
+namespace onnx_train::moved_elements_test {
 namespace {
 
 constexpr const char* kMatrix = R"(
@@ -64,4 +64,4 @@ TEST(MovedElements, WhatDataDecideIsNotKnown) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::moved_elements_test

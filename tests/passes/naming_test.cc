@@ -15,8 +15,9 @@
 #include "runtime/data/dataset.h"
 #include "runtime/session.h"
 #include "tests/support/empty_model.h"
+#include "tests/support/paths.h"
 
-namespace onnx_train {
+namespace onnx_train::naming_test {
 namespace {
 
 using Names = std::map<std::string, std::string>;  // a value of the network -> what a model calls it
@@ -280,7 +281,7 @@ TEST(Naming, NoCodeFindsAValueByItsSpelling) {
   ASSERT_TRUE(looks_up_by_spelling(R"(graph.find("grad/" + weight->name()))"));
   ASSERT_TRUE(looks_up_by_spelling(R"(if (output->name() == "loss"))"));
   ASSERT_TRUE(looks_up_by_spelling(R"(output->name().starts_with(prefix))"));
-  const std::filesystem::path root = ONNX_TRAIN_SOURCE_DIR;
+  const std::filesystem::path root = source_folder();
   int files = 0;
   for (const char* folder : {"onnx_passes/gradients", "onnx_passes/loss", "onnx_passes/precision",
                              "onnx_passes/recognize", "onnx_passes/training", "kernels", "runtime"}) {
@@ -301,4 +302,4 @@ TEST(Naming, NoCodeFindsAValueByItsSpelling) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::naming_test

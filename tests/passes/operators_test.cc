@@ -12,7 +12,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::operators_test {
 namespace {
 
 TEST(Operators, EachWithAKernelHasARow) {
@@ -267,4 +267,4 @@ Twice (x) => (y) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::operators_test

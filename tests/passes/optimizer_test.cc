@@ -16,8 +16,9 @@
 #include "onnx_passes/training/select.h"
 #include "onnx_passes/training/training_mode.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 
-namespace onnx_train {
+namespace onnx_train::optimizer_test {
 namespace {
 
 using testing::HasSubstr;
@@ -98,7 +99,7 @@ TEST(Optimizer, MistakesPointAtTheColumn) {
 
 // docs/training.md lists what the table says.
 TEST(Optimizer, TheDocumentationHasARowForEach) {
-  std::ifstream file(std::string(ONNX_TRAIN_SOURCE_DIR) + "/docs/training.md");
+  std::ifstream file(source_folder() / "docs/training.md");
   const std::string page{std::istreambuf_iterator<char>(file), {}};
   for (const OptimizerRow& row : optimizer_rows()) {
     const std::string line = concat("| `", to_string(parse_optimizer(row.name)), "` | ", row.source, " |\n");
@@ -198,4 +199,4 @@ TEST(ParameterGroups, MuonGivesTheRestToAdamW) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::optimizer_test

@@ -15,7 +15,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::recognize_test {
 namespace {
 
 // A spelling of an operator: a graph body from x [3, 4, 6] to y with the constants below, where TYPE is float or
@@ -285,4 +285,4 @@ TEST(RecognizePass, LongChainsTakeLinearTime) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::recognize_test

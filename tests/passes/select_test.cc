@@ -10,7 +10,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 
-namespace onnx_train {
+namespace onnx_train::select_test {
 namespace {
 
 using testing::ElementsAre;
@@ -103,4 +103,4 @@ TEST(Select, APatternThatMatchesNothingIsAnError) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::select_test

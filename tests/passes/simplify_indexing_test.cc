@@ -7,9 +7,10 @@
 #include "onnx_passes/passes.h"
 #include "runtime/session.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::simplify_indexing_test {
 namespace {
 
 TEST(SimplifyIndexing, ConstantIndicesBecomeAGather) {
@@ -29,7 +30,7 @@ void expect_equal_outputs(const std::string& text, const TensorMap& inputs) {
 }
 
 TEST(SimplifyIndexing, ChangesNoNumbers) {
-  std::ifstream file(ONNX_TRAIN_SOURCE_DIR "/tests/golden/simplify_indexing.txt");
+  std::ifstream file(source_folder() / "tests/golden/simplify_indexing.txt");
   std::stringstream text;
   text << file.rdbuf();
   expect_equal_outputs(
@@ -56,4 +57,4 @@ TEST(SimplifyIndexing, LeavesWhatItCannotProve) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::simplify_indexing_test

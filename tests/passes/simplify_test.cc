@@ -9,7 +9,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/reference_work.h"
 
-namespace onnx_train {
+namespace onnx_train::simplify_test {
 namespace {
 
 TEST(Simplify, FoldsShapesMergesEqualsDropsTheRest) { expect_golden("simplify", {{"simplify", simplify}}); }
@@ -110,4 +110,4 @@ TEST(Simplify, TakesLinearTime) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::simplify_test

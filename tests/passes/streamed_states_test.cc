@@ -5,7 +5,7 @@
 #include "onnx_passes/passes.h"
 #include "tests/support/transformer.h"
 
-namespace onnx_train {
+namespace onnx_train::streamed_states_test {
 namespace {
 
 using Slots = std::set<std::string>;
@@ -60,4 +60,4 @@ TEST(StreamedStates, AreNoneThatNetworksOrNormsRead) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::streamed_states_test

@@ -10,7 +10,7 @@
 #include "onnx_passes/passes.h"
 #include "tests/support/transformer.h"
 
-namespace onnx_train {
+namespace onnx_train::tables_test {
 namespace {
 
 constexpr const char* kModel = R"(
@@ -162,4 +162,4 @@ g (float[6, 2] x) => (float[A, B] y, float[C, D] z)
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::tables_test

@@ -8,7 +8,7 @@
 #include "runtime/session.h"
 #include "tests/support/golden.h"
 
-namespace onnx_train {
+namespace onnx_train::training_mode_test {
 namespace {
 
 BuildOptions options(Mode mode) {
@@ -144,4 +144,4 @@ TEST(TrainingMode, PredictUsesRunningStatisticsAndNoDropout) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::training_mode_test

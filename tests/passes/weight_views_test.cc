@@ -11,7 +11,7 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 
-namespace onnx_train {
+namespace onnx_train::weight_views_test {
 namespace {
 
 // What read_as_view makes of `base` has the numbers of `x`, and `x` is no initializer any more.
@@ -64,4 +64,4 @@ TEST(WeightViews, AreNotGuessed) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::weight_views_test

@@ -89,6 +89,26 @@ def test_sources_that_a_page_names_exist(page, sources):
     assert not missing, f"{page} names {missing}"
 
 
+PARTS = "bench|cmake|docs|examples|include|kernels|library|models|onnx_passes|python_bindings|runtime|scripts|tests|tools"
+FOLDER_OF_SOURCES = re.compile(rf"(?<![\w/.*<-])((?:{PARTS})/(?:[\w-]+/)*)(?![\w*<{{.])")
+
+
+@pytest.mark.parametrize("page", pages.paths())
+def test_folders_that_a_page_names_exist(page):
+    text = re.sub(r"\]\([^)]*\)|https?://\S+", "", pages.text_of(page))
+    missing = [name for name in FOLDER_OF_SOURCES.findall(text) if not (tool.ROOT / name).is_dir()]
+    assert not missing, f"{page} names {missing}"
+
+
+@pytest.mark.parametrize("page, row", [("README.md", r"^\| `{0}/`.*"), ("docs/architecture.md", r"^{0}/ .*(?:\n .*)*")])
+@pytest.mark.parametrize("part", ["onnx_passes", "kernels", "runtime", "tests"])
+def test_a_map_of_the_sources_names_each_folder_of_a_part(page, row, part):
+    shown = "".join(re.findall(row.format(f"{part}[/a-z`, ]*"), pages.text_of(page), re.MULTILINE))
+    folders = {path.name for path in (tool.ROOT / part).iterdir() if path.is_dir() and path.name != "__pycache__"}
+    missing = {name for name in folders if not re.search(rf"\b{name}\b", shown)}
+    assert shown and not missing, f"{page}: {part} holds {sorted(missing)}, too"
+
+
 def code(text):
     """The lines of a text that are code, without the space around them."""
     return [line.strip() for line in text.splitlines() if line.strip() and line.strip() != "..."]
@@ -97,6 +117,22 @@ def code(text):
 def test_the_tutorial_of_cpp_shows_the_whole_example():
     shown = "".join(block for language, block in pages.blocks("docs/tutorials/cpp.md") if language == "cpp")
     assert code(shown) == code((tool.ROOT / "examples/cpp/train.cc").read_text())
+
+
+def test_the_readme_counts_what_there_is():
+    """Losses, metrics, optimizers and commands are those of the command's tables."""
+    script, page = tool.run("completion", "fish"), pages.text_of("README.md")
+
+    def words(option):
+        return re.search(rf"from build' -l {option} -x -a '([^']*)'", script).group(1).split()
+
+    assert f"[{len(words('loss'))} of them](docs/losses.md)" in page
+    assert f"[{len(words('metric'))} of them](docs/metrics.md)" in page
+    optimizers = re.search(r"^\| optimizers \|.*", page, re.MULTILINE).group()
+    assert {name for name in words("optimizer") if f"`{name}`" not in optimizers} == set()
+    table = page.partition("### All commands")[2].partition("\nFrom Python")[0]
+    named = [name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(re.findall(r"-a (\w+) -d", script))
 
 
 def test_the_readme_quotes_the_example():

@@ -75,8 +75,16 @@ def test_a_loss_model_is_no_term_of_a_sum(tmp_path):
 def test_a_model_over_its_own_file_is_refused(tmp_path):
     path = tmp_path / "mlp.onnx"
     path.write_bytes(MLP.read_bytes())
-    said = tool.run("build", path, "-o", path, status=2)
-    assert "is the model that is built from" in said and path.read_bytes() == MLP.read_bytes()
+    train = tmp_path / "train.onnx"
+    tool.run("build", path, "-o", train)
+    (tmp_path / "link.onnx").symlink_to(train)
+    data = tool.save(tmp_path / "data.npz", {"x": np.ones((2, 4), np.float32)})
+    before = {file: file.read_bytes() for file in (path, train, data)}
+    for command in (("build", path, "-o", path), ("export", train, "-o", train), ("flatten", train, "-o", train),
+                    ("export", train, "-o", tmp_path / "link.onnx")):  # fmt: skip
+        assert "is MODEL, which is read; give --output another file" in tool.run(*command, status=2)
+    assert f"{data} is --data, which is read" in tool.run("predict", path, "--inputs", data, "-o", data, status=2)
+    assert {file: file.read_bytes() for file in before} == before
 
 
 def test_a_jacobian_has_no_loss(tmp_path):

@@ -10,7 +10,7 @@
 #include "runtime/session.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::anomaly_test {
 namespace {
 
 using testing::AllOf;
@@ -62,4 +62,4 @@ TEST(Anomaly, DataThatAreNotFiniteShowInTheRanges) {
 TEST(Anomaly, WithoutTheOptionARunGoesOn) { EXPECT_EQ(anomaly("y = Log (x)", {0, 1, 1, 1}, false), ""); }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::anomaly_test

@@ -9,7 +9,7 @@
 #include "tests/support/device_network.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::async_host_test {
 namespace {
 
 TEST(AsyncHost, AThousandReplaysEqualAThousandStepsOfTheCpuToTheBit) {
@@ -170,4 +170,4 @@ TEST(AsyncHost, NothingIsLeftAllocated) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::async_host_test

@@ -19,13 +19,13 @@
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::automatic_test {
 namespace {
 
 using testing::HasSubstr;
 
-// y = op(x w), [N, outputs]; without an operator x w is the output.
-Model make_linear(int64_t outputs, const char* op = nullptr) {
+// y = op(x w), [N, outputs], or divided by its sum over the outputs; without an operator x w is the output.
+Model make_linear(int64_t outputs, const char* op = nullptr, bool divides = false) {
   Model model = empty_model();
   Graph& graph = *model.graph;
   Builder b(&graph);
@@ -34,6 +34,7 @@ Model make_linear(int64_t outputs, const char* op = nullptr) {
   graph.rename(y.value(), "scores");
   if (op) {
     y = b.op(op, {y});
+    if (divides) y = b.op("LpNormalization", {y}, {{"axis", 1}, {"p", 1}});
     graph.rename(y.value(), "y");
   }
   graph.add_output(y.value());
@@ -50,6 +51,8 @@ TEST(LossGuess, FollowsTheTypeAndTheShapeOfTheTarget) {
   EXPECT_EQ(guess(make_linear(3), "labels", classes), "cross_entropy");
   EXPECT_EQ(guess(make_linear(3), "digit", classes), "cross_entropy(scores, digit)");
   EXPECT_EQ(guess(make_linear(3, "Softmax"), "labels", classes), "cross_entropy(scores, labels)");
+  EXPECT_EQ(guess(make_linear(3, "Softmax", true), "labels", classes), "cross_entropy(scores, labels)");
+  EXPECT_EQ(guess(make_linear(3, "Sigmoid", true), "labels", classes), "nll(y, labels, log=true)");
   EXPECT_EQ(guess(make_linear(1), "labels", bits), "bce_with_logits");
   EXPECT_EQ(guess(make_linear(1), "labels", flags), "bce_with_logits");  // one column is no axis of classes
   EXPECT_EQ(guess(make_linear(1, "Sigmoid"), "labels", bits), "bce_with_logits(scores, labels)");
@@ -211,4 +214,4 @@ TEST(RateSearch, LeavesTheStateAsItWasAndFindsARateThatTrains) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::automatic_test

@@ -18,7 +18,7 @@
 #include "runtime/training/checkpoint_writer.h"
 #include "tests/support/transformer.h"
 
-namespace onnx_train {
+namespace onnx_train::checkpoint_test {
 namespace {
 
 std::string new_folder(const std::string& name) {
@@ -196,4 +196,4 @@ TEST(CheckpointFile, FrozenWeightsComeFromTheModel) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::checkpoint_test

@@ -14,7 +14,7 @@
 #include "runtime/data/texts/label_shift.h"
 #include "tests/support/golden.h"
 
-namespace onnx_train {
+namespace onnx_train::data_check_test {
 namespace {
 
 using testing::HasSubstr;
@@ -149,6 +149,19 @@ TEST(DataCheck, LabelsThatBeginAtOneAreTold) {
   EXPECT_THAT(refusal("cross_entropy", labels), HasSubstr("build with ignore_index=255"));
 }
 
+TEST(DataCheck, MoreClassesThanTheModelHasWantANewHead) {
+  Tensor labels(DType::kInt64, {6});
+  for (int i = 0; i < 6; ++i) labels.set(i, i);
+  EXPECT_THAT(
+      refusal("cross_entropy", labels),
+      testing::AllOf(HasSubstr("the model tells 5 classes apart, and the data have 6"), HasSubstr("--head logits=6"),
+                     HasSubstr("if such positions do not count, ignore_index=5")));
+  Tensor more(DType::kInt64, {8});
+  for (int i = 0; i < 8; ++i) more.set(i, i);
+  EXPECT_THAT(refusal("cross_entropy", more),
+              testing::AllOf(HasSubstr("--head logits=8"), testing::Not(HasSubstr("ignore_index"))));
+}
+
 Model two_inputs(const std::string& x, const std::string& ids) {
   Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21]> net (" + x + " x, " + ids +
                           " ids) => (float y) <float[10,3] table = " + zeros(30) +
@@ -280,4 +293,4 @@ TEST(DataCheck, OfSomeSamplesLooksAtNoOthers) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::data_check_test

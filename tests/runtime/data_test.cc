@@ -12,14 +12,15 @@
 #include "runtime/data/npz.h"
 #include "runtime/data/readers.h"
 #include "tests/support/error_of.h"
+#include "tests/support/paths.h"
 
-namespace onnx_train {
+namespace onnx_train::data_test {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const std::string kFixtures = ONNX_TRAIN_SOURCE_DIR "/tests/fixtures/";
+const std::string kFixtures = source_folder() / "tests/fixtures/";
 
 const std::vector<InputSpec> kInputs = {
     {"x", {DType::kFloat, Dims{"batch", 4}}},
@@ -385,4 +386,4 @@ TEST(SampleOrder, IsAPermutationOfItsSeedAndEpoch) {
 TEST(SampleOrder, StaysTheSame) { EXPECT_THAT(sample_order(6, 1, 0, true), ElementsAre(3, 4, 5, 0, 1, 2)); }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::data_test

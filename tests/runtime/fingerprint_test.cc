@@ -7,7 +7,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "tests/support/golden.h"
 
-namespace onnx_train {
+namespace onnx_train::fingerprint_test {
 namespace {
 
 TEST(Fingerprint, DiffersWhereNameTypeShapeOrContentsDo) {
@@ -53,4 +53,4 @@ TEST(Fingerprint, OfAModelIsThatOfItsNodesAndWeights) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::fingerprint_test

@@ -10,7 +10,7 @@
 #include "onnx_passes/ir/model.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::generate_test {
 namespace {
 
 using testing::ElementsAre;
@@ -173,4 +173,4 @@ TEST(Generate, RefusesOtherModels) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::generate_test

@@ -49,6 +49,7 @@ static void test_models(const char* path, onnx_train_model** training) {
          says("the name of an option is null"));
   EXPECT(onnx_train_model_build(copy, valueless, 1, training) == ONNX_TRAIN_USAGE && says("loss is null"));
   EXPECT(onnx_train_model_build(copy, options, 2, training) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_notes(*training, NULL) == 0 && onnx_train_model_notes(NULL, NULL) == 0);
   EXPECT(onnx_train_model_build_for_data(copy, NULL, &ones, 1, NULL, 0, &flat, NULL) == ONNX_TRAIN_DATA &&
          says("no loss is found"));
   EXPECT(onnx_train_model_build_for_data(copy, "no/data.npz", NULL, 0, NULL, 0, &flat, NULL) == ONNX_TRAIN_FILE);
@@ -302,6 +303,7 @@ static void test_files(const onnx_train_model* training, const char* device_name
   const onnx_train_metric* metrics = NULL;
   size_t count = 0, i;
   int64_t samples = 0, batches = 0;
+  int32_t axis = -1;
   double loss = 0;
   float weights[64], expected_weights[64];
   FILE* file = fopen("data.csv", "w");
@@ -324,6 +326,9 @@ static void test_files(const onnx_train_model* training, const char* device_name
   EXPECT(onnx_train_dataset_size(dataset, 0, &samples, &batches) == ONNX_TRAIN_OK && samples == 3 && batches == 1);
   EXPECT(onnx_train_dataset_size(dataset, 2, &samples, &batches) == ONNX_TRAIN_OK && batches == 2);
   EXPECT(onnx_train_dataset_size(dataset, -1, &samples, &batches) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_session_sample_axis(session, "step", "x", &axis) == ONNX_TRAIN_OK && axis == 0);
+  EXPECT(onnx_train_session_sample_axis(session, "step", "z", &axis) == ONNX_TRAIN_DATA && says("no input 'z'"));
+  EXPECT(onnx_train_session_sample_axis(session, "step", "x", NULL) == ONNX_TRAIN_USAGE);
 
   /* Files train as their arrays do. */
   files.size = arrays.size = sizeof files;

@@ -43,6 +43,7 @@ void test_models(const Model& forward) {
   EXPECT(throws(ONNX_TRAIN_DATA, "no weight 'fc9'", [&] { forward.with_weights({{"fc9", {3}, bias}}); }));
   forward.with_weights({{"fc9", {3}, bias}}, false);
 
+  EXPECT(throws(ONNX_TRAIN_UNSUPPORTED, "no adapters", [&] { changed.build().export_inference({{"merge", "true"}}); }));
   const std::vector<float> short_data(3);
   EXPECT(throws(ONNX_TRAIN_DATA, "'x' has the shape [5, 4] and 3 elements", [&] { Input("x", {5, 4}, short_data); }));
   EXPECT(throws(ONNX_TRAIN_DATA, "3 elements", [&] { Input("x", {int64_t{1} << 62, 4}, short_data); }));
@@ -177,6 +178,76 @@ void test_device_memory(const Model& forward, const Options& device) {
   EXPECT(throws(ONNX_TRAIN_DATA, "'x' is in device memory", [&] { train(session, arrays, {{"epochs", "1"}}); }));
 }
 
+// A pointer that is null is one, not the memory of the Input that has it.
+void test_null(const Model& forward, const Options& device) {
+  Session session(forward.build({{"loss", "cross_entropy"}, {"optimizer", "sgd"}}), device);
+  const float* const nothing = nullptr;
+  const auto run = [&](const Input& x) { session.run("predict", {x}); };
+  EXPECT(throws(ONNX_TRAIN_DATA, "'x' has no data", [&] { run({"x", {2, 4}, nothing}); }));
+  EXPECT(throws(ONNX_TRAIN_DATA, "'x' has no data", [&] { run({"x", ONNX_TRAIN_FLOAT, {2, 4}, nullptr}); }));
+  EXPECT(throws(ONNX_TRAIN_DATA, "'x' has no data", [&] { run({"x", {}, nothing}); }));
+  EXPECT(throws(ONNX_TRAIN_DATA, "'fc2.bias' has no data", [&] {
+    forward.with_weights({{"fc2.bias", {3}, nothing}});
+  }));
+  Arrays arrays({{"x", {2, 4}, nothing}, {"labels", {2}, std::vector<int64_t>(2)}});
+  EXPECT(throws(ONNX_TRAIN_DATA, "'x' has no data", [&] { train(session, arrays, {{"epochs", "1"}}); }));
+  EXPECT(session.run("predict", {{"x", {0, 4}, nothing}}).at("logits").shape[0] == 0);
+  EXPECT(session.run("predict", {{"x", {0, 4}, std::vector<float>()}}).at("logits").shape[0] == 0);
+}
+
+// Ends the first call after `last` steps, as a program that is interrupted does, and keeps rates and notes.
+class Watching : public Observer {
+ public:
+  explicit Watching(int64_t last = 0) : last_(last) {}
+  onnx_train_next on_step(const onnx_train_step& step) override {
+    rates.push_back(step.learning_rate);
+    return step.step == last_ ? ONNX_TRAIN_INTERRUPT : ONNX_TRAIN_CONTINUE;
+  }
+  onnx_train_next on_note(const std::string& text) override { return notes += text + "\n", ONNX_TRAIN_CONTINUE; }
+
+  std::vector<double> rates;
+  std::string notes;
+
+ private:
+  const int64_t last_;
+};
+
+// A run goes on with its rate, schedule, seed, batches and end, where the program says nothing.
+void test_resume(const Model& forward, const Options& device) {
+  const Model training = forward.build({{"loss", "cross_entropy"}, {"optimizer", "adamw"}});
+  std::vector<float> x(48 * 4);
+  std::vector<int64_t> labels(48);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 37) % 19) / 9 - 1;
+  for (size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<int64_t>(i * i % 3);
+  Arrays data({{"x", {48, 4}, x}, {"labels", {48}, labels}});
+  Options options = {{"epochs", "2"}, {"lr", "0.05"}, {"schedule", "cosine"}, {"seed", "3"}, {"batch-size", "8"}};
+  Session whole(training, device), first(training, device), second(training, device);
+  options.emplace_back("out", "whole");
+  Watching all, begin(6), rest;
+  train(whole, data, options, nullptr, &all);
+  options.back().second = "parts";
+  EXPECT(train(first, data, options, nullptr, &begin) == ONNX_TRAIN_INTERRUPTED);
+  EXPECT(train(second, data, {{"out", "parts"}, {"resume", "true"}}, nullptr, &rest) == ONNX_TRAIN_FINISHED);
+  begin.rates.insert(begin.rates.end(), rest.rates.begin(), rest.rates.end());
+  EXPECT(all.rates.size() == 12 && begin.rates == all.rates && rest.notes.empty());
+  for (const std::string name : {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}) {
+    EXPECT(second.get(name) == whole.get(name));
+  }
+
+  Session third(training, device);
+  const std::vector<float> before = third.get("fc2.weight");
+  x[5] += 1;
+  const Options more = {{"out", "parts"}, {"resume", "true"}, {"epochs", "3"}};
+  EXPECT(throws(ONNX_TRAIN_UNSUPPORTED, "cannot resume: data was 48 samples", [&] { train(third, data, more); }));
+  EXPECT(third.get("fc2.weight") == before);
+  x[5] -= 1;
+  Watching changed;
+  train(third, data, {{"out", "parts"}, {"resume", "true"}, {"epochs", "3"}, {"lr", "0.01"}}, nullptr, &changed);
+  EXPECT(changed.notes.find("lr was 0.05 and is 0.01") != std::string::npos && changed.rates.size() == 6);
+  std::FILE* const file = std::fopen("parts/options.json", "r");
+  EXPECT(file && std::fclose(file) == 0);
+}
+
 // Counts the steps, and fails at the second one.
 class Failing : public Observer {
  public:
@@ -252,6 +323,8 @@ int main(int argc, char** argv) try {
   test_session(forward, device);
   test_device_memory(forward, device);
   test_files(forward, device);
+  test_resume(forward, device);
+  if (device.empty()) test_null(forward, device);
   const std::string path = argv[1];
   test_texts(path.substr(0, path.rfind('/') + 1) + "next.onnx", device);
 } catch (const std::exception& error) {

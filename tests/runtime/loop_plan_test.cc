@@ -9,7 +9,7 @@
 #include "runtime/session.h"
 #include "tests/support/reference_work.h"
 
-namespace onnx_train {
+namespace onnx_train::loop_plan_test {
 namespace {
 
 constexpr int64_t kRows = 2, kWidth = 3;
@@ -88,4 +88,4 @@ TEST(LoopPlan, TenThousandStepsOfALengthThatDataGiveArePlannedInASecond) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::loop_plan_test

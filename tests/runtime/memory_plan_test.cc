@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace onnx_train {
+namespace onnx_train::memory_plan_test {
 namespace {
 
 bool alive_together(const LiveRange& a, const LiveRange& b) { return a.first <= b.last && b.first <= a.last; }
@@ -51,4 +51,4 @@ TEST(MemoryPlan, DisjointLivesShareOnePlace) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::memory_plan_test

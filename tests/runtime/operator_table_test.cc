@@ -19,7 +19,7 @@
 #include "tests/op_cases/make_case.h"
 #include "tests/support/golden.h"
 
-namespace onnx_train {
+namespace onnx_train::operator_table_test {
 namespace {
 
 using testing::AllOf;
@@ -149,4 +149,4 @@ TEST(OperatorTable, TellsRulesFromBodiesAndZeros) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::operator_table_test

@@ -22,7 +22,7 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::pictures_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -293,6 +293,40 @@ TEST(Pictures, ATableNamesThem) {
               HasSubstr("the class 'big, wild' is none that the model was trained with: small"));
 }
 
+TEST(Pictures, ABlankClassOfATableIsAnErrorThatNamesItsLine) {
+  const std::string root = classes_folder("blank");
+  for (const char* blank : {"", "  ", "\"\""}) {
+    for (const char* label : {"dog", "1"}) {
+      std::ofstream(root + "t.csv") << "path,class\ndog/a.png," << label << "\nant/a.png," << blank << "\n";
+      EXPECT_THAT(error_of([&] {
+                    dataset(root + "t.csv", {kPictures, kLabels});
+                  }),
+                  HasSubstr("blank/t.csv, line 3, column 'class' is blank: write the picture's class"));
+      EXPECT_EQ(dataset(root + "t.csv", {kPictures}).num_samples(), 2) << "predict needs none";
+    }
+  }
+}
+
+TEST(Pictures, WholeNumbersOfATableAreNamesOfClassesWhereTheModelHasSuchNames) {
+  const std::string root = classes_folder("numbers");
+  const auto labels = [&](const std::string& first, const std::string& second, const std::vector<std::string>& classes,
+                          DataNotes* notes = nullptr) {
+    std::ofstream(root + "t.csv") << "path,class\ndog/a.png," << first << "\nant/a.png," << second << "\n";
+    const Dataset data = dataset(root + "t.csv", {kPictures, kLabels}, "scale(1)", "", notes, classes);
+    return std::vector{row(data, 0, "labels")[0], row(data, 1, "labels")[0]};
+  };
+  DataNotes notes;
+  EXPECT_THAT(labels("10", "2", {"0", "1", "10", "2"}, &notes), ElementsAre(2, 3)) << "folders, sorted as texts";
+  EXPECT_THAT(notes, testing::Contains(HasSubstr("its numbers are names of the model's classes")));
+  EXPECT_THAT(labels("07", "-1", {"01", "07"}), ElementsAre(1, -1));
+  EXPECT_THAT(labels("1", "0", {"cat", "dog"}), ElementsAre(1, 0)) << "none is a name: they are places";
+  EXPECT_THAT(labels("10", "2", {}), ElementsAre(10, 2));
+  EXPECT_THAT(error_of([&] {
+                labels("0", "2", {"1", "2", "3"});
+              }),
+              HasSubstr("the class 2 is the name of one that the model was trained with, 0 is none (1, 2, 3)"));
+}
+
 TEST(Pictures, ATableMayGiveSeveralClassesOrNumbers) {
   const std::string root = classes_folder("several");
   const std::vector<InputSpec> inputs = {kPictures, kProbabilities};
@@ -451,4 +485,4 @@ TEST(SplitMix64, DrawsTheDistributionsThatItSays) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::pictures_test

@@ -11,7 +11,7 @@
 #include "tests/support/reference_work.h"
 #include "tests/support/transformer.h"
 
-namespace onnx_train {
+namespace onnx_train::plan_test {
 namespace {
 
 struct Planning {
@@ -58,4 +58,4 @@ TEST(Plan, PlanningTimeGrowsWithTheNumberOfNodes) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::plan_test

@@ -4,14 +4,16 @@
 #include <gtest/gtest.h>
 
 #include "onnx_passes/import/lost_layers.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/passes.h"
 #include "runtime/build_notes.h"
 #include "runtime/data/dataset.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::preprocess_test {
 namespace {
 
 using testing::HasSubstr;
@@ -170,11 +172,16 @@ TEST(BuildNotes, OfATrainingModelPointToItsForwardModel) {
   Model model = imported(from_text(
       "<ir_version: 10, opset_import: [\"\" : 21]> g (float[n,2] x) => (float[n,2] y) "
       "<float[2,2] w = {1, 2, 3, 4}, float r = {0.5}> { h = MatMul(x, w) d = Dropout(h, r) y = Softmax(d) }"));
-  EXPECT_TRUE(build_notes(model).empty());
   BuildOptions options;
   options.loss = "mse(y, target)";
+  const auto of_dropout = [&](const Model& forward) {
+    std::vector<Finding> notes = build_notes(forward, options);
+    std::erase_if(notes, [](const Finding& note) { return note.subject != "dropout"; });
+    return notes;
+  };
+  EXPECT_TRUE(of_dropout(model).empty());
   build_training_model(&model, options);
-  const std::vector<Finding> notes = build_notes(imported(model));
+  const std::vector<Finding> notes = of_dropout(imported(model));
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_EQ(notes[0].subject, "dropout");
   EXPECT_THAT(notes[0].advice, HasSubstr("build from the forward model"));
@@ -188,8 +195,52 @@ TEST(BuildNotes, ATrainingModelKeepsThem) {
   ASSERT_EQ(notes.size(), 2u);
   EXPECT_EQ(notes[0].advice, "advice");
   EXPECT_EQ(notes_text({notes[0]}, 80), "\nWorth knowing:\n  w: found; advice\n");
-  EXPECT_THAT(notes_text(std::vector<Finding>(9, notes[0]), 80), HasSubstr("and 3 more"));
+  EXPECT_THAT(notes_text(std::vector<Finding>(9, notes[0]), 80, 6), HasSubstr("and 3 more"));
+}
+
+// What `loss` doubles of a model that ends in `end`.
+std::vector<std::string> doubled(const std::string& end, const std::string& loss) {
+  const Model model = from_text(
+      "<ir_version: 10, opset_import: [\"\" : 21]> g (float[n,2] x) => (float[n,2] y) <float[2,2] w = {1, 2, 3, 4}, "
+      "float one = {1}> { s = MatMul(x, w) " +
+      end + " }");
+  infer_types(model.graph.get());
+  BuildOptions options;
+  options.loss = loss;
+  std::vector<std::string> lines;
+  for (const Finding& f : describe_predictions(*model.graph, options)) lines.push_back(f.advice);
+  return lines;
+}
+
+TEST(BuildNotes, ASoftmaxThatTheLossDoublesIsSaid) {
+  using testing::ElementsAre;
+  using testing::IsEmpty;
+  EXPECT_THAT(doubled("y = Softmax(s)", "cross_entropy"),
+              ElementsAre("compare what it makes them of: --loss \"cross_entropy(s)\""));
+  EXPECT_THAT(doubled("p = Softmax(s) y = LpNormalization<axis = 1, p = 1>(p)", "0.5*focal(y, t, gamma=1)"),
+              ElementsAre(HasSubstr("--loss \"focal(s, t, gamma=1)\"")));
+  EXPECT_THAT(doubled("p = Sigmoid(s) y = LpNormalization<axis = 1, p = 1>(p)", "cross_entropy"),
+              ElementsAre(HasSubstr("nll(y, log=true)")));
+  EXPECT_THAT(doubled("p = Sigmoid(s) q = Sub(one, p) y = Concat<axis = 1>(q, p)", "cross_entropy(y)"),
+              ElementsAre(HasSubstr("nll(y, log=true)")));
+  EXPECT_THAT(doubled("y = Sigmoid(s)", "bce_with_logits(y, t)"), ElementsAre(HasSubstr("bce_with_logits(s, t)")));
+  EXPECT_THAT(doubled("y = Sigmoid(s)", "cross_entropy"), ElementsAre(HasSubstr("bce_with_logits(s)")));
+  EXPECT_THAT(doubled("y = Softmax(s)", "nll"), ElementsAre(HasSubstr("nll(y, log=true)")));
+  for (const char* loss : {"nll(y, log=true)", "mse(y, t)", "cross_entropy(s)", "multi_margin(y)"})
+    EXPECT_THAT(doubled("y = Softmax(s)", loss), IsEmpty()) << loss;
+  EXPECT_THAT(doubled("y = LogSoftmax(s)", "cross_entropy"), IsEmpty());  // whose softmax is the same
+  EXPECT_THAT(doubled("y = Relu(s)", "cross_entropy"), IsEmpty());
+}
+
+TEST(BuildNotes, WithoutALossScoresBeforeASoftmaxAreCompared) {
+  const Model model = from_text(
+      "<ir_version: 10, opset_import: [\"\" : 21]> g (float[n,2] x) => (float[n,2] y) <float[2,2] w = {1, 2, 3, 4}> "
+      "{ s = MatMul(x, w) y = Softmax(s) }");
+  infer_types(model.graph.get());
+  const DefaultLoss chosen = default_loss(*model.graph);
+  EXPECT_EQ(chosen.loss, "cross_entropy(s)");
+  EXPECT_EQ(chosen.finding->subject, "y");
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::preprocess_test

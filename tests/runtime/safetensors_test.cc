@@ -10,7 +10,7 @@
 #include "runtime/data/source.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::safetensors_test {
 namespace {
 
 using testing::HasSubstr;
@@ -98,4 +98,4 @@ TEST(Safetensors, NothingInAFileIsTrusted) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::safetensors_test

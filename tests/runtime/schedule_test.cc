@@ -8,7 +8,7 @@
 #include "onnx_passes/ir/error.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::schedule_test {
 namespace {
 
 using testing::HasSubstr;
@@ -146,4 +146,4 @@ TEST(Schedule, ATableThatIsWrongNamesItsLine) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::schedule_test

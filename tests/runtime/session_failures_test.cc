@@ -6,7 +6,7 @@
 #include "runtime/session.h"
 #include "tests/support/failing_device.h"
 
-namespace onnx_train {
+namespace onnx_train::session_failures_test {
 namespace {
 
 Model make_training_model() {
@@ -85,4 +85,4 @@ TEST(SessionFailures, WhicheverAllocationFailsTheSessionGoesOnAndNothingLeaks) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::session_failures_test

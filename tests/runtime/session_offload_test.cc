@@ -10,7 +10,7 @@
 #include "tests/support/device_network.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::session_offload_test {
 namespace {
 
 using testing::HasSubstr;
@@ -139,4 +139,4 @@ TEST(SessionOffload, AStateIsReadWrittenAndExchangedAtItsAddress) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::session_offload_test

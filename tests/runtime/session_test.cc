@@ -11,7 +11,7 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/sessions.h"
 
-namespace onnx_train {
+namespace onnx_train::session_test {
 namespace {
 
 // predict: y = x w + b. step: w and b move against the gradient of the squared error; state/step counts.
@@ -238,4 +238,4 @@ TEST(Session, ALossThatIsNotFiniteIsAnErrorIfItIsRefused) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::session_test

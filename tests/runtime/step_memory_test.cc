@@ -17,7 +17,7 @@
 #include "tests/support/locks.h"
 #include "tests/support/transformer.h"
 
-namespace onnx_train {
+namespace onnx_train::step_memory_test {
 namespace {
 
 constexpr TransformerSizes kSizes = {.blocks = 2, .width = 128, .heads = 4, .tokens = 64, .vocabulary = 512};
@@ -149,4 +149,4 @@ TEST(StepMemory, LargeBlocksAskForHugePages) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::step_memory_test

@@ -11,7 +11,7 @@
 #include "runtime/session.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::test_time_augmentation_test {
 namespace {
 
 using testing::HasSubstr;
@@ -174,4 +174,4 @@ TEST(TestTimeAugmentation, AListOfViewsIsParsed) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::test_time_augmentation_test

@@ -12,7 +12,7 @@
 #include "runtime/data/source.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::tokens_test {
 namespace {
 
 using testing::Contains;
@@ -418,4 +418,4 @@ TEST(Selection, OptionsThatDoNotGoTogetherAreRefused) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::tokens_test

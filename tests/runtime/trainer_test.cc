@@ -17,7 +17,7 @@
 #include "tests/support/empty_model.h"
 #include "tests/support/error_of.h"
 
-namespace onnx_train {
+namespace onnx_train::trainer_test {
 namespace {
 
 using testing::HasSubstr;
@@ -446,4 +446,4 @@ TEST(Checkpoint, DamageIsFound) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::trainer_test

@@ -8,7 +8,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "runtime/training/size_search.h"
 
-namespace onnx_train {
+namespace onnx_train::trial_test {
 namespace {
 
 using testing::Contains;
@@ -72,12 +72,13 @@ TEST(Trial, FixesSizesWhereNothingElseHelps) {
 
 TEST(Trial, NamesWhatNoSizeChangesAndTheSizesThatWereTried) {
   const Trial missing = try_model(
-      "(float[N, M, 2] x) => (float y) <float[2] w = {2, 3}, int64[1] first = {1}> { z = Mul(x, w) "
-      "a = ReduceMean<keepdims = 0>(x, first) u = Multinomial(a) f = Cast<to = 1>(u) m = ReduceMean<keepdims = 0>(f) "
-      "n = ReduceMean<keepdims = 0>(z) y = Mul(n, m) }",
+      "(float[N, M, 2] x) => (float y) <float[2] w = {2, 3}, int64[1] first = {1}, int64[1] all = {-1}> { z = Mul(x, "
+      "w) "
+      "a = ReduceMean<keepdims = 0>(x, first) b = Cast<to = 2>(a) c = Reshape(b, all) u = ImageDecoder(c) "
+      "f = Cast<to = 1>(u) m = ReduceMean<keepdims = 0>(f) n = ReduceMean<keepdims = 0>(z) y = Mul(n, m) }",
       "y");
   ASSERT_EQ(missing.obstacles.size(), 1u);
-  EXPECT_THAT(in_one_sentence(missing.obstacles), HasSubstr("no kernel for the operator Multinomial"));
+  EXPECT_THAT(in_one_sentence(missing.obstacles), HasSubstr("no kernel for the operator ImageDecoder"));
   EXPECT_EQ(missing.obstacles[0].way_out, "");
   const Trial unfit = try_model(
       "(float[N, M, 2] x) => (float[N, K] y) <float[2] w = {2, 3}, int64[2] t = {-1, 3554}> { z = Mul(x, w) y = "
@@ -101,4 +102,4 @@ TEST(SizeSearch, HasABound) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::trial_test

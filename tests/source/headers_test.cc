@@ -9,8 +9,9 @@
 #include <sstream>
 #include <string>
 #include <vector>
+#include "tests/support/paths.h"
 
-namespace onnx_train {
+namespace onnx_train::headers_test {
 namespace {
 
 // The qualified names of the types that a file defines in named namespaces, and of the constants if it is a header.
@@ -61,7 +62,7 @@ TEST(Headers, TheReaderOfNamesFindsDefinitionsOnly) {
 }
 
 TEST(Headers, NoTwoFilesDefineOneName) {
-  const std::filesystem::path root = ONNX_TRAIN_SOURCE_DIR;
+  const std::filesystem::path root = source_folder();
   std::map<std::string, std::set<std::string>> files_of;
   for (const char* folder : {"onnx_passes", "kernels", "runtime", "tools", "tests"}) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
@@ -84,4 +85,4 @@ TEST(Headers, NoTwoFilesDefineOneName) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::headers_test

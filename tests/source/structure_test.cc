@@ -18,8 +18,9 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/operators/operators.h"
 #include "tests/op_cases/covered.h"
+#include "tests/support/paths.h"
 
-namespace onnx_train {
+namespace onnx_train::structure_test {
 namespace {
 
 // True for "RoundToBfloat16", not for "RoundTo".
@@ -73,7 +74,7 @@ TEST(Structure, EveryOperatorOnNarrowOperandsHasACase) {
 // Calls f(path from the root of the repository, text) for the sources in these folders.
 template <typename F>
 void for_each_source(const std::vector<std::string>& folders, const F& f) {
-  const std::filesystem::path root = ONNX_TRAIN_SOURCE_DIR;
+  const std::filesystem::path root = source_folder();
   for (const std::string& folder : folders) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
       const std::string extension = entry.path().extension();
@@ -173,20 +174,114 @@ TEST(Structure, ATableOfOperatorsIsFound) {
   EXPECT_EQ(tables_of_other_rows(names, "is_one_of(node, {\"Add\", \"Sub\"})"), "");
 }
 
+const std::set<std::string> kParts = {"bench",   "cmake",   "docs",   "examples",    "include",
+                                      "kernels", "library", "models", "onnx_passes", "python_bindings",
+                                      "runtime", "scripts", "tests",  "tools"};
+
+// Paths from the root of the repository.
+std::vector<std::string> files_of_parts() {
+  const std::filesystem::path root = source_folder();
+  std::vector<std::string> files;
+  for (const std::string& part : kParts) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root / part)) {
+      const std::string path = std::filesystem::relative(entry.path(), root).generic_string();
+      if (entry.is_regular_file() && path.find("__pycache__") == path.npos) files.push_back(path);
+    }
+  }
+  return files;
+}
+
 // The reader of a folder sees all of it at once.
 TEST(Structure, NoFolderHasMoreThanFortyFiles) {
   constexpr int kMostFiles = 40;
-  const std::filesystem::path root = ONNX_TRAIN_SOURCE_DIR;
   std::map<std::string, int> files;
-  for (const char* part : {"bench", "cmake", "docs", "examples", "include", "kernels", "library", "models",
-                           "onnx_passes", "python_bindings", "runtime", "scripts", "tests", "tools"}) {
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(root / part)) {
-      const std::string folder = std::filesystem::relative(entry.path().parent_path(), root).generic_string();
-      if (entry.is_regular_file() && folder.find("__pycache__") == folder.npos) ++files[folder];
-    }
-  }
+  for (const std::string& path : files_of_parts()) ++files[path.substr(0, path.rfind('/'))];
   EXPECT_GT(files.size(), 60u);
   for (const auto& [folder, number] : files) EXPECT_LE(number, kMostFiles) << folder;
+}
+
+bool has_suffix(const std::string& path, const std::set<std::string>& suffixes) {
+  return suffixes.count(std::filesystem::path(path).extension()) > 0;
+}
+
+// The sources and folders of ours that a comment names: "lowering/outline.h", "kernels/cpu/", "pages.py". Parts of
+// patterns and of other paths, such as FOLDER/<entry>.h or /usr/include/omp.h, are left out.
+std::vector<std::string> paths_in(const std::string& comment) {
+  const auto in_path = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == '/'; };
+  std::vector<std::string> paths;
+  auto at = comment.begin();
+  while ((at = std::find_if(at, comment.end(), in_path)) != comment.end()) {
+    const char before = at == comment.begin() ? ' ' : at[-1];
+    const auto end = std::find_if_not(at, comment.end(), in_path);
+    const char after = end == comment.end() ? ' ' : *end;
+    std::string path(at, end);
+    at = end;
+    while (path.ends_with('.')) path.pop_back();  // of a sentence
+    if (path.empty() || path[0] == '.' || path[0] == '/' || path[0] == '-') continue;
+    if (std::string("*<>{}$~:").find(before) != std::string::npos) continue;
+    if (std::string("*<>{}$~(").find(after) != std::string::npos) continue;
+    const bool in_part = path.find('/') != path.npos && kParts.count(path.substr(0, path.find('/'))) > 0;
+    if (in_part || has_suffix(path, {".cc", ".h", ".hpp", ".cu", ".cuh", ".py", ".proto"})) paths.push_back(path);
+  }
+  return paths;
+}
+
+// All comments of a source, one a line; "" for a file that is none.
+std::string comments_of(const std::string& path) {
+  const bool is_cpp = has_suffix(path, {".cc", ".h", ".hpp", ".cu", ".cuh"});
+  const bool is_python = has_suffix(path, {".py"});
+  if (!is_cpp && !is_python && !has_suffix(path, {".cmake", ".sh"}) && !path.starts_with("scripts/")) return "";
+  std::ifstream file(source_folder() / path);
+  std::string comments;
+  bool in_docstring = false;
+  for (std::string line; std::getline(file, line);) {
+    const size_t quotes = is_python ? line.find("\"\"\"") : line.npos;
+    const size_t mark = line.find(is_cpp ? "//" : "#");
+    const bool is_comment =
+        mark != line.npos && (mark == 0 || std::isspace(static_cast<unsigned char>(line[mark - 1])));
+    if (in_docstring || quotes != line.npos) {
+      comments += line + "\n";
+    } else if (is_comment) {
+      comments += line.substr(mark + (is_cpp ? 2 : 1)) + "\n";
+    }
+    if (quotes != line.npos && line.find("\"\"\"", quotes + 3) == line.npos) in_docstring = !in_docstring;
+  }
+  return comments;
+}
+
+// A path may begin below the root: "lowering/outline.h".
+TEST(Structure, EachSourceThatACommentNamesExists) {
+  const std::set<std::string> of_others = {"onnx/reference/ops/op_resize.py",
+                                           "torch/csrc/distributed/c10d/TCPStoreBackend.hpp",
+                                           "cuda_runtime.h",
+                                           "ImageEnhance.py",
+                                           "functional.py",
+                                           "omp.h"};
+  const std::vector<std::string> files = files_of_parts();
+  std::set<std::string> known = of_others;
+  for (const std::string& file : files) {
+    for (std::filesystem::path whole = file; !whole.empty(); whole = whole.parent_path()) {  // and its folders
+      std::string path = whole.generic_string();
+      while (known.insert(path).second && path.find('/') != path.npos) path.erase(0, path.find('/') + 1);
+    }
+  }
+  std::string offenders;
+  int named = 0;
+  for (const std::string& file : files) {
+    for (std::string path : paths_in(comments_of(file))) {
+      ++named;
+      if (path.ends_with('/')) path.pop_back();
+      if (!known.count(path)) offenders += file + ": " + path + "\n";
+    }
+  }
+  EXPECT_GT(named, 300);
+  EXPECT_EQ(offenders, "");
+}
+
+TEST(Structure, APathInACommentIsFound) {
+  const std::vector<std::string> found = paths_in("see lowering/outline.h, (kernels/cpu/) and pages.py.");
+  EXPECT_EQ(found, (std::vector<std::string>{"lowering/outline.h", "kernels/cpu/", "pages.py"}));
+  EXPECT_EQ(paths_in("/usr/include/omp.h, FOLDER/<entry>.h, kernels/*.cc, 1/n, dy/dx, https://a.b/c.py").size(), 0u);
 }
 
 // Arrows between the parts run one way: passes <- kernels <- runtime <- library, tools.
@@ -221,4 +316,4 @@ TEST(Structure, KernelsIncludeNothingOfLowering) {
 }
 
 }  // namespace
-}  // namespace onnx_train
+}  // namespace onnx_train::structure_test

@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 
 namespace onnx_train {
 namespace {
@@ -21,7 +22,7 @@ constexpr const char* kWritten = "UPDATE_GOLDEN=1 writes it -->\n\n";
 std::filesystem::path golden_folder() {
   std::error_code error;
   const auto packed = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "golden";
-  return std::filesystem::is_directory(packed, error) ? packed : ONNX_TRAIN_SOURCE_DIR "/tests/golden";
+  return std::filesystem::is_directory(packed, error) ? packed : source_folder() / "tests/golden";
 }
 
 std::string read(const std::string& path) {
@@ -47,7 +48,7 @@ void expect_after(const std::string& separator, const std::string& path, const s
 }  // namespace
 
 void expect_reference(const std::string& page, const std::string& reference) {
-  const std::string path = concat(ONNX_TRAIN_SOURCE_DIR, "/docs/", page), text = read(path);
+  const std::string path = source_folder() / "docs" / page, text = read(path);
   ASSERT_NE(text.find(kWritten), std::string::npos) << path;
   expect_after(kWritten, path, text, reference);
 }

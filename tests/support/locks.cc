@@ -9,14 +9,14 @@
 
 namespace {
 
-std::atomic<size_t> count = 0, onednn_count = 0, contended_count = 0;
+std::atomic<size_t> locks = 0, onednn_locks = 0, contended_locks = 0;
 
 // Takes the lock if it is free; else counts, and waits as the library's function of this name does.
 template <typename Lock>
 int take(Lock* lock, int (*try_lock)(Lock*), const char* name, const void* caller) {
-  ++(onnx_train::is_onednn(caller) ? onednn_count : count);
+  ++(onnx_train::is_onednn(caller) ? onednn_locks : locks);
   if (try_lock(lock) == 0) return 0;
-  if (!onnx_train::is_onednn(caller)) ++contended_count;
+  if (!onnx_train::is_onednn(caller)) ++contended_locks;
   return reinterpret_cast<int (*)(Lock*)>(dlsym(RTLD_NEXT, name))(lock);
 }
 
@@ -35,8 +35,8 @@ extern "C" __attribute__((visibility("default"))) int pthread_rwlock_wrlock(pthr
 
 namespace onnx_train {
 
-size_t count_locks() { return count; }
-size_t count_onednn_locks() { return onednn_count; }
-size_t count_contended_locks() { return contended_count; }
+size_t count_locks() { return locks; }
+size_t count_onednn_locks() { return onednn_locks; }
+size_t count_contended_locks() { return contended_locks; }
 
 }  // namespace onnx_train

@@ -11,6 +11,8 @@
 #include "runtime/distribution/same_start.h"
 #include "runtime/process_memory.h"
 #include "runtime/report_text.h"
+#include "runtime/runs/resume.h"
+#include "runtime/runs/run_folder.h"
 #include "runtime/training/controls.h"
 #include "runtime/training/run_lock.h"
 #include "runtime/training/trainer.h"
@@ -19,9 +21,7 @@
 #include "tools/fit/dry_run.h"
 #include "tools/fit/fit_arguments.h"
 #include "tools/fit/outcome.h"
-#include "tools/fit/resolved_options.h"
 #include "tools/fit/run_data.h"
-#include "tools/fit/run_folder.h"
 #include "tools/fit/run_ranks.h"
 #include "tools/fit/run_start.h"
 #include "tools/interrupt.h"
@@ -57,6 +57,7 @@ void print_built(const FitArguments& a, const Model& model, const BuiltForRun& b
   const std::string command =
       concat("onnx-train build ", shell_quoted(a.model), " -o ", shell_quoted(a.trainer.folder + "/train.onnx"),
              built.options.empty() ? "" : " ", built.options);
+  if (!built.sizes.empty()) say(a, "note", built.sizes);
   if (a.json) return say(a, "built", command);
   TextTable table("lw");
   for (const char* key : {"loss", "optimizer", "precision"}) {
@@ -162,9 +163,7 @@ int train(const FitArguments& a, const Session& session, const std::vector<std::
   }
   prepare_folder(a.trainer.folder);
   if (is_built) save_model(model_of_run(a), a.trainer.folder + "/train.onnx");
-  write_file(
-      a.trainer.folder + "/options.json",
-      options_to_json(recorded_options(a, is_built), derived_options(session, *trainer, checked, memory, found)));
+  write_options(a.trainer.folder, recorded_options(a, is_built), session, *trainer, checked, memory, found);
   StopReason reason;
   try {
     reason = train_and_log(a, session.model().metadata(kClasses), trainer);
@@ -201,7 +200,7 @@ int run(FitArguments* a, const RunRanks& ranks) {
   Start start = resumes ? start_where_it_stopped(*a) : start_anew(*a);
   if (start.built) a->build.build.loss = start.built->chosen_loss;  // as options.json says
   if (start.position) {
-    adopt_settings(a, start.position->settings);
+    adopt_settings(a->described, *start.position, a);
     adopt_end(a);
     adopt_threads(a);
     adopt_offload(a);

@@ -1,32 +1,21 @@
 #include "tools/fit/fit_arguments.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <filesystem>
 
+#include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/metrics/metrics.h"
+#include "runtime/data/images/augment.h"
 #include "runtime/data/selection.h"
 #include "runtime/report_text.h"
 #include "tools/config.h"
+#include "tools/run_report/report_page.h"
 
 namespace onnx_train {
 namespace {
 
 namespace fs = std::filesystem;
-
-// "90", "90s", "15m", "2h"
-double parse_duration(const std::string& text) {
-  if (text.empty()) return 0;
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string unit(end, text.data() + text.size());
-  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
-  if (error != std::errc() || factor == 0 || !(value > 0) || !std::isfinite(value * factor)) {
-    fail("a duration such as 90s, 15m or 2h");
-  }
-  return value * factor;
-}
 
 // A run leaves several files, so that the name of one is a mistake.
 void check_folder(const std::string& text) {
@@ -47,6 +36,8 @@ void check_usage(FitArguments* a) {
   if (o.epochs == 0 && o.steps == 0 && o.time_limit == 0) {
     throw UsageError("fit needs an end: give --epochs, --steps or --time-limit");
   }
+  if (a->tui) expect_reports("--tui");
+  if (a->tensorboard) expect_reports("--tensorboard");
   if (a->tui && a->json) throw UsageError("--tui is for people, --json for programs; leave out one of them");
   if (a->given->count("lr") > 0 && !o.schedule.curve.file.empty()) {
     throw UsageError("a table of rates holds the rates themselves; leave out --lr");
@@ -64,6 +55,12 @@ void check_usage(FitArguments* a) {
 }
 
 namespace {
+
+std::vector<std::string> best_words() {
+  std::vector<std::string> words = metric_names();
+  words.insert(words.begin(), "loss");
+  return words;
+}
 
 // Those of the data and the model, and of the training.
 std::vector<CommandOption> options_of(FitArguments* a) {
@@ -83,10 +80,7 @@ std::vector<CommandOption> options_of(FitArguments* a) {
           {"--out", {&t.folder, check_folder}, "the run's folder [run]", "DIR"},
           {"--epochs", {&t.epochs, kCount}, "passes over the data", "N"},
           {"--steps", {&t.steps, kCount}, "optimizer steps; with --epochs, whichever ends first", "N"},
-          {"--time-limit",
-           {&a->time_limit, [](const std::string& text) { parse_duration(text); }},
-           "stop after this time: 90s, 15m, 2h",
-           "TIME"},
+          {"--time-limit", {&a->time_limit, check_duration}, "stop after this time: 90s, 15m, 2h", "TIME"},
           {"--batch-size", OptionTarget(&a->batch_size, kCount).or_auto(&a->find_batch),
            "samples at a time; auto: as many as fit in memory, found from plans [the model's, if it is fixed, else 32]",
            "N"},
@@ -99,10 +93,14 @@ std::vector<CommandOption> options_of(FitArguments* a) {
            "batches in a step, for forward models and those built with --accumulate; several processes share them out "
            "[1, or the number of processes]",
            "N"},
-          {"--devices", &a->devices,
+          {"--devices",
+           &a->devices,
            "train with one process for each of these, such as cpu,cpu; or start the processes with torchrun, mpirun or "
            "srun (docs/distributed.md)",
-           "NAME,..."},
+           "NAME,...",
+           false,
+           {},
+           Device::names},
           {"--elastic", &a->elastic,
            "with --devices: where a process is killed, go on with the others from the last checkpoint"},
           {"--transport",
@@ -130,12 +128,23 @@ std::vector<CommandOption> options_of(FitArguments* a) {
           {"--no-shuffle", &a->no_shuffle, "take the samples in their order"},
           scale_option(&a->reading.scales),
           preprocess_option(&a->reading.preprocess),
-          {"--augment", &a->reading.augment,
-           "random changes of pictures, such as 'random_resized_crop, flip, jitter(0.4)' (docs/data.md)", "STEPS"},
+          {"--augment",
+           &a->reading.augment,
+           "random changes of pictures, such as 'random_resized_crop, flip, jitter(0.4)' (docs/data.md)",
+           "STEPS",
+           false,
+           {},
+           augment_step_names},
           tta_option(&a->runtime),
           {"--no-data-check", &a->no_data_check,
            "no pass over the data, before the first step, for labels and indices out of range, NaN and infinity"},
-          {"--best", &t.best, "the metric that best.onnx and --early-stop follow, such as accuracy [loss]", "METRIC"},
+          {"--best",
+           &t.best,
+           "the metric that best.onnx and --early-stop follow, such as accuracy [loss]",
+           "METRIC",
+           false,
+           {},
+           best_words},
           {"--early-stop", {&t.early_stop, kCount}, "stop after N evaluations without a better one", "N"},
           {"--stop-at",
            {&t.stop_at, check_stop_target},

@@ -8,23 +8,18 @@
 #include <vector>
 
 #include "runtime/build_settings.h"
-#include "runtime/training/trainer.h"
+#include "runtime/runs/fit_settings.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {
 
-struct FitArguments {
-  std::string model, data, eval_data, time_limit, config, dtype = "float32", memory_limit;
-  TrainerOptions trainer;
-  bool no_shuffle = false, no_data_check = false, resume = false, overwrite = false, json = false;
-  bool elastic = false;
-  bool dry_run = false, tensorboard = false, tui = false, find_batch = false;
+struct FitArguments : FitSettings {
+  std::string model, data, eval_data, config, dtype = "float32";
+  bool json = false, elastic = false, dry_run = false, tensorboard = false, tui = false;
   RuntimeOptions runtime;
-  DataOptions reading;
-  ScheduleSettings schedule;
   BuildSettings build;  // of a forward model
-  std::optional<int64_t> batch_size, seed;
+  std::optional<int64_t> seed;
   bool has_recorded_build = false;  // `build` has what options.json of a run says, and its loss is not guessed
   std::string devices;              // of processes that share out the batches of a step
   std::string transport = "auto";   // of what they exchange
@@ -32,9 +27,6 @@ struct FitArguments {
   int64_t pipeline = 1;                  // stages
   int64_t zero = 0;                      // stage of Sharding
   std::vector<CommandOption> described;  // to write the resolved options
-  std::shared_ptr<std::set<std::string>> given = std::make_shared<std::set<std::string>>();
-
-  std::string last_checkpoint() const { return trainer.folder + "/last.onnx"; }
 };
 
 // The options, in the order of the help. They write into `arguments`, which must outlive them.

@@ -1,5 +1,7 @@
 #include "tools/fit/outcome.h"
 
+#include <filesystem>
+
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/selection.h"
 #include "runtime/report_text.h"
@@ -55,7 +57,9 @@ void print_outcome(const FitArguments& a, StopReason reason, const Model& model,
   if (is_built) files.add({"train.onnx", "the training model before the first step"});
   files.add({"metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
   if (!MetricSums(model).empty()) files.add({"evaluation.json", "the metrics of the best evaluation, by class"});
-  files.add({"report.html", "curves, memory and options, for a browser"});
+  if (std::filesystem::is_regular_file(a.trainer.folder + "/report.html")) {
+    files.add({"report.html", "curves, memory and options, for a browser"});
+  }
   print(concat(wrap(text, text_width(), 0, 2), "\nin ", a.trainer.folder, ":\n", files.text(2, text_width())));
 }
 

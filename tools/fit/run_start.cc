@@ -1,15 +1,12 @@
 #include "tools/fit/run_start.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <set>
-
-#include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/source.h"
 #include "runtime/report_text.h"
+#include "runtime/runs/resume.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/default_build.h"
 #include "runtime/training/fingerprint.h"
@@ -39,9 +36,15 @@ Model load_or_build(const FitArguments& a, std::optional<BuiltForRun>* built) {
   settings.device = a.runtime.device;
   settings.build.accumulate = settings.build.accumulate || a.trainer.accumulate > 1;
   if (a.given->count("loss") == 0 && !a.has_recorded_build) settings.build.loss.clear();
-  DefaultBuild found = load_or_build(a.model, settings, [&](const Model& forward) {
-    return guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kTrain, {}, {}});
-  });
+  DefaultBuild found = load_or_build(
+      a.model, settings,
+      [&](const Model& forward) {
+        return guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kTrain, {}, {}});
+      },
+      [&](const Model& forward) {
+        return load_dataset(a.data, entry_inputs(forward, "predict"), DataRole::kTrain, {},
+                            ReadOptions{a.reading, {}, {}, {}});
+      });
   if (!found.is_built) {
     const std::string given = given_build_options(a);
     if (given.empty()) return std::move(found.model);
@@ -59,7 +62,7 @@ Model load_or_build(const FitArguments& a, std::optional<BuiltForRun>* built) {
       options = concat("--loss ", shell_quoted(found.loss), options.empty() ? "" : " ", options);
     }
     if (settings.build.accumulate) options += options.empty() ? "--accumulate" : " --accumulate";
-    *built = BuiltForRun{found.why, "", options, found.loss};
+    *built = BuiltForRun{found.why, "", options, found.loss, found.sizes};
     if (settings.precision == "auto") (*built)->precision = automatic_precision(settings).why;
   }
   return std::move(found.model);
@@ -80,21 +83,16 @@ Start start_anew(const FitArguments& a) {
 
 namespace {
 
-constexpr const char* kBuiltWith[] = {"loss", "optimizer", "groups", "layer_decay", "clip_value",
-                                      "ema",  "swa",       "mode",   "precision"};
-
 // What resuming needs to know of MODEL, which is gone before the run's own model is loaded.
 struct GivenModel {
   std::string identity;
-  std::map<std::string, std::string> built_with;
+  BuiltWith built_with;
   std::optional<TrainingPosition> position;
 };
 
 GivenModel look_at(const FitArguments& a) {
   const Model model = load_or_build(a, nullptr);
-  GivenModel given{fingerprint(model), {}, checkpoint_position(model)};
-  for (const std::string what : kBuiltWith) given.built_with[what] = model.metadata("onnx_train." + what);
-  return given;
+  return {fingerprint(model), built_with(model), checkpoint_position(model)};
 }
 
 }  // namespace
@@ -102,55 +100,11 @@ GivenModel look_at(const FitArguments& a) {
 Start start_where_it_stopped(const FitArguments& a) {
   const GivenModel given = look_at(a);
   Start start{load_training_model(a.last_checkpoint()), given.identity, {}, {}};
-  start.position = checkpoint_position(start.model);
-  if (!start.position) fail(a.last_checkpoint(), " does not say where its training stands; it is no checkpoint");
-  for (const std::string what : kBuiltWith) {
-    const std::string before = start.model.metadata("onnx_train." + what), &now = given.built_with.at(what);
-    if (before == now) continue;
-    fail("cannot resume: ", a.last_checkpoint(), " was built with ", what, " ", before, ", ", a.model, " with ", now);
-  }
-  const auto model_of = [](const TrainingPosition& position) {
-    const auto found = position.settings.find("model");
-    return found == position.settings.end() ? "" : found->second;
-  };
-  if (given.position && model_of(*given.position) == model_of(*start.position)) {
-    start.identity = model_of(*start.position);
-  }
+  start.position = position_of_run(start.model, a.last_checkpoint());
+  expect_same_build(built_with(start.model), a.last_checkpoint(), given.built_with, a.model);
+  start.identity = identity_on_resume(given.identity, given.position, *start.position);
   return start;
 }
-
-// What is not given stays as the run has it.
-void adopt_settings(FitArguments* a, const std::map<std::string, std::string>& settings) {
-  for (const CommandOption& option : a->described) {
-    const auto saved = settings.find(key_of(option));
-    // Of the files, settings hold the identity.
-    const bool is_setting = saved != settings.end() && option.value != "FILE" && option.value != "PATH";
-    if (!is_setting || saved->second == "none") continue;
-    const bool* const automatic = option.target.automatic;  // "auto" is what was found then
-    if (a->given->count(saved->first) > 0 && !(automatic && *automatic)) continue;
-    try {
-      assign(option, saved->second);
-    } catch (const UsageError& e) {
-      fail("cannot resume: ", a->last_checkpoint(), " is damaged: ", e.what());
-    }
-  }
-}
-
-namespace {
-
-// options.json; an empty object where there is none that can be read.
-nlohmann::json options_of_run(const std::string& folder) {
-  std::ifstream file(folder + "/options.json");
-  auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? json : nlohmann::json::object();
-}
-
-int64_t count_in(const nlohmann::json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_number_integer() ? std::max<int64_t>(found->get<int64_t>(), 0) : 0;
-}
-
-}  // namespace
 
 void adopt_build(FitArguments* a) {
   const std::string path = a->trainer.folder + "/options.json";
@@ -170,39 +124,16 @@ void adopt_build(FitArguments* a) {
 }
 
 void adopt_threads(FitArguments* a) {
-  if (a->runtime.threads == 0) a->runtime.threads = count_in(options_of_run(a->trainer.folder), "threads");
+  if (a->runtime.threads == 0) a->runtime.threads = recorded_count(a->trainer.folder, "threads").value_or(0);
 }
 
 void adopt_offload(FitArguments* a) {
   if (a->given->count("offload") > 0 || Device::find(a->runtime.device).uses_host_memory()) return;
-  const nlohmann::json json = options_of_run(a->trainer.folder);
-  if (json.value("offload", nlohmann::json()) == "optimizer") a->runtime.offload = "optimizer";
-}
-
-void adopt_accumulation(FitArguments* a) {
-  if (a->given->count("accumulate") > 0) return;
-  a->trainer.accumulate = std::max<int64_t>(count_in(options_of_run(a->trainer.folder), "accumulate"), 1);
+  if (recorded_text(a->trainer.folder, "offload") == "optimizer") a->runtime.offload = "optimizer";
 }
 
 void adopt_eval_data(FitArguments* a) {
-  if (!a->eval_data.empty()) return;
-  const nlohmann::json json = options_of_run(a->trainer.folder);
-  if (const auto found = json.find("eval-data"); found != json.end() && found->is_string())
-    a->eval_data = found->get<std::string>();
-}
-
-// Where the command says no end, or one in time alone of a schedule that counts steps, the run's own stays.
-void adopt_end(FitArguments* a) {
-  TrainerOptions& o = a->trainer;
-  if (o.epochs > 0 || o.steps > 0) return;
-  const bool has_end = o.time_limit > 0 || !a->time_limit.empty();
-  if (has_end && !resolve(a->schedule, Schedule().peak).curve.needs_end()) return;
-  const nlohmann::json json = options_of_run(o.folder);
-  o.epochs = count_in(json, "epochs");
-  o.steps = count_in(json, "steps");
-  const auto limit = json.find("time-limit");
-  const bool counts = o.epochs > 0 || o.steps > 0;  // a limit in time is one of the process that had it
-  if (!has_end && !counts && limit != json.end() && limit->is_string()) a->time_limit = limit->get<std::string>();
+  if (a->eval_data.empty()) a->eval_data = recorded_text(a->trainer.folder, "eval-data").value_or("");
 }
 
 }  // namespace onnx_train

@@ -2,7 +2,6 @@
 // thread. Functions throw Error that names the file, and UsageError.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 
@@ -18,6 +17,7 @@ struct BuiltForRun {
   std::string precision;  // why --precision auto is what it is; "" otherwise
   std::string options;    // with which `build` does the same
   std::string chosen_loss;
+  std::string sizes;  // which sizes of the data it has, and why; mostly ""
 };
 
 // The model to start from, as the run's settings know it. A run may be resumed with the model that it started from, and
@@ -39,15 +39,9 @@ Start start_where_it_stopped(const FitArguments& arguments);
 // taken the state of the first.
 Model model_of_run(const FitArguments& arguments);
 
-// The batches of a step, where the command does not say how many: a forward model is built for them.
-void adopt_accumulation(FitArguments* arguments);
-// The options of `build` that are not given, likewise: of a forward model the same training model is built again.
+// Besides what runtime/runs/resume.h takes over from a run: the options of `build` that are not given, so that of a
+// forward model the same training model is built again.
 void adopt_build(FitArguments* arguments);
-
-// What is not given, or is to be found, stays as the run has it.
-void adopt_settings(FitArguments* arguments, const std::map<std::string, std::string>& settings);
-// The same of its end: --epochs, --steps, --time-limit.
-void adopt_end(FitArguments* arguments);
 // The same of --threads: by another number of them, sums are rounded otherwise.
 void adopt_threads(FitArguments* arguments);
 // The same of --offload, on a device that has its own memory.

@@ -21,6 +21,8 @@
 namespace onnx_train {
 namespace {
 
+constexpr size_t kShownNotes = 6;  // of those that `build` prints in full
+
 std::string dims(const Shape& shape) {
   std::string text;
   for (int64_t size : shape) text += concat(text.empty() ? "" : " x ", size);
@@ -247,7 +249,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   if (!training.preprocess().empty()) head.add({"preprocess", training.preprocess().text()});
   if (!training.augment.empty()) head.add({"augment", training.augment});
   return concat(head.text(2, text_width()), "\n", parameters_text(model, state), "\n", memory_table(*memory),
-                notes_text(recorded_notes(model), text_width()), "\n",
+                notes_text(recorded_notes(model), text_width(), kShownNotes), "\n",
                 recomputation_text(plan, session->memory_budget(), text_width()));
 }
 

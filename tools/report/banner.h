@@ -2,15 +2,11 @@
 #pragma once
 
 #include <string>
-#include <utility>
-#include <vector>
 
+#include "runtime/training/run_memory.h"
 #include "runtime/training/trainer.h"
 
 namespace onnx_train {
-
-// What memory is for, in bytes; the last row is the total.
-using MemoryRows = std::vector<std::pair<std::string, double>>;
 
 // Makes the plan of the training step for full batches, whose arena is part of the memory.
 std::string training_banner(Session* session, const Dataset& training, const Dataset* evaluation,

@@ -94,7 +94,7 @@ Prepared prepare_add_gather_grad(const NodeSpec& spec) {
   return prepared;
 }
 
-// If dy is bfloat16 (lowering/narrow_storage.cc), its sums are float32.
+// If dy is bfloat16 (kernels/lowering/storage/narrow_storage.cc), its sums are float32.
 bool supports_gather_grad(const NodeSpec& spec) {
   return computes_in_one_type(spec, {0}, {}) && is_index_type(spec.in_type(1));
 }

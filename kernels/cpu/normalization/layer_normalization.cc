@@ -216,7 +216,8 @@ Kernel forward_kernel(const char* op, Kind kind) {
           [kind](const NodeSpec& s) { return prepare_forward(s, kind); }};
 }
 
-// Rows of our domain. Forward x, y or both may be bfloat16 (lowering/narrow_storage.cc), backward any of x, dy and dx.
+// Rows of our domain. Forward x, y or both may be bfloat16 (kernels/lowering/storage/narrow_storage.cc), backward any
+// of x, dy and dx.
 Kernel stored_forward_kernel(const char* op, Kind kind) {
   return {op,
           [kind](const NodeSpec& s) { return computes_in_one_type(s, {0}, {0}) && has_parameters_for_rows(s, kind); },

@@ -231,7 +231,7 @@ Kernel along_axis(const char* op, const char* domain = "") {
           domain};
 }
 
-// The row of our domain: some or all operands are bfloat16 (lowering/narrow_storage.cc).
+// The row of our domain: some or all operands are bfloat16 (kernels/lowering/storage/narrow_storage.cc).
 template <typename Row>
 Kernel stored_along_axis(const char* op) {
   Kernel kernel = along_axis<Row>(op, kDomain);

@@ -308,7 +308,8 @@ void run_grad(const CrossEntropy& ce, const PositionBlocks& pieces, bool narrow_
 // Whether the node is a variant that only another device's plan has (pad_classes.cc).
 bool is_variant(const NodeSpec& spec) { return spec.node().has_attr("classes"); }
 
-// Whether types are supported: logits, their gradients, or both may be bfloat16 (lowering/narrow_storage.cc).
+// Whether types are supported: logits, their gradients, or both may be bfloat16
+// (kernels/lowering/storage/narrow_storage.cc).
 bool supports_loss(const NodeSpec& spec) {
   return computes_in_one_type(spec, {0}, {}) && is_label(spec.in_type(1)) && !is_variant(spec);
 }

@@ -63,7 +63,7 @@ double ratio_of(const Launch& a, int input, DType dtype) {
   return dispatch_float(dtype, [&](auto zero) { return static_cast<double>(*a.in<decltype(zero)>(input)); });
 }
 
-// Whether types are supported: x, y, or both may be bfloat16 (lowering/narrow_storage.cc).
+// Whether types are supported: x, y, or both may be bfloat16 (kernels/lowering/storage/narrow_storage.cc).
 bool supports_dropout(const NodeSpec& s) {
   const DType computed = computed_type(s.in_type(0));
   return is_float_or_double(computed) && computed_type(s.out_type()) == computed && has_key_and_ratio(s);

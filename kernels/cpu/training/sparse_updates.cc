@@ -101,7 +101,7 @@ Prepared prepare_coalesce_rows(const NodeSpec& spec) {
   return prepared;
 }
 
-// If dy is bfloat16 (lowering/narrow_storage.cc), its sums are float32.
+// If dy is bfloat16 (kernels/lowering/storage/narrow_storage.cc), its sums are float32.
 bool supports_coalesce_rows(const NodeSpec& spec) { return has_places(spec) && computes_in_one_type(spec, {0}, {}); }
 
 // ---- SparseSgd. Inputs w, rows, places, learning_rate, grad_scale.

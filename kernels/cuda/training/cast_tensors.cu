@@ -1,4 +1,5 @@
-// Casts of many tensors from float32 to 16 bits, or back (lowering/merge_casts.cc), up to kMostTensors in one launch.
+// Casts of many tensors from float32 to 16 bits, or back (kernels/lowering/fusion/merge_casts.cc), up to kMostTensors
+// in one launch.
 #include <algorithm>
 #include <vector>
 

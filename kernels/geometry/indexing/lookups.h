@@ -1,4 +1,4 @@
-// Gathers of rows of many tables in one node (lowering/merge_lookups.cc). Pure functions; any thread.
+// Gathers of rows of many tables in one node (kernels/lowering/fusion/merge_lookups.cc). Pure functions; any thread.
 #pragma once
 
 #include <functional>

@@ -303,6 +303,31 @@ void call_segment(Graph* graph, const Segment& segment) {
   for (auto node = segment.nodes.rbegin(); node != segment.nodes.rend(); ++node) graph->remove(*node);
 }
 
+// ---- Outputs whose shapes depend on data
+
+void fix_sizes(Graph* graph, const std::vector<Value*>& values, OutputSizes* sizes) {
+  for (Value* value : values) {
+    const Tensor& contents = sizes->found[sizes->used++];
+    if (contents.dtype() != value->dtype() || contents.shape() != value->type().shape())
+      fail("the value '", value->name(), "', which decides the shape of an output, changes from run to run");
+    graph->replace(value, graph->add_initializer(graph->unique_name(value->name() + "/found"), contents));
+  }
+}
+
+void ask_for_sizes(Graph* graph, const std::vector<Value*>& values, OutputSizes* sizes) {
+  std::vector<Value*> outputs;
+  for (Value* output : graph->outputs()) {
+    if (output->type().is_static()) outputs.push_back(output);
+  }
+  for (Value* value : values) {
+    Node* const copy = graph->add_node("Identity", {value}, {graph->unique_name(value->name() + "/size")});
+    copy->output()->set_type(value->type());
+    outputs.push_back(copy->output());
+  }
+  graph->set_outputs(outputs);
+  sizes->wanted = values.size();
+}
+
 }  // namespace
 
 bool is_constant(const Value& value) { return value.is_initializer() && !value.graph().is_input(&value); }
@@ -345,14 +370,26 @@ bool has_shapes_of_data(const Graph& subgraph, Marks<Value> known) {
   return false;
 }
 
-bool cut_segments(Model& model) {
+bool cut_segments(Model& model, OutputSizes* sizes) {
   Graph* graph = model.graph.get();
-  const bool changed = expand_selections(graph);
-  if (changed) infer_types(graph);  // more shapes are known
-  const Segment segment = find_segment(*graph);
-  if (segment.nodes.empty() || !are_sized(segment.outputs)) return changed;
-  call_segment(graph, segment);
-  return true;
+  for (bool changed = false;; changed = true) {
+    const bool expanded = expand_selections(graph);
+    if (expanded) infer_types(graph);  // more shapes are known
+    const Segment segment = find_segment(*graph);
+    if (segment.nodes.empty()) return changed || expanded;
+    if (are_sized(segment.outputs)) {
+      call_segment(graph, segment);
+      return true;
+    }
+    if (!sizes || sizes->wanted > 0) return changed || expanded;
+    if (sizes->used + segment.found.size() <= sizes->found.size()) {
+      fix_sizes(graph, segment.found, sizes);
+      fold_constants(model);
+    } else {
+      ask_for_sizes(graph, segment.found, sizes);
+      remove_dead_nodes(model);
+    }
+  }
 }
 
 }  // namespace onnx_train

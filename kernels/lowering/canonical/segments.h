@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "kernels/lowering/lowering.h"
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/ir/tables.h"
 
@@ -25,7 +26,8 @@ void add_what_follows(const Graph& subgraph, Marks<Value>* known);
 bool has_shapes_of_data(const Graph& subgraph, Marks<Value> known = {});
 
 // Makes one node, CallSegment, of the nodes between the first and the last shape that is not known; it is planned when
-// it runs. Does not, if an output of the graph has such a shape: there is no plan then.
-bool cut_segments(Model& model);
+// it runs. An output of the graph that has such a shape is dealt with as `sizes` says; without it nothing is cut: there
+// is no plan then.
+bool cut_segments(Model& model, OutputSizes* sizes);
 
 }  // namespace onnx_train

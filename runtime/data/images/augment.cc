@@ -153,6 +153,8 @@ constexpr int kTries = 10;
 
 }  // namespace
 
+std::vector<std::string> augment_step_names() { return step_names(kAugmentSteps); }
+
 Augment::Augment(const std::string& text) {
   const std::string option = "--augment";
   if (text.empty() || text == "none") return;

@@ -26,6 +26,8 @@
 
 namespace onnx_train {
 
+std::vector<std::string> augment_step_names();
+
 class Augment {
  public:
   Augment() = default;

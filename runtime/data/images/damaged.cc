@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <future>
 #include <system_error>
-#include <tuple>
 
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/images/decode.h"
+#include "runtime/data/images/store.h"
 
 namespace onnx_train {
 namespace {
@@ -24,18 +24,12 @@ std::string fault_of(const PictureFiles& files, size_t sample) {
   try {
     const std::string path = files.folder + files.files[sample];
     const Picture picture = decode_picture(path);
-    std::string other;
-    int height = picture.height, width = picture.width;
-    if (files.boxes) {
-      other = concat(files.boxes->path, ": images[", sample, "]");
-      std::tie(height, width) = files.boxes->sizes[sample];
-    } else if (!files.masks.empty()) {
-      other = files.folder + files.masks[sample];
-      const Picture mask = decode_mask(other);
-      std::tie(height, width) = std::pair(mask.height, mask.width);
-    }
-    if (height == picture.height && width == picture.width) return "";
-    return concat(other, " has ", width, " x ", height, " pixels, ", path, " ", picture.width, " x ", picture.height);
+    if (!files.boxes && files.masks.empty()) return "";
+    const Picture mask = read_mask_of(files, sample);
+    if (mask.height == picture.height && mask.width == picture.width) return "";
+    return concat(
+        files.boxes ? concat(files.boxes->path, ": images[", sample, "]") : files.folder + files.masks[sample], " has ",
+        mask.width, " x ", mask.height, " pixels, ", path, " ", picture.width, " x ", picture.height);
   } catch (const std::exception& error) {  // of the file, or of memory
     return error.what();
   }

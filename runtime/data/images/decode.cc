@@ -6,9 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include <webp/decode.h>
-
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/images/transform.h"
 
 namespace onnx_train {
 namespace {
@@ -33,8 +32,6 @@ std::string suffix_of(const std::string& path) {
   return suffix;
 }
 
-enum class PictureKind { kPng, kJpeg, kWebp };
-
 PictureKind kind_of(const EncodedPicture& file) {
   const std::string_view start(reinterpret_cast<const char*>(file.data), std::min<size_t>(file.size, 12));
   if (start.starts_with("\x89PNG")) return PictureKind::kPng;
@@ -56,26 +53,31 @@ void check_picture_size(const EncodedPicture& file, int64_t width, int64_t heigh
   }
 }
 
-Picture decode_webp(const EncodedPicture& file) {
-  int width = 0, height = 0;
-  if (!WebPGetInfo(file.data, file.size, &width, &height)) fail_picture(file, "its header is damaged");
-  check_picture_size(file, width, height);
-  Picture picture(height, width, 3);
-  if (!WebPDecodeRGBInto(file.data, file.size, picture.bytes.data(), picture.bytes.size(), width * 3)) {
-    fail_picture(file, "it is cut off or damaged");
-  }
-  return picture;
-}
+namespace {
 
-Picture decode_picture(const std::string& path) {
-  const std::string bytes = read_picture(path);
-  const EncodedPicture file{path, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()};
-  switch (kind_of(file)) {
+Picture decode_as_stored(const EncodedPicture& file, PictureKind kind) {
+  switch (kind) {
     case PictureKind::kPng: return decode_png(file, /*as_mask=*/false);
     case PictureKind::kJpeg: return decode_jpeg(file);
     case PictureKind::kWebp: break;
   }
   return decode_webp(file);
+}
+
+// What is read afterwards, such as boxes, refers to the picture as it is shown.
+Picture shown(Picture stored, const EncodedPicture& file, PictureKind kind) {
+  Picture picture = turned(std::move(stored), exif_orientation(file, kind));
+  picture.from_original = {};
+  return picture;
+}
+
+}  // namespace
+
+Picture decode_picture(const std::string& path) {
+  const std::string bytes = read_picture(path);
+  const EncodedPicture file{path, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()};
+  const PictureKind kind = kind_of(file);
+  return shown(decode_as_stored(file, kind), file, kind);
 }
 
 Picture decode_mask(const std::string& path) {
@@ -84,7 +86,18 @@ Picture decode_mask(const std::string& path) {
   if (kind_of(file) != PictureKind::kPng) {
     fail_picture(file, "a mask is a PNG file, since JPEG and WebP change its classes");
   }
-  return decode_png(file, /*as_mask=*/true);
+  return shown(decode_png(file, /*as_mask=*/true), file, PictureKind::kPng);
+}
+
+Picture turned_with(const std::string& path, Picture mask) {
+  const std::string bytes = read_picture(path);
+  const EncodedPicture file{path, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()};
+  const PictureKind kind = kind_of(file);
+  const int orientation = exif_orientation(file, kind);
+  if (orientation < 5 || mask.width == mask.height) return mask;
+  const Picture stored = decode_as_stored(file, kind);
+  const bool is_of_stored = mask.width == stored.width && mask.height == stored.height;
+  return is_of_stored ? turned(std::move(mask), orientation) : mask;
 }
 
 bool is_picture_name(const std::string& path) {

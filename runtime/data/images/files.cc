@@ -222,7 +222,35 @@ std::vector<int64_t> label_order(const PictureFiles& files, const std::vector<st
   return order;
 }
 
+namespace {
+
+std::vector<int64_t> numbers_by(const PictureFiles& files, const std::vector<std::string>& classes) {
+  std::map<int64_t, int64_t> places;
+  const std::string *named = nullptr, *other = nullptr;
+  for (const auto& [number, text] : files.numbers) {
+    if (number < 0) continue;
+    const auto found = std::find(classes.begin(), classes.end(), text);
+    (found == classes.end() ? other : named) = &text;
+    if (found != classes.end()) places[number] = found - classes.begin();
+  }
+  if (named && other) {
+    std::string known;
+    for (const std::string& name : classes) known += concat(known.empty() ? "" : ", ", name);
+    fail_as(ErrorCode::kData, files.root, ": the class ", *named,
+            " is the name of one that the model was trained with, ", *other, " is none (", known,
+            "): write these names, or numbers from 0 on none of which is a name");
+  }
+  std::vector<int64_t> labels = files.labels;
+  for (int64_t& label : labels) {
+    if (const auto place = places.find(label); place != places.end()) label = place->second;
+  }
+  return labels;
+}
+
+}  // namespace
+
 std::vector<int64_t> labels_by(const PictureFiles& files, const std::vector<std::string>& classes) {
+  if (!files.numbers.empty()) return numbers_by(files, classes);
   const std::vector<int64_t> order = label_order(files, classes);
   std::vector<int64_t> labels = files.labels;
   for (int64_t& label : labels) label = order.empty() ? label : order[static_cast<size_t>(label)];

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,6 +42,8 @@ struct PictureFiles {
   std::vector<std::string> masks;    // likewise, or none
   std::vector<int64_t> labels;       // likewise: the class of each
   std::vector<std::string> classes;  // their names; none if the labels are numbers
+  // Labels of a table that are whole numbers: each as it is written there, which may be the name of a class.
+  std::map<int64_t, std::string> numbers = {};
   // Or several numbers for each: zeros and ones if there are `classes`, which are then those of the places.
   std::vector<std::vector<float>> targets = {};
   std::shared_ptr<const BoxFile> boxes = nullptr;
@@ -72,7 +75,8 @@ bool knows_classes(const PictureFiles& files, const std::vector<std::string>& cl
 std::vector<int64_t> label_order(const PictureFiles& files, const std::vector<std::string>& classes);
 // The targets with the places in that order, and as many as there are.
 std::vector<std::vector<float>> targets_by(const PictureFiles& files, const std::vector<std::string>& classes);
-// The labels in that order.
+// The labels in that order. Whole numbers of a table that are all names of `classes` are these; where none of them is,
+// they are places. Throws Error where only some are. Negative ones, which losses ignore, stay.
 std::vector<int64_t> labels_by(const PictureFiles& files, const std::vector<std::string>& classes);
 
 // As the metadata of a model keep them: a JSON list.

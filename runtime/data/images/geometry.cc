@@ -41,6 +41,20 @@ void flip_top_bottom(Picture* picture) {
   }
 }
 
+Picture turned(Picture from, int orientation) {
+  const bool swaps = orientation >= 5;
+  if (orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8) flip_left_right(&from);
+  if (orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7) flip_top_bottom(&from);
+  if (!swaps) return from;
+  Picture to(from.width, from.height, from.channels);
+  to.from_original = then(from.from_original, {0, 1, 0, 1, 0, 0});
+  if (to.channels == 0) return to;
+  for (int y = 0; y < to.height; ++y) {
+    for (int x = 0; x < to.width; ++x) std::copy_n(from.at(x, y), from.channels, to.at(y, x));
+  }
+  return to;
+}
+
 AffineMap rotation(const Picture& picture, double degrees) {
   const double angle = -degrees * std::numbers::pi / 180, cosine = std::cos(angle), sine = std::sin(angle);
   const double x = picture.width / 2.0, y = picture.height / 2.0;

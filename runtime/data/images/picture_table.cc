@@ -154,15 +154,30 @@ class PictureTableReader {
                                   "each picture has ", columns.size(), columns.size() == 1 ? " number" : " numbers"));
   }
 
+  // Lines without a class are of use to predict alone.
+  bool lacks_classes(size_t column) const {
+    constexpr std::string_view kSpace = " \t";
+    for (size_t row = 0; row < table_.rows(); ++row) {
+      if (table_.field(row, column).find_first_not_of(kSpace) != std::string_view::npos) continue;
+      if (!target_) return true;
+      fail_as(ErrorCode::kFile, table_.path, ", line ", table_.lines[row], ", column '", table_.columns[column],
+              "' is blank: write the picture's class, or take the line out");
+    }
+    return false;
+  }
+
   void read_classes(size_t column) {
+    if (lacks_classes(column)) return;
     for (size_t row = 0; row < table_.rows(); ++row) {
       const std::string_view field = table_.field(row, column);
       int64_t label = 0;
       const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), label);
       if (error != std::errc() || end != field.data() + field.size()) break;
       files_.labels.push_back(label);
+      files_.numbers.emplace(label, field);
     }
     if (files_.labels.size() == table_.rows()) return;
+    files_.numbers.clear();
     std::set<std::string_view> found;
     for (size_t row = 0; row < table_.rows(); ++row) found.insert(table_.field(row, column));
     set_classes(found);

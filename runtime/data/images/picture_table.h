@@ -1,6 +1,6 @@
 // A table of pictures, X.csv with a column path (file, filename), and what belongs to each of them:
 //
-//   a class          the column class (label, labels): whole numbers, or names, which are sorted
+//   a class          the column class (label, labels): whole numbers, or names, which are sorted. None may be blank
 //   several classes  that column with --label-separator: "cat;dog"
 //                    columns of zeros and ones, one for each class: all but the path's, where no column is called class
 //   numbers          the columns that --columns names for the target

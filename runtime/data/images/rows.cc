@@ -316,8 +316,12 @@ void add_files(const std::shared_ptr<const PictureFiles>& files, const std::vect
     result->tensors[first_label(inputs)] = targets_tensor(*files, result->classes);
     return;
   }
-  add_targets(samples, has_target ? labels_by(*files, classes) : std::vector<int64_t>(), files.get(),
-              result->classes.size(), inputs, result);
+  std::vector<int64_t> labels = has_target ? labels_by(*files, classes) : std::vector<int64_t>();
+  if (has_target && files->classes.empty() && labels != files->labels) {
+    notes->push_back(concat(files->root, ": its numbers are names of the model's classes, whose order is another one: ",
+                            classes_to_json(classes)));
+  }
+  add_targets(samples, std::move(labels), files.get(), result->classes.size(), inputs, result);
 }
 
 // Arrays of bytes that are preprocessed or augmented as pictures.

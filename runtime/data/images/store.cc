@@ -17,13 +17,8 @@ class FileStore : public PictureStore {
 
   int64_t size() const override { return static_cast<int64_t>(files_->files.size()); }
   Picture read(int64_t sample, bool is_mask) const override {
-    if (is_mask && files_->boxes) {  // of boxes the size is enough
-      const auto [height, width] = files_->boxes->sizes[static_cast<size_t>(sample)];
-      return {height, width, 0};
-    }
-    const std::string path = describe(sample, is_mask);
     try {
-      return is_mask ? decode_mask(path) : decode_picture(path);
+      return is_mask ? read_mask_of(*files_, static_cast<size_t>(sample)) : decode_picture(describe(sample, false));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kFile) throw;
       fail_as(ErrorCode::kFile, error.what(), kBadPictureHint);
@@ -110,6 +105,13 @@ class ArrayStore : public PictureStore {
 };
 
 }  // namespace
+
+Picture read_mask_of(const PictureFiles& files, size_t sample) {
+  const std::string path = files.folder + files.files[sample];
+  if (!files.boxes) return turned_with(path, decode_mask(files.folder + files.masks[sample]));
+  const auto [height, width] = files.boxes->sizes[sample];  // of boxes the size is enough
+  return turned_with(path, Picture(height, width, 0));
+}
 
 std::unique_ptr<const PictureStore> file_store(std::shared_ptr<const PictureFiles> files) {
   return std::make_unique<FileStore>(std::move(files));

@@ -24,6 +24,9 @@ class PictureStore {
   virtual size_t most_bytes() const = 0;
 };
 
+// The mask of a sample, or the picture without channels that its boxes have, as its picture is shown.
+Picture read_mask_of(const PictureFiles& files, size_t sample);
+
 std::unique_ptr<const PictureStore> file_store(std::shared_ptr<const PictureFiles> files);
 // Pictures of 1 or 3 channels: uint8[N, H, W], [N, C, H, W] or [N, H, W, C]. `input` names it in errors.
 std::unique_ptr<const PictureStore> array_store(const std::string& input, const Tensor& array);

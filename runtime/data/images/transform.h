@@ -18,6 +18,8 @@ Picture resized(const Picture& from, int height, int width, Filter filter);
 Picture cropped(const Picture& from, const Box& box, uint8_t border = 0);
 void flip_left_right(Picture* picture);
 void flip_top_bottom(Picture* picture);
+// As EXIF's orientation shows it, 1 to 8: 1 changes nothing, 2, 3 and 4 mirror it, 5 to 8 swap the sides.
+Picture turned(Picture from, int orientation);
 
 // In the same size; `map` says where a point of the result comes from, and has an inverse. What comes from outside is
 // 0. Bicubic is not supported.

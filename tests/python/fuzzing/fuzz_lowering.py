@@ -33,9 +33,8 @@ from random_graph import RandomGraph, Rejected
 
 sys.path.append(str(Path(__file__).parents[1]))
 import tool  # noqa: E402
-from lowering import EXACT, passes  # noqa: E402
+from lowering import is_exact, passes  # noqa: E402
 
-EXACT = EXACT | {"share_recurrent_steps", "round_once"}
 TOLERANCE = {"float32": 1e-6, "float64": 1e-11}
 MORE_THAN_ROUNDING = 8  # times as far from the truth as the plan without lowering
 # Adam with a large epsilon: with a small one it makes full steps of gradients that are nothing but rounding.
@@ -232,7 +231,7 @@ def check_precision(problem, precision, truth, counts):
     names = passes()
     for name in problem.rng.sample(names, problem.rng.randint(0, 2)):
         variant, results = f"{precision}, without {name}", problem.fit(precision, "--lowering", f"-{name}")
-        check_equal(results, lowered, variant) if name in EXACT else close(results, variant)
+        check_equal(results, lowered, variant) if is_exact(name) else close(results, variant)
     if precision == "float64":
         return
     if problem.rng.random() < 0.3:

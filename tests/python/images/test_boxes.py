@@ -6,7 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 import tool
-from PIL import Image
+from PIL import Image, ImageOps
 
 ROWS_TOOL = tool.COMMAND.parent / "tests" / "rows_tool"
 SIZES = [(40, 60), (64, 48), (50, 50), (33, 71)]  # height, width
@@ -126,6 +126,39 @@ def test_boxes_go_where_the_pixels_go(folder, tmp_path, preprocess, augment):
                 if not turned or not (np.abs(pixels - edges) < 2).any():
                     np.testing.assert_allclose(box[0], pixels, atol=1.6)
     assert seen > 20 and (left_out > 0 or "resized_crop" not in augment)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("of_what", ["what is shown", "what is stored"])
+def test_masks_and_boxes_are_where_a_picture_that_exif_turns_has_them(tmp_path, orientation, suffix, of_what):
+    """A white rectangle on black: of the picture as it is shown, or, where the sides tell, of what the file stores."""
+    if of_what == "what is stored" and orientation < 5:
+        return  # of one size with what is shown, which it is then taken for
+    stored = np.zeros((24, 40), np.uint8)
+    stored[2:8, 3:15] = 1
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for name in ("images", "masks"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    file = tmp_path / "data" / "images" / f"a.{suffix}"
+    options = {"lossless": True} if suffix == "webp" else {"quality": 100} if suffix == "jpg" else {}
+    Image.fromarray(np.stack([stored * 255] * 3, -1)).save(file, exif=exif, **options)
+    shown = np.asarray(ImageOps.exif_transpose(Image.open(file)))[:, :, 0] > 127
+    labelled = shown if of_what == "what is shown" else stored > 0
+    Image.fromarray(labelled.astype(np.uint8)).save(tmp_path / "data" / "masks" / "a.png")
+    size = shown.shape
+    found = rows(tmp_path / "data", tmp_path / "x.npz", f"resize({size[0]}, {size[1]}), scale(1/255)", size=size)
+    np.testing.assert_array_equal(found["image"][0, 0] > 0.5, shown)
+    np.testing.assert_array_equal(found["boxes"][0], shown)  # the masks, under the name of the target
+    y, x = np.nonzero(labelled)
+    box = [int(n) for n in (x.min(), y.min(), x.max() + 1 - x.min(), y.max() + 1 - y.min())]
+    coco = {"images": [{"id": 1, "file_name": f"data/images/a.{suffix}", "height": labelled.shape[0], "width": labelled.shape[1]}],
+            "annotations": [{"image_id": 1, "category_id": 1, "bbox": box}], "categories": [{"id": 1, "name": "a"}]}  # fmt: skip
+    (tmp_path / "boxes.json").write_text(json.dumps(coco))
+    found = rows(tmp_path / "boxes.json", tmp_path / "x.npz", f"resize({size[0]}, {size[1]}), scale(1/255)", size=size)
+    y, x = np.nonzero(shown)
+    np.testing.assert_allclose(found["boxes"][0, 0], [0, x.min(), y.min(), x.max() + 1, y.max() + 1])
 
 
 def test_changes_of_colour_leave_boxes_alone(folder, tmp_path):

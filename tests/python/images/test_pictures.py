@@ -92,12 +92,33 @@ def test_16_bits_become_8_and_interlaced_files_are_read(tmp_path):
     assert_close(shown(tmp_path / "interlaced.png"), original, most=0)
 
 
+@pytest.mark.parametrize("name", ["x.jpg", "x.png", "x.webp"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_jpeg_file_is_turned_as_its_exif_orientation_says(orientation, tmp_path):
+def test_a_file_is_turned_as_its_exif_orientation_says(orientation, name, tmp_path):
     exif = Image.Exif()
+    exif[0x010F] = "a maker, before the orientation"
     exif[0x0112] = orientation
-    picture(16, 24).save(tmp_path / "x.jpg", exif=exif)
-    assert_close(shown(tmp_path / "x.jpg"), ImageOps.exif_transpose(Image.open(tmp_path / "x.jpg")))
+    picture(16, 24).save(tmp_path / name, exif=exif)
+    turned = ImageOps.exif_transpose(Image.open(tmp_path / name))
+    assert turned.size == ((16, 24) if orientation > 4 else (24, 16))
+    assert_close(shown(tmp_path / name), turned)
+
+
+def test_a_damaged_exif_block_turns_nothing(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name in ("x.jpg", "x.png", "x.webp"):
+        picture(16, 24).save(tmp_path / name, exif=exif)
+        whole = (tmp_path / name).read_bytes()
+        at = whole.index(b"II*\0") if b"II*\0" in whole else whole.index(b"MM\0*")
+        for block in (b"II*\0\xff\xff\xff\xff", b"MM\0*\xff\xff\xff\xff", b"II*\0\x08\0\0\0\xff\xff", b"\0" * 8):
+            damaged = whole[:at] + block + whole[at + len(block) :]
+            if name == "x.png":  # libpng drops a chunk whose checksum is wrong, with a warning
+                start = damaged.index(b"eXIf")
+                length = struct.unpack(">I", damaged[start - 4 : start])[0]
+                damaged = damaged[: start + 4 + length] + struct.pack(">I", zlib.crc32(damaged[start : start + 4 + length])) + damaged[start + 8 + length :]
+            (tmp_path / name).write_bytes(damaged)
+            assert sorted(shown(tmp_path / name).shape[:2]) == [16, 24]
 
 
 def test_masks_keep_their_classes(tmp_path):

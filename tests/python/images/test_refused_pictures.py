@@ -238,6 +238,39 @@ def test_categories_that_a_detector_lacks_are_told_before_the_first_step(tmp_pat
         onnx_train.fit(onnx_train.Session(onnx_train.load(tmp_path / "run" / "last.onnx")), data, epochs=1)
 
 
+@pytest.mark.parametrize("accumulate", [(), ("--accumulate",)])
+def test_a_layer_for_more_classes_than_there_are_is_told(tmp_path, accumulate):
+    model, data = classifier(tmp_path / "m.onnx", 10), in_folders(tmp_path / "data")
+    tool.run("build", model, "-o", tmp_path / "train.onnx", *accumulate)
+    said = " ".join(fit(tmp_path / "train.onnx", data, tmp_path / "run").split())
+    assert "has 3 classes, and the model tells 10 apart; build --head OUTPUT=3 gives it a last layer for them" in said
+
+
+def test_a_table_of_the_same_pictures_is_evaluated_as_their_folders_are(tmp_path):
+    """Folders 1, 2 and 10 are the classes 0, 2 and 1: the numbers of a table are their names."""
+    folder = tmp_path / "data"
+    rows = []
+    for place, (name, colour) in enumerate({"1": 10, "2": 250, "10": 120}.items()):
+        for i in range(8):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            pixels = np.full((8, 8, 3), colour, np.uint8) + np.random.default_rng(i).integers(0, 5, (8, 8, 3), dtype=np.uint8)
+            pixels[..., place] //= 2
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+            rows.append((f"data/{name}/{i}.png", name))
+    tool.run("fit", classifier(tmp_path / "m.onnx", 3), "--data", folder, "--steps", 300, "--batch-size", 24, "--lr", 0.1,
+             "--out", tmp_path / "run")  # fmt: skip
+    best = tmp_path / "run" / "best.onnx"
+    for name, of in (("numbers.csv", lambda text: text), ("places.csv", lambda text: ["1", "10", "2"].index(text))):
+        with open(tmp_path / name, "w", newline="") as file:
+            csv.writer(file).writerows([("path", "class"), *((path, of(text)) for path, text in rows)])
+    expected = json.loads(tool.run("eval", best, "--data", folder, "--json"))
+    found = json.loads(tool.run("eval", best, "--data", tmp_path / "numbers.csv", "--json").splitlines()[0])
+    assert expected["accuracy"] > 0.9 and (found["accuracy"], found["loss"]) == (expected["accuracy"], expected["loss"])
+    assert "its numbers are names of the model's classes" in found["notes"][0]
+    refused = tool.run("eval", best, "--data", tmp_path / "places.csv", status=1)
+    assert "the class 2 is the name of one that the model was trained with, 0 is none (1, 10, 2)" in refused
+
+
 def test_tables_of_pictures_say_what_they_lack(tmp_path):
     in_folders(tmp_path / "data")
     files = [f"data/{name}/{i}.png" for name in CLASSES for i in range(4)]

@@ -551,8 +551,18 @@ def test_the_gradient_of_a_loop_whose_steps_only_a_run_knows(text):
     assert np.isfinite(products["w"]).all()
 
 
-def test_passes_say_that_they_give_each_other_tensors_of_one_shape():
+def test_passes_give_each_other_tensors_whose_shapes_a_run_decides():
     model, batch = loop(STEPS.replace(", float[T, N, 4] ys) {", ") {"))
     module = onnx_train.torch.Module(model, threads=1)
-    with pytest.raises(onnx_train.UnsupportedError, match=r'depends on data.*one shape.*derivative\("gradient"\)'):
-        module(torch.tensor(batch["x"]), torch.tensor(3))
+    for count in (3, 2):
+        x = torch.tensor(batch["x"], requires_grad=True)
+        module.zero_grad()
+        torch.nn.functional.mse_loss(module(x, torch.tensor(count)), torch.tensor(batch["target"])).backward()
+        w, h = torch.tensor(numpy_helper.to_array(model.graph.initializer[0])).double().requires_grad_(), x.detach().double()
+        start = h.requires_grad_()
+        for _ in range(count):
+            h = torch.tanh(h @ w)
+        torch.nn.functional.mse_loss(h, torch.tensor(batch["target"]).double()).backward()
+        (found,) = module.parameters()
+        np.testing.assert_allclose(found.grad, w.grad, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(x.grad, start.grad, rtol=1e-4, atol=1e-6)

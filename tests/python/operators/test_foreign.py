@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 import tool
 import torch
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 RNG = np.random.default_rng(0)
 MS, ML = "com.microsoft", "ai.onnx.ml"
@@ -287,10 +287,93 @@ def test_weights_of_a_linear_classifier_are_weights(tmp_path):
     assert list(labels) == list(scores.argmax(1))
 
 
+def pipeline(path, labels=None, unknown=False):
+    """A scikit-learn pipeline of three columns, one of integers, as its converter writes it; returns its numbers."""
+    coef, bias, offset, scale = np.float32([0.8, -0.5, 0.3]), np.float32(0.2), np.float32([40, 3, 5]), np.float32([0.1, 0.5, 0.25])
+    names = {"classlabels_ints": [0, 1]} if labels is None else {"classlabels_strings": labels}
+    maps = {"classlabels_int64s": [0, 1]} if labels is None else {"classlabels_strings": labels}
+    node = lambda op, inputs, outputs, **attributes: helper.make_node(op, inputs, outputs, domain=ML, **attributes)  # noqa: E731
+    nodes = [
+        helper.make_node("Cast", ["visits"], ["visits_f"], to=TensorProto.FLOAT),
+        helper.make_node("Concat", ["age", "income", "visits_f"], ["x"], axis=1),
+        node("Scaler", ["x"], ["scaled"], offset=offset.tolist(), scale=scale.tolist()),
+        node("LinearClassifier", ["scaled"], ["label", "scores"], coefficients=[*(-coef).tolist(), *coef.tolist()],
+             intercepts=[-float(bias), float(bias)], multi_class=1, post_transform="LOGISTIC", **names),
+        node("Normalizer", ["scores"], ["p"], norm="L1"),
+        node("ZipMap", ["p"], ["probability"], **maps),
+    ]  # fmt: skip
+    key = TensorProto.INT64 if labels is None else TensorProto.STRING
+    map_type = helper.make_map_type_proto(key, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    outputs = [
+        helper.make_tensor_value_info("label", key, [None]),
+        helper.make_value_info("probability", helper.make_sequence_type_proto(map_type)),
+    ]
+    if unknown:
+        nodes.append(node("CastMap", ["probability"], ["vector"]))
+        outputs[1] = helper.make_tensor_value_info("vector", TensorProto.FLOAT, [None, 2])
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 1]) for name in ("age", "income")]
+    inputs.append(helper.make_tensor_value_info("visits", TensorProto.INT64, [None, 1]))
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15), helper.make_opsetid(ML, 1)], ir_version=8)
+    onnx.save(model, path)
+    return coef, bias, offset, scale
+
+
+def customers(count=48):
+    rng = np.random.default_rng(0)
+    columns = {"age": rng.normal(40, 9, (count, 1)).astype(np.float32), "income": rng.gamma(3, 1, (count, 1)).astype(np.float32),
+               "visits": rng.integers(0, 12, (count, 1))}  # fmt: skip
+    return columns, rng.integers(0, 2, count)
+
+
+@pytest.mark.parametrize("labels", [None, ["no", "yes"]])
+def test_a_pipeline_of_scikit_learn_trains_and_serves_as_before(labels, tmp_path):
+    """One-vs-rest probabilities are compared by their logarithms, the scaler is none of the weights, and maps are maps again."""
+    path = tmp_path / "model.onnx"
+    coef, bias, offset, scale = pipeline(path, labels)
+    columns, classes = customers()
+    data = tool.save(tmp_path / "data.npz", columns | {"labels": classes})
+    w = torch.tensor(np.stack([-coef, coef]), dtype=torch.float64, requires_grad=True)
+    b = torch.tensor([-bias, bias], dtype=torch.float64, requires_grad=True)
+    x = (torch.tensor(np.concatenate(list(columns.values()), 1), dtype=torch.float64) - torch.tensor(offset)) * torch.tensor(scale)
+
+    def probabilities():
+        s = torch.sigmoid(x @ w.T + b)
+        return s / s.sum(1, keepdim=True)
+
+    said = tool.run("build", path, "-o", tmp_path / "train.onnx", "--optimizer", "sgd")
+    assert "nll(p" in said or "nll(probability" in said
+    assert "trained         2 tensors, 8 elements" in said and "probability: maps from classes to numbers" in said
+    assert ("label: no tensor of numbers" in said) == (labels is not None)
+    tool.run("fit", tmp_path / "train.onnx", "--data", data, "--steps", 20, "--batch-size", 48, "--lr", 0.1, "--no-shuffle",
+             "--out", tmp_path / "run")  # fmt: skip
+    optimizer = torch.optim.SGD([w, b], lr=0.1)
+    expected = []
+    for _ in range(20):
+        loss = torch.nn.functional.nll_loss(probabilities().log(), torch.tensor(classes))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    np.testing.assert_allclose(tool.losses(tmp_path / "run"), expected, rtol=1e-4)
+    tool.run("export", tmp_path / "run" / "last.onnx", "-o", tmp_path / "trained.onnx")
+    served = tool.session(tmp_path / "trained.onnx").run(["probability"], columns)[0]
+    keys = labels or [0, 1]
+    np.testing.assert_allclose([[row[key] for key in keys] for row in served], probabilities().detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_cut_comes_before_operators_are_judged(tmp_path):
+    path = tmp_path / "model.onnx"
+    pipeline(path, unknown=True)
+    assert "CastMap" in tool.run("build", path, "-o", tmp_path / "train.onnx", status=1)
+    text = tool.run("build", path, "-o", tmp_path / "train.onnx", "--cut", "p")
+    assert "nll(p, labels" in text and "the model ends at 'p'" in text
+
+
 REFUSED = {
     "DynamicQuantizeMatMul": (MS, "computes in integers that it makes of its inputs, which have no gradient"),
     "TreeEnsembleClassifier": (ML, "decisions of trees have no gradient"),
-    "ZipMap": (ML, "no tensors of numbers"),
+    "CastMap": (ML, "no tensors of numbers"),
     "SVMRegressor": (ML, "support vectors are not trained"),
     "FusedThing": (MS, "export without its fusions"),
     "Conv": ("com.microsoft.nchwc", "laid this model out for one processor"),

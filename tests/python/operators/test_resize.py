@@ -126,6 +126,50 @@ def test_every_mode_is_that_of_the_reference(tmp_path):
     assert not wrong, f"{len(wrong)} of {len(calls)}:\n" + "\n".join(map(str, wrong))
 
 
+def fractional(mode, coordinates, size, producer, folder):
+    """Resize of 4 or `size` to 1.7 times as many."""
+    node, constants = resize(np.zeros(1), [1, 1, 1.7, 0.6], mode=mode, coordinate_transformation_mode=coordinates)
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "w"], ["moved"]), node], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, *size])], [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(v, k) for k, v in {**constants, "w": np.ones(1, np.float32)}.items()],
+    )  # fmt: skip
+    graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9, producer_name=producer)
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+@pytest.mark.parametrize("size", [(4, 7), ("height", "width")], ids=["fixed", "open"])
+@pytest.mark.parametrize("coordinates", ["align_corners", "half_pixel", "asymmetric", "half_pixel_symmetric"])
+@pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
+def test_scales_of_pytorch_that_make_no_whole_size_are_as_onnxruntime_reads_them(tmp_path, mode, coordinates, size):
+    import onnx_train
+    import onnxruntime
+
+    if (mode, coordinates) == ("nearest", "half_pixel_symmetric"):
+        size = (4, 8)  # of 7 one place is a tie but for rounding
+    x = np.random.default_rng(0).standard_normal((1, 1, 4, size[1] if size[1] == 8 else 7)).astype(np.float32)
+    path = fractional(mode, coordinates, size, "pytorch", tmp_path)
+    wanted = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    session = onnx_train.Session(path, threads=1)
+    np.testing.assert_allclose(session.run("predict", {"x": x})["y"], wanted, rtol=1e-5, atol=1e-5)
+    assert ("has sizes in their place" in tool.run("check", path, "--loss", "mse", "--train", "w")) == (coordinates == "align_corners")
+    if coordinates == "align_corners" and mode != "nearest":
+        by_pytorch = F.interpolate(torch.tensor(x), scale_factor=(1.7, 0.6), mode="bilinear" if mode == "linear" else "bicubic", align_corners=True)
+        np.testing.assert_allclose(wanted, by_pytorch, rtol=1e-4, atol=1e-4)
+
+
+def test_scales_of_other_files_that_make_no_whole_size_are_as_onnx_defines_them(tmp_path):
+    import onnx_train
+
+    x = np.random.default_rng(0).standard_normal((1, 1, 4, 7)).astype(np.float32)
+    path = fractional("linear", "align_corners", (4, 7), "", tmp_path)
+    wanted = onnx.reference.ReferenceEvaluator(onnx.load(path)).run(None, {"x": x})[0]
+    np.testing.assert_allclose(onnx_train.Session(path, threads=1).run("predict", {"x": x})["y"], wanted, rtol=1e-5, atol=1e-5)
+    assert "ONNX Runtime and PyTorch take the whole number" in " ".join(tool.run("check", path, "--loss", "mse", "--train", "w").split())
+
+
 def node_tests():
     folder = tool.ROOT / "build" / "node_tests"
     return sorted(p.name for p in folder.glob("test_resize_*"))

@@ -74,8 +74,21 @@ def test_data_are_arrays_lists_loaders_or_generators():
     for data in (batches(), [tuple(b.values()) for b in batches()], loader, (X, DATA["labels"])):
         assert np.array_equal(losses(data, epochs=2), expected)
     assert np.array_equal(losses((b for b in batches()), epochs=1), expected[:5])
-    with pytest.raises(onnx_train.UsageError, match="iterator"):
-        losses((b for b in batches()), epochs=2)
+    drawn = []
+
+    def endless():
+        while True:
+            drawn.append(1)
+            yield batches()[0]
+
+    with pytest.raises(onnx_train.UsageError, match="an iterator, which gives one epoch: give steps"):
+        losses(endless(), epochs=2)
+    assert not drawn, "which would never end"
+    assert len(losses(endless(), steps=7)) == 7
+    with pytest.raises(onnx_train.UsageError, match="give --steps, since the data do not say how many batches"):
+        losses(endless(), epochs=1, schedule="cosine")
+    with pytest.raises(onnx_train.UsageError, match="give --steps, since the data do not say"):
+        losses(endless(), epochs=1, warmup="10%")
 
 
 def test_shuffled_epochs_are_those_of_the_command_and_follow_from_the_seed(tmp_path):
@@ -109,6 +122,87 @@ def test_a_training_that_is_interrupted_and_resumed_gives_the_files_of_one_that_
     assert np.array_equal(np.concatenate([first.losses, second.losses]), whole.losses)
     for file in ("last.onnx", "best.onnx"):
         assert (tmp_path / "parts" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_a_run_that_is_resumed_goes_on_with_its_settings(tmp_path):
+    """Rate, schedule, seed, size of a batch, clipping, threads and the end are those of the run, if none are given."""
+    given = dict(epochs=2, lr=0.05, schedule="cosine", warmup=2, seed=3, batch_size=8, clip=0.5, threads=1)
+
+    def run(folder, **options):
+        return onnx_train.fit(training(), DATA, eval_data=DATA, folder=tmp_path / folder, progress=False, **options)
+
+    whole = run("whole", **given)
+    first = run("parts", **given, callbacks=[lambda session, step: step.step == 5])  # after an epoch
+    second = run("parts", resume=True)
+    assert np.array_equal(np.concatenate([first.losses, second.losses]), whole.losses)
+    rates = [step.learning_rate for history in (first, second) for step in history.steps]
+    assert rates == [step.learning_rate for step in whole.steps] and len(set(rates)) > 5
+    for name, value in whole.session.state.items():
+        assert np.array_equal(value, second.session.state[name]), name
+    for file in ("last.onnx", "best.onnx"):
+        assert (tmp_path / "parts" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+    run("longer", **{**given, "epochs": 1, "schedule": "constant"})
+    run("longer", epochs=2, resume=True)
+    run("at once", **{**given, "schedule": "constant"})
+    assert (tmp_path / "longer/last.onnx").read_bytes() == (tmp_path / "at once/last.onnx").read_bytes()
+
+
+def test_what_may_change_on_resume_is_said_and_what_may_not_is_refused(tmp_path):
+    def run(data=DATA, **options):
+        return onnx_train.fit(training(), data, folder=tmp_path / "run", threads=1, **options)
+
+    run(epochs=1, lr=0.05, seed=3, batch_size=8)
+    before = (tmp_path / "run/last.onnx").read_bytes()
+    for options, text in (({"seed": 4}, "seed was 3 and is 4"), ({"batch_size": 4}, "batch-size was 8 and is 4"),
+                          ({"shuffle": False}, "no-shuffle was false and is true"), ({"limit": 20}, "limit was"),
+                          ({"data": {**DATA, "x": X + 1}}, "data was 40 samples")):  # fmt: skip
+        with pytest.raises(onnx_train.Error, match=text):
+            run(epochs=2, resume=True, **options)
+    session = onnx_train.Session(training(), threads=1)
+    untouched = {name: value.copy() for name, value in session.state.items()}
+    with pytest.raises(onnx_train.Error, match="seed was 3 and is 4"):
+        onnx_train.fit(session, DATA, folder=tmp_path / "run", epochs=2, resume=True, seed=4)
+    assert all(np.array_equal(value, untouched[name]) for name, value in session.state.items())
+    with pytest.raises(onnx_train.Error, match="was built with optimizer"):
+        onnx_train.fit(onnx_train.build(MLP, optimizer="sgd"), DATA, folder=tmp_path / "run", epochs=2, resume=True)
+    assert (tmp_path / "run/last.onnx").read_bytes() == before
+    with pytest.warns(UserWarning, match="resumed, and changed: lr was 0.05 and is 0.01"):
+        assert run(epochs=2, resume=True, lr=0.01).steps[0].learning_rate == pytest.approx(0.01)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run(epochs=3, resume=True).steps[-1].learning_rate == pytest.approx(0.01)
+
+
+def test_a_run_has_the_options_of_the_commands_which_goes_on_with_it(tmp_path):
+    training().save(tmp_path / "train.onnx")
+    data = tool.save(tmp_path / "data.npz", DATA)
+    given = dict(lr=0.05, schedule="cosine", seed=3, batch_size=8, drop_last=True)
+    onnx_train.fit(tmp_path / "train.onnx", data, epochs=4, folder=tmp_path / "run", threads=1, **given,
+                   callbacks=[lambda session, step: step.step == 5])  # fmt: skip
+    options = json.loads((tmp_path / "run/options.json").read_text())
+    for name, value in given.items():
+        assert options[name.replace("_", "-")] == value
+    assert options["data"] == str(data) and options["epochs"] == 4 and options["threads"] == 1
+    assert options["derived"]["checked data"] and options["derived"]["run"]["lr"] == "0.05"
+    tool.run("fit", tmp_path / "train.onnx", "--data", data, "--out", tmp_path / "run", "--resume", "--epochs", 2)
+    rest = onnx_train.fit(tmp_path / "train.onnx", DATA, epochs=4, folder=tmp_path / "run", resume=True)
+    assert [step.step for step in rest.steps] == list(range(11, 21))
+    whole = onnx_train.fit(tmp_path / "train.onnx", DATA, epochs=4, threads=1, **given)
+    tool.run("fit", "--config", tmp_path / "run/options.json", tmp_path / "train.onnx", "--data", data,
+             "--out", tmp_path / "again")  # fmt: skip
+    np.testing.assert_allclose(tool.losses(tmp_path / "again"), whole.losses, rtol=1e-6)
+
+
+def test_files_are_read_as_the_run_has_read_them(tmp_path):
+    rows = [",".join(map(str, (*x, label))) for x, label in zip(X, DATA["labels"])]
+    (tmp_path / "data.csv").write_text("\n".join(["a,b,c,d,kind", *rows, ",,,,1"]) + "\n")
+    how = {"missing": "drop", "map": {"kind": "labels"}, "columns": {"x": ["a", "b", "c", "d"]}}
+    run = dict(data=tmp_path / "data.csv", folder=tmp_path / "run", threads=1)
+    onnx_train.fit(training(), epochs=1, **run, **how)
+    onnx_train.fit(training(), epochs=2, **run, resume=True)
+    with pytest.raises(onnx_train.Error, match="missing was drop and is zero"):
+        onnx_train.fit(training(), epochs=3, **run, resume=True, missing="zero")
 
 
 def test_an_exception_of_the_data_or_a_callback_ends_the_fit():

@@ -1,5 +1,6 @@
 """The names of ONNX Runtime's on-device training: its published steps run, and the numbers are PyTorch's."""
 
+import inspect
 import re
 import shutil
 
@@ -71,6 +72,138 @@ def test_losses_and_steps_are_pytorchs(tmp_path, name, kind):
         theirs.step()
     for key in TRAINED:
         np.testing.assert_allclose(state.parameters[key].data, weights[key].detach(), rtol=1e-4, atol=1e-5)
+
+
+LOSSES = {
+    "MSELoss": lambda x, t: (x - t) ** 2,
+    "L1Loss": lambda x, t: (x - t).abs(),
+    "BCEWithLogitsLoss": lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction="none"),
+    "CrossEntropyLoss": lambda x, t: F.cross_entropy(x, t, reduction="none"),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_blocks_take_the_keywords_of_the_package_and_losses_that_other_blocks_reduce(tmp_path, name):
+    """A clipped mean of the losses of the elements, with every name given by its keyword."""
+    is_classes = name == "CrossEntropyLoss"
+    keywords = ("scores_input_name", "labels_name") if is_classes else ("loss_input_name", "target_name")
+
+    class Clipped(onnxblock.Block):
+        def __init__(self):
+            super().__init__(temp_file_name="unused.onnx")
+            self.loss = getattr(onnxblock.loss, name)(reduction="none")
+            self.clip, self.mean = onnxblock.blocks.Clip(clip_min=0.1, clip_max=1.0), onnxblock.blocks.ReduceMean()
+            self.two, self.mul = onnxblock.blocks.Constant(value_float=2.0), onnxblock.blocks.Mul()
+
+        def build(self, prediction):
+            losses = self.loss(**dict(zip(keywords, (prediction, "wanted"))))
+            return self.mul(input_name1=self.two(), input_name2=self.mean(input_name=self.clip(clip_input_name=losses)))
+
+    state, module, _ = generate(tmp_path, Clipped())
+    assert module.input_names() == ["x", "wanted"]
+    x, target = data(is_classes)
+    weights = {n: torch.tensor(p.data.copy(), requires_grad=True) for n, p in state.parameters.items()}
+    h = torch.tanh(torch.from_numpy(x) @ weights["fc1.weight"] + weights["fc1.bias"])
+    expected = 2 * LOSSES[name](h @ weights["fc2.weight"] + weights["fc2.bias"], torch.from_numpy(target)).clamp(0.1, 1).mean()
+    expected.backward()
+    assert np.asarray(module(x, target)).item() == pytest.approx(expected.item(), rel=1e-5)
+    for key in TRAINED:
+        np.testing.assert_allclose(state.parameters[key].grad, weights[key].grad, rtol=1e-4, atol=1e-6)
+
+
+def test_every_block_has_the_parameters_of_the_package():
+    """Of onnxruntime-training 1.19.2: the constructors' and those of build."""
+    names = lambda function: [name for name in inspect.signature(function).parameters if name != "self"]
+    blocks, one = onnxblock.blocks, ["input_name"]
+    expected = {
+        **{name: ([], ["input_name1", "input_name2"]) for name in ("Add", "Sub", "Mul", "Div")},
+        **{name: ([], one) for name in ("Sigmoid", "Log", "Neg", "Abs")},
+        **{name: (["keepdims"], one) for name in ("ReduceMean", "ReduceSum")},
+        "Pow": (["exponent"], ["pow_input_name"]), "Constant": (["value_float"], []), "Cast": (["to"], ["cast_input_name"]),
+        "SequenceConstruct": ([], ["sequence_input_names"]), "ReduceAllL2": ([], ["reduce_node_input_names"]),
+        "Clip": (["clip_min", "clip_max"], ["clip_input_name"]), "PassThrough": ([], ["input_names"]),
+        "InputLike": (["like"], ["input_name"]),
+        "LabelEncoder": (["default_float", "default_int64", "default_string", "keys_floats", "keys_int64s", "keys_strings",
+                          "values_floats", "values_int64s", "values_strings"], ["label_encoder_input_name"]),
+        "Linear": (["in_features", "out_features", "bias", "alpha", "beta"], ["linear_input_name"]),
+        "MSELoss": (["reduction"], ["loss_input_name", "target_name"]), "L1Loss": (["reduction"], ["loss_input_name", "target_name"]),
+        "CrossEntropyLoss": (["weight", "reduction", "ignore_index"], ["scores_input_name", "labels_name"]),
+        "BCEWithLogitsLoss": (["weight", "reduction", "pos_weight"], ["loss_input_name", "target_name"]),
+    }  # fmt: skip
+    for name, (made, built) in expected.items():
+        block = getattr(blocks, name, None) or getattr(onnxblock.loss, name)
+        assert [n for n in names(block.__init__) if n != "temp_file_name"] == made, name
+        assert names(block.build) == built, name
+    assert names(onnxblock.optim.AdamW.__init__) == ["bias_correction", "betas", "eps", "weight_decay", "clip_grad"]
+    assert names(onnxblock.optim.SGD.__init__) == ["clip_grad"] and names(onnxblock.optim.ClipGradNorm.__init__) == ["max_norm"]
+    assert names(artifacts.generate_artifacts) == [
+        "model", "requires_grad", "frozen_params", "loss", "optimizer", "artifact_directory", "prefix", "ort_format",
+        "custom_op_library", "additional_output_names", "nominal_checkpoint", "loss_input_names",
+    ]  # fmt: skip
+
+
+def test_blocks_build_what_onnx_runtime_computes(tmp_path):
+    class All(onnxblock.ForwardBlock):
+        def build(self, name):
+            b = onnxblock.blocks
+            linear = b.Linear(3, 2, alpha=0.5)(name)
+            norm = b.ReduceAllL2()(name, linear)
+            code = b.LabelEncoder(keys_int64s=[1], values_int64s=[5], default_int64=7)(b.Cast(onnx.TensorProto.INT64)(b.InputLike("x")("other")))
+            mean = b.ReduceMean(keepdims=False)(b.Cast(onnx.TensorProto.FLOAT)(code))
+            return b.Add()(b.Mul()(norm, b.ReduceSum(keepdims=False)(b.Clip(clip_max=0.5)(name))), mean)
+
+    model = onnx.load(MLP)
+    with onnxblock.base(model) as accessor:
+        block = All()
+        block("logits")
+        weights = {t.name: onnx.numpy_helper.to_array(t) for t in accessor.model.graph.initializer}
+    assert "linear.weight" not in [t.name for t in model.graph.initializer], "a copy is changed"
+    onnx.save(block.to_model_proto(), tmp_path / "all.onnx")
+    x = data()[0]
+    (found,) = tool.session(tmp_path / "all.onnx").run(None, {"x": x, "other": np.round(x)})
+    y = np.tanh(x @ weights["fc1.weight"] + weights["fc1.bias"]) @ weights["fc2.weight"] + weights["fc2.bias"]
+    linear = 0.5 * (y @ weights["linear.weight"]) + weights["linear.bias"]
+    norm = np.sqrt((y**2).sum() + (linear**2).sum())
+    np.testing.assert_allclose(found, norm * np.minimum(y, 0.5).sum() + np.where(np.round(x) == 1, 5, 7).mean(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["enum", "block"])
+def test_a_model_with_tensors_in_other_files_is_given_by_its_path(tmp_path, kind, monkeypatch):
+    """As those of more than 2 GB are, which no message holds: here nothing may read the tensors into one."""
+    (tmp_path / "model").mkdir()
+    onnx.save(onnx.load(MLP), tmp_path / "model/m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    expected = tmp_path / "whole"
+    expected.mkdir()
+
+    class Loss(onnxblock.Block):
+        def build(self, logits):
+            b = onnxblock.blocks
+            penalty = b.ReduceSum(keepdims=False)(b.Pow(2.0)("fc1.weight"))
+            return b.Add()(onnxblock.loss.CrossEntropyLoss()(logits, "wanted"), b.Mul()(penalty, b.Constant(0.01)()))
+
+    loss = artifacts.LossType.CrossEntropyLoss if kind == "enum" else Loss()
+    generate(expected, loss)
+    load = onnx.load
+
+    def load_without_tensors(path, *args, load_external_data=True, **kwargs):
+        assert not load_external_data
+        return load(path, *args, load_external_data=False, **kwargs)
+
+    monkeypatch.setattr(onnx, "load", load_without_tensors)
+    artifacts.generate_artifacts(tmp_path / "model/m.onnx", TRAINED, ["fc1.bias"], loss, artifacts.OptimType.AdamW, tmp_path)
+    x, target = data()
+    results = []
+    for folder in (expected, tmp_path):
+        state, module, optimizer = start(folder)
+        losses = []
+        for _ in range(3):
+            losses.append(module(x, target))
+            optimizer.step()
+            module.lazy_reset_grad()
+        results.append((losses, {name: parameter.data.copy() for name, parameter in state.parameters.items()}))
+    np.testing.assert_allclose(results[1][0], results[0][0], rtol=1e-6)
+    for name, value in results[0][1].items():
+        np.testing.assert_allclose(results[1][1][name], value, rtol=1e-6, atol=1e-7)
 
 
 def test_a_reset_before_the_step_drops_gradients(tmp_path):

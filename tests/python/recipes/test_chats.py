@@ -1,6 +1,8 @@
 """Conversations as arrays of tokens: labels are the answers alone, by our template and by those of transformers."""
 
 import json
+import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -131,6 +133,40 @@ def test_a_chat_template_that_rewrites_its_beginning_is_refused(chats, tmp_path,
         onnx_train.tokenize_chats(tokenizer, chats, tmp_path / "x.npz", length=8)
     with pytest.raises(onnx_train.DataError, match="no conversation has an answer in its first 1 tokens"):
         onnx_train.tokenize_chats(Letters(), chats, tmp_path / "x.npz", length=1)
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "chat_template.jinja"])
+def test_a_path_whose_folder_has_a_chat_template_is_written_by_it(chats, tmp_path, tokenizer, file, monkeypatch):
+    folder = tmp_path / "saved"
+    tokenizer.save_pretrained(folder)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    config = {key: value for key, value in json.loads((folder / "tokenizer_config.json").read_text()).items() if key != "chat_template"}
+    if file == "chat_template.jinja":
+        (folder / file).write_text(CHAT_TEMPLATE)
+    else:
+        config["chat_template"] = CHAT_TEMPLATE
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    expected = onnx_train.tokenize_chats(tokenizer, chats, tmp_path / "a.npz", length=16)
+    assert onnx_train.tokenize_chats(folder / "tokenizer.json", chats, tmp_path / "b.npz", length=16) == expected
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(onnx_train.UsageError, match="has a chat template, which needs the package transformers"):
+        onnx_train.tokenize_chats(folder / "tokenizer.json", chats, tmp_path / "b.npz", length=16)
+    own = {"user": ("<u> ", " <end> "), "assistant": ("<a> ", " <end> ")}
+    onnx_train.tokenize_chats(folder / "tokenizer.json", chats, tmp_path / "c.npz", length=16, template=own)
+
+
+def test_markers_that_are_no_tokens_are_said(chats, tmp_path, tokenizer):
+    """One word is unknown, one is spelled; those that the tokenizer knows are not named."""
+    plain = tokenizer.backend_tokenizer
+    with pytest.warns(UserWarning, match=r"<\|im_start\|>, <\|im_end\|> of ChatML's markers are no tokens"):
+        onnx_train.tokenize_chats(plain, chats, tmp_path / "x.npz", length=60)
+    with pytest.warns(UserWarning, match="tokenize_chats: <v> of template's markers are no tokens"):
+        onnx_train.tokenize_chats(plain, chats, tmp_path / "x.npz", length=60, template={"user": ("<v> ", " <end> "), "assistant": ("<a> ", "")})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own = {"user": ("<u> ", " <end> "), "assistant": ("<a> ", " <end> ")}
+        onnx_train.tokenize_chats(plain, chats, tmp_path / "x.npz", length=60, template=own)
 
 
 def test_other_forms_of_conversations_are_read_alike(tmp_path):

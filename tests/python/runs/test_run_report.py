@@ -226,6 +226,13 @@ def test_watch_follows_a_run_until_it_ends(run):
     assert watching.returncode == 0 and "ended" in output and output.startswith("step ")
 
 
+def test_a_report_that_cannot_be_written_is_not_named_among_the_files(run):
+    (run / "taken/report.html").mkdir(parents=True)
+    said = tool.run("fit", run / "train.onnx", "--data", run / "data.npz", "--epochs", 1, "--batch-size", 8,
+                    "--out", run / "taken")  # fmt: skip
+    assert "there is no report.html: " in said and "for a browser" not in said
+
+
 def test_bash_completes_commands_options_and_values(run):
     def complete(*words):
         script = f"""
@@ -243,10 +250,19 @@ def test_bash_completes_commands_options_and_values(run):
     assert complete("onnx-train", "fit", "--dtype", "") == ["float32", "float64"]
     assert complete("onnx-train", "fit", "--dtype", "=", "float6") == ["float64"]
     assert complete("onnx-train", "fit", "--data", "") == []  # files: readline's own
+    for option, word in {"optimizer": "adamw", "loss": "cross_entropy", "metric": "f1", "device": "cpu", "batch": "dynamic",
+                         "precision": "bf16", "qat": "int8", "init": "kaiming"}.items():  # fmt: skip
+        assert word in complete("onnx-train", "build", f"--{option}", ""), option
+    assert complete("onnx-train", "fit", "--schedule", "co") == ["constant", "cosine"]
+    assert complete("onnx-train", "fit", "--lowering", "-fuse_e") == ["-fuse_elementwise"]
+    assert complete("onnx-train", "fit", "--batch-size", "") == ["auto"]
+    assert complete("onnx-train", "fit", "--augment", "rand") == ["random_resized_crop", "random_crop", "randaugment"]
+    assert complete("onnx-train", "flatten", "--entry", "ev") == ["evaluate"]
+    assert complete("onnx-train", "export", "--dtype", "int") == ["int8", "int4"]
     assert complete("onnx-train", "completion", "z") == ["zsh"]
     for shell in "zsh", "fish":
         script = tool.run("completion", shell)
-        assert "step-every" in script
+        assert "step-every" in script and "constant linear cosine" in script
         if shutil.which(shell):
             done = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True)
             assert (done.returncode, done.stderr) == (0, "")

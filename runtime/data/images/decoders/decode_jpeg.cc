@@ -1,5 +1,4 @@
 // JPEG by libjpeg-turbo. Its errors jump: between setjmp and the end of a function no object with a destructor is made.
-#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 
@@ -37,7 +36,6 @@ void judge_warning(j_common_ptr jpeg, int level) {
   }
 }
 
-constexpr int kExif = JPEG_APP0 + 1;
 constexpr int kMostScans = 100;  // a progressive file of some kilobytes may have thousands, each as slow as the first
 
 bool read_jpeg_header(JpegReading* reading, const EncodedPicture& file) {
@@ -45,7 +43,6 @@ bool read_jpeg_header(JpegReading* reading, const EncodedPicture& file) {
   jpeg_create_decompress(&reading->jpeg);
   reading->jpeg.client_data = reading;
   jpeg_mem_src(&reading->jpeg, file.data, file.size);
-  jpeg_save_markers(&reading->jpeg, kExif, 0xffff);
   jpeg_read_header(&reading->jpeg, TRUE);
   const J_COLOR_SPACE stored = reading->jpeg.jpeg_color_space;
   const bool is_cmyk = stored == JCS_CMYK || stored == JCS_YCCK;
@@ -84,53 +81,6 @@ Picture cmyk_to_rgb(const Picture& cmyk) {
   return rgb;
 }
 
-// The tag 0x0112 of the first directory: 1 to 8; 1 where there is none. Exif 2.32, section 4.6.
-int orientation_of(const jpeg_decompress_struct& jpeg) {
-  for (const jpeg_marker_struct* marker = jpeg.marker_list; marker; marker = marker->next) {
-    const unsigned char* data = marker->data;
-    const size_t size = marker->data_length;
-    if (marker->marker != kExif || size < 14 || std::string(data, data + 4) != "Exif") continue;
-    const unsigned char* tiff = data + 6;
-    const size_t length = size - 6;
-    const bool is_little = tiff[0] == 'I';
-    const auto number = [&](size_t at, size_t bytes) {
-      size_t value = 0;
-      for (size_t i = 0; i < bytes; ++i) value = value << 8 | tiff[at + (is_little ? bytes - 1 - i : i)];
-      return value;
-    };
-    const size_t directory = number(4, 4);
-    if (directory > length - 2) return 1;
-    const size_t count = number(directory, 2);
-    for (size_t i = 0; i < count; ++i) {
-      const size_t entry = directory + 2 + 12 * i;
-      if (entry + 12 > length) return 1;
-      if (number(entry, 2) != 0x0112) continue;
-      const size_t value = number(entry + 8, 2);
-      return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
-    }
-  }
-  return 1;
-}
-
-// Orientation o shows the stored picture mirrored, upside down or transposed: 2, 3 and 4 keep the sides, 5 to 8 swap
-// them.
-Picture turned(const Picture& from, int orientation) {
-  if (orientation == 1) return from;
-  const bool swaps = orientation >= 5;
-  const bool flips_x = orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
-  const bool flips_y = orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
-  Picture to(swaps ? from.width : from.height, swaps ? from.height : from.width, from.channels);
-  for (int y = 0; y < to.height; ++y) {
-    for (int x = 0; x < to.width; ++x) {
-      int from_y = swaps ? x : y, from_x = swaps ? y : x;
-      if (flips_y) from_y = from.height - 1 - from_y;
-      if (flips_x) from_x = from.width - 1 - from_x;
-      std::copy_n(from.at(from_y, from_x), from.channels, to.at(y, x));
-    }
-  }
-  return to;
-}
-
 }  // namespace
 
 Picture decode_jpeg(const EncodedPicture& file) {
@@ -143,11 +93,9 @@ Picture decode_jpeg(const EncodedPicture& file) {
   check_picture_size(file, reading.jpeg.image_width, reading.jpeg.image_height);
   const int channels = reading.jpeg.out_color_space == JCS_CMYK ? 4 : reading.jpeg.out_color_space == JCS_RGB ? 3 : 1;
   Picture picture(static_cast<int>(reading.jpeg.image_height), static_cast<int>(reading.jpeg.image_width), channels);
-  const int orientation = orientation_of(reading.jpeg);
   const size_t row_bytes = static_cast<size_t>(picture.width) * static_cast<size_t>(channels);
   if (!read_jpeg_rows(&reading, picture.bytes.data(), row_bytes)) fail_picture(file, reading.message);
-  if (channels == 4) picture = cmyk_to_rgb(picture);
-  return turned(picture, orientation);
+  return channels == 4 ? cmyk_to_rgb(picture) : picture;
 }
 
 }  // namespace onnx_train

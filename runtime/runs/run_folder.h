@@ -1,4 +1,5 @@
-// The folder of a run, but for its checkpoints and metrics: making it, and what options.json keeps besides the options.
+// The folder of a run, but for its checkpoints and metrics: making it, and options.json, which has every option by its
+// long name with the value that the run used, given or not, and what the run derived from model, data and machine.
 // Stateless; one process at a time works in a folder.
 #pragma once
 
@@ -6,13 +7,12 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/options.h"
 #include "runtime/session.h"
 #include "runtime/training/batch_search.h"
 #include "runtime/training/rate_search.h"
+#include "runtime/training/run_memory.h"
 #include "runtime/training/trainer.h"
-#include "tools/report/banner.h"
 
 namespace onnx_train {
 
@@ -26,10 +26,11 @@ struct Found {
   int64_t bad_pictures = 0;  // that were left out
 };
 
-// What model, data and machine add to the options. `checked` are the fingerprints of data that has been checked.
-nlohmann::ordered_json derived_options(const Session& session, const Trainer& trainer,
-                                       const std::vector<std::string>& checked, const MemoryRows& memory,
-                                       const Found& found);
+// Writes options.json to the folder: `options`, null where one has no value, and under "derived" what model,
+// data and machine add. `checked` are the fingerprints of data that has been checked. Throws Error.
+void write_options(const std::string& folder, const std::vector<CommandOption>& options, const Session& session,
+                   const Trainer& trainer, const std::vector<std::string>& checked, const MemoryRows& memory,
+                   const Found& found);
 
 // The fingerprints that the folder's options.json holds of checked data; none where it cannot be read.
 std::vector<std::string> checked_data(const std::string& folder);

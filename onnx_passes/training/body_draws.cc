@@ -1,18 +1,20 @@
-#include "onnx_passes/training/body_dropout.h"
+#include "onnx_passes/training/body_draws.h"
 
 #include <array>
 
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/functions/random_operators.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/copy_graph.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/random.h"
 #include "onnx_passes/operators/scan.h"
 
 namespace onnx_train {
 namespace {
 
-using Drops = std::function<bool(const Node&)>;
+using Draws = std::function<bool(const Node&)>;
 
 // What a step adds to the seed, by how many Scans are around it: odd numbers of SplitMix64 (Steele, Lea, Flood: Fast
 // splittable pseudorandom number generators, OOPSLA 2014), no small multiples of which are equal. Philox takes any two
@@ -21,18 +23,28 @@ constexpr std::array<uint64_t, 3> kSteps = {0x9E3779B97F4A7C15u, 0xBF58476D1CE4E
 
 class Drawing {
  public:
-  Drawing(const Drops& drops, int* stream) : drops_(drops), stream_(stream) {}
+  Drawing(const Draws& draws, int* stream, Value* key) : draws_(draws), stream_(stream), first_key_(key) {}
+
+  void in_graph(Graph* graph, Value* key) {
+    for (Node* node : graph->nodes()) {
+      if (draws_(*node)) {
+        draw(node, key);
+      } else if (draws_inside(*node, draws_)) {
+        in_subgraphs(node, key, 0);
+      }
+    }
+  }
 
   Node* in_subgraphs(Node* node, Value* key, size_t scans) {
-    if (node->is("Loop")) {
-      fail("[TrainingMode] ", node->label(),
-           ": its condition depends on a Dropout, so that its number of steps would be drawn; take the condition from "
-           "other values, or use --mode frozen");
-    }
     const bool is_scan = node->is("Scan");
+    if (!is_scan && !node->is("If")) {
+      fail("[RandomNumbers] ", node->label(),
+           ": its steps draw random numbers, and a condition may end it, so that how many would be drawn is not known; "
+           "give it a constant number of steps, or draw the numbers before it");
+    }
     if (is_scan && scans >= kSteps.size())
-      fail("[TrainingMode] ", node->label(), ": a Dropout is in more than ", kSteps.size(),
-           " loops within each other; ", "export the inner ones unrolled");
+      fail("[RandomNumbers] ", node->label(), ": random numbers are drawn in more than ", kSteps.size(),
+           " loops within each other; export the inner ones unrolled");
     if (is_scan) {
       const auto at = static_cast<size_t>(Scan(*node).states);
       node = carry(node, key, scans);
@@ -41,9 +53,9 @@ class Drawing {
     }
     for (const auto& subgraph : node->subgraphs()) {
       for (Node* inner : subgraph.graph->nodes()) {
-        if (drops_(*inner)) {
+        if (draws_(*inner)) {
           draw(inner, key);
-        } else if (drops_inside(*inner, drops_)) {
+        } else if (draws_inside(*inner, draws_)) {
           in_subgraphs(inner, key, scans);
         }
       }
@@ -55,16 +67,27 @@ class Drawing {
   void draw(Node* node, Value* key) {
     Graph& graph = node->graph();
     Builder b(&graph, node);
-    b.set_name(node->output()->name() + "/drawn");
-    const Tensor known = node->input(1) ? constant_of(node->input(1)) : Tensor::scalar(0.5f);
-    const bool wide = known.dtype() == DType::kDouble;
-    const Var ratio =
-        known.size() == 1 ? b.scalar(wide ? DType::kDouble : DType::kFloat, known.at(0)) : b.var(node->input(1));
-    const auto made = call(b, "Dropout", 2, {b.var(node->input(0)), b.var(key), ratio}, {{"stream", (*stream_)++}});
-    for (int i = 0; i < 2; ++i) {
+    if (node->output()) b.set_name(node->output()->name() + "/drawn");
+    const std::vector<Var> made = node->is("Dropout") ? dropped(b, *node, key) : drawn(b, *node, key);
+    for (int i = 0; i < node->num_outputs(); ++i) {
       if (node->output(i)) graph.replace(node->output(i), made[static_cast<size_t>(i)].value());
     }
     graph.remove(node);
+  }
+
+  std::vector<Var> drawn(Builder& b, const Node& node, Value* key) {
+    if (!node.output()) return {};
+    std::vector<Var> inputs;
+    for (Value* input : node.inputs()) inputs.push_back(b.var(input));
+    return {onnx_train::draw(b, node, inputs, seeded(node, b.var(key), b.var(first_key_)), (*stream_)++)};
+  }
+
+  std::vector<Var> dropped(Builder& b, const Node& node, Value* key) {
+    const Tensor known = node.input(1) ? constant_of(node.input(1)) : Tensor::scalar(0.5f);
+    const bool wide = known.dtype() == DType::kDouble;
+    const Var ratio =
+        known.size() == 1 ? b.scalar(wide ? DType::kDouble : DType::kFloat, known.at(0)) : b.var(node.input(1));
+    return call(b, "Dropout", 2, {b.var(node.input(0)), b.var(key), ratio}, {{"stream", (*stream_)++}});
   }
 
   // The Scan with one more state, the last: the key, to which each step adds.
@@ -116,23 +139,47 @@ class Drawing {
     return made;
   }
 
-  const Drops& drops_;
+  const Draws draws_;
   int* const stream_;
+  Value* const first_key_;
 };
 
 }  // namespace
 
-bool drops_inside(const Node& node, const Drops& drops) {
+bool draws_inside(const Node& node, const Draws& draws) {
   for (const auto& subgraph : node.subgraphs()) {
     for (const Node* n = subgraph.graph->first(); n; n = n->next()) {
-      if (drops(*n) || drops_inside(*n, drops)) return true;
+      if (draws(*n) || draws_inside(*n, draws)) return true;
     }
   }
   return false;
 }
 
-Node* draw_in_subgraphs(Node* node, Value* key, const Drops& drops, int* stream) {
-  return Drawing(drops, stream).in_subgraphs(node, key, 0);
+Node* draw_in_subgraphs(Node* node, Value* key, const Draws& draws, int* stream) {
+  return Drawing(draws, stream, key).in_subgraphs(node, key, 0);
+}
+
+bool has_random_operators(const Graph& graph) {
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    if (is_random(*node) || draws_inside(*node, is_random)) return true;
+  }
+  return false;
+}
+
+bool draw_random_numbers(Graph* graph, const std::function<Value*()>& key, int stream) {
+  if (!has_random_operators(*graph)) return false;
+  Value* const from = key();
+  Drawing(is_random, &stream, from).in_graph(graph, from);
+  return true;
+}
+
+bool draw_from_input(Graph* graph) {
+  return draw_random_numbers(
+      graph,
+      [&] {
+        return graph->add_input(kRandomKeyInput, {DType::kUint64, Dims{2}});
+      },
+      0);
 }
 
 }  // namespace onnx_train
