@@ -208,27 +208,6 @@ bool is_linear_layer(const Node& node) {
   return node.is("MatMul") && call && call->find("torch.ops.aten.linear.default") != std::string::npos;
 }
 
-Tensor transposed(const Tensor& x) {
-  const int64_t rows = x.shape()[0], columns = x.shape()[1];
-  Tensor y(x.dtype(), {columns, rows});
-  const size_t element = size_of(x.dtype());
-  const auto* from = x.data<char>();
-  auto* to = y.data<char>();
-  constexpr int64_t kBlock = 32;  // rows and columns that stay in the cache
-  for (int64_t i0 = 0; i0 < rows; i0 += kBlock) {
-    for (int64_t j0 = 0; j0 < columns; j0 += kBlock) {
-      for (int64_t i = i0; i < std::min(rows, i0 + kBlock); ++i) {
-        for (int64_t j = j0; j < std::min(columns, j0 + kBlock); ++j) {
-          std::memcpy(to + static_cast<size_t>(j * rows + i) * element,
-                      from + static_cast<size_t>(i * columns + j) * element, element);
-        }
-      }
-    }
-  }
-  release_pages(x.data(), x.bytes());
-  return y;
-}
-
 bool is_folded_linear_weight(const Graph& graph, const Value& value) {
   if (!is_float(value.dtype()) || !value.type().is_static() || value.rank() != 2) return false;
   if (graph.is_output(&value) || graph.is_input(&value) || value.uses().empty()) return false;
@@ -399,6 +378,27 @@ std::vector<std::string> names_of_readers(const Value& weight, const Node** unna
     if (is_new) names.push_back(name);
   }
   return names;
+}
+
+Tensor transposed(const Tensor& x) {
+  const int64_t rows = x.shape()[0], columns = x.shape()[1];
+  Tensor y(x.dtype(), {columns, rows});
+  const size_t element = size_of(x.dtype());
+  const auto* from = x.data<char>();
+  auto* to = y.data<char>();
+  constexpr int64_t kBlock = 32;  // rows and columns that stay in the cache
+  for (int64_t i0 = 0; i0 < rows; i0 += kBlock) {
+    for (int64_t j0 = 0; j0 < columns; j0 += kBlock) {
+      for (int64_t i = i0; i < std::min(rows, i0 + kBlock); ++i) {
+        for (int64_t j = j0; j < std::min(columns, j0 + kBlock); ++j) {
+          std::memcpy(to + static_cast<size_t>(j * rows + i) * element,
+                      from + static_cast<size_t>(i * columns + j) * element, element);
+        }
+      }
+    }
+  }
+  release_pages(x.data(), x.bytes());
+  return y;
 }
 
 std::vector<std::string> restore_linear_weights(Graph* graph) {

@@ -60,6 +60,9 @@ std::string name_at_reader(const Value& weight, const Node& reader);
 // operators read it, `unnamed` gets one whose module the file does not tell, unless it is null.
 std::vector<std::string> names_of_readers(const Value& weight, const Node** unnamed = nullptr);
 
+// [columns, rows] of a matrix [rows, columns].
+Tensor transposed(const Tensor& matrix);
+
 // PyTorch's exporter folds the transpose of a Linear layer's weight into a new initializer. Restores the parameter as
 // the module has it, name and layout, in front of a Transpose; a parameter that is in the file, too, such as a tied
 // embedding, is used again where its contents are the same. Types must be inferred. Returns the names of the

@@ -343,6 +343,66 @@ def test_weights_go_in_and_out_as_safetensors(net, tmp_path):
     np.testing.assert_array_equal(y, predictions(tmp_path, tmp_path / "train.onnx", folder / "float32.npz"))
 
 
+def test_a_file_with_some_of_the_weights_is_refused_unless_it_is_meant(net, tmp_path):
+    import onnx_train
+
+    weights = {name: np.full(value.shape, 0.5, np.float32) for name, value in net[0].state_dict().items()}
+    del weights["fc2.weight"]
+    path = tmp_path / "some.safetensors"
+    safetensors.numpy.save_file(weights, path)
+    build = ["build", net[1] / "float32.onnx", "-o", tmp_path / "t.onnx", "--loss", "cross_entropy", "--weights", path]
+    message = "has 6 of the model's 7 weights, and not 'fc2.weight': --weights-partial leaves those as they are"
+    assert message in tool.run(*build, status=1) and not (tmp_path / "t.onnx").exists()
+    assert "not in the file, as they were: 'fc2.weight'" in tool.run(*build, "--weights-partial")
+    given = dict(loss="cross_entropy", weights=path)
+    with pytest.raises(onnx_train.DataError, match="has 6 of the model's 7 weights"):
+        onnx_train.build(net[1] / "float32.onnx", **given)
+    some = onnx_train.build(net[1] / "float32.onnx", weights_partial=True, **given)
+    assert "as they were: 'fc2.weight'" in some.metadata["onnx_train.adapted"]
+
+
+class Block(torch.nn.Module):
+    """Layers that PyTorch's older exporter transposes, and products that are no nn.Linear."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = torch.nn.ModuleDict({"q": torch.nn.Linear(6, 4), "k": torch.nn.Linear(6, 4, bias=False)})
+        self.twice = torch.nn.Linear(4, 4, bias=False)
+        self.free = torch.nn.Parameter(torch.randn(5, 4))
+
+    def forward(self, x):
+        h = self.twice(torch.tanh(self.twice(self.inner["q"](x) * self.inner["k"](x))))
+        return torch.nn.functional.linear(h, self.free).mean(1)
+
+
+def test_weights_that_an_exporter_has_transposed_leave_as_the_module_has_them(tmp_path):
+    module, x = Block(), torch.randn(6, 3, 6)
+    export(module, {"x": x}, tmp_path / "model.onnx", "torchscript", True)
+    assert {"onnx::MatMul", "inner.q.bias"} == {t.name.rsplit("_", 1)[0] for t in onnx.load(tmp_path / "model.onnx").graph.initializer}
+    data = tool.save(tmp_path / "data.npz", {"x": x.numpy(), "labels": np.arange(6) % 5})
+    tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "train.onnx", "--loss", "cross_entropy")
+    tool.run("fit", tmp_path / "train.onnx", "--data", data, "--steps", 3, "--lr", 0.1, "--out", tmp_path / "run")
+    said = tool.run("export", tmp_path / "run/last.onnx", "-o", tmp_path / "w.safetensors")
+    assert "transposed, by the names of the module that their nodes tell: 'onnx::MatMul_" in said
+    weights = safetensors.torch.load_file(tmp_path / "w.safetensors")
+    named = {name for name in weights if not name.startswith("onnx::")}
+    # The file has two weights of the layer that is called twice, and no name for the parameter.
+    assert named == {"inner.q.weight", "inner.q.bias", "inner.k.weight"} and len(weights) == 6
+    stored = sorted(array.tobytes() for array in weights_of(tmp_path / "run/last.onnx").values() if array.ndim == 2)
+    assert weights["inner.q.weight"].shape == (4, 6)
+    assert weights["inner.q.weight"].numpy().T.tobytes() in stored and weights["inner.k.weight"].numpy().T.tobytes() in stored
+
+    # The names and layouts of the module are read, too.
+    ours = {name: tensor.numpy() for name, tensor in weights.items()}
+    ours["inner.q.weight"] = np.arange(24, dtype=np.float32).reshape(4, 6)
+    safetensors.numpy.save_file(ours, tmp_path / "changed.safetensors")
+    tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "again.onnx", "--loss", "cross_entropy", "--weights",
+             tmp_path / "changed.safetensors")  # fmt: skip
+    found = [array for array in weights_of(tmp_path / "again.onnx").values() if array.shape == (6, 4) and array[0, 1] == 6]
+    np.testing.assert_array_equal(found[0], ours["inner.q.weight"].T)
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -356,6 +416,7 @@ def test_weights_go_in_and_out_as_safetensors(net, tmp_path):
         (["--lora", "rank=8", "--bitfit"], "take one of --lora, --ia3, --bitfit and --adapter"),
         (["--lora", "rank=8", "--init", "kaiming"], "adapters have initial values of their own"),
         (["--adapter", "nowhere"], "nowhere/adapter_config.json"),
+        (["--weights-partial"], "--weights-partial is of --weights FILE"),
         (["--weights", "missing.npz"], "there is no data at missing.npz"),
         (["--ia3", "targets=fc1,feedforward="], "feedforward takes patterns"),
     ],
