@@ -80,10 +80,12 @@ std::map<std::string, std::string> transposed_parameters(const Model& model) {
   std::map<std::string, std::string> names;
   for (const auto& [module, of_module] : layers) {
     const LinearLayer& layer = of_module[0];
-    const std::string name = module + ".weight";
-    const bool is_linear = of_module.size() == 1 && nodes[module] == (layer.adds_bias ? 2 : 1) &&
-                           (!layer.adds_bias || layer.bias->name() == module + ".bias");
-    if (!module.empty() && is_linear && !model.graph->find(name)) names[layer.weight->name()] = name;
+    if (module.empty() || of_module.size() > 1 || nodes[module] != (layer.adds_bias ? 2 : 1)) continue;
+    const std::string bias = layer.adds_bias ? layer.bias->name() : module + ".bias";
+    const std::string own = bias.substr(0, bias.rfind('.'));  // a bias tells containers, too, which a scope lacks
+    const bool is_own = !layer.adds_bias || layer.bias->uses().size() == 1;
+    const bool is_linear = is_own && bias == own + ".bias" && may_be_scope_of(module, own);
+    if (is_linear && !model.graph->find(own + ".weight")) names[layer.weight->name()] = own + ".weight";
   }
   return names;
 }

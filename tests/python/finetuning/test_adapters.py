@@ -362,45 +362,71 @@ def test_a_file_with_some_of_the_weights_is_refused_unless_it_is_meant(net, tmp_
 
 
 class Block(torch.nn.Module):
-    """Layers that PyTorch's older exporter transposes, and products that are no nn.Linear."""
+    """Layers that PyTorch's older exporter transposes, in containers, and products that are no nn.Linear."""
 
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.inner = torch.nn.ModuleDict({"q": torch.nn.Linear(6, 4), "k": torch.nn.Linear(6, 4, bias=False)})
+        self.inner = torch.nn.ModuleDict({"q": torch.nn.Linear(6, 4)})
+        self.k = torch.nn.Linear(6, 4, bias=False)
+        self.after = torch.nn.Sequential(
+            torch.nn.Linear(4, 5, bias=False), torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(5, 4)), torch.nn.LayerNorm(4)
+        )
         self.twice = torch.nn.Linear(4, 4, bias=False)
         self.free = torch.nn.Parameter(torch.randn(5, 4))
 
     def forward(self, x):
-        h = self.twice(torch.tanh(self.twice(self.inner["q"](x) * self.inner["k"](x))))
-        return torch.nn.functional.linear(h, self.free).mean(1)
+        h = self.after(self.inner["q"](x) * self.k(x))
+        return F.linear(self.twice(torch.tanh(self.twice(h))), self.free).mean(1)
 
 
-def test_weights_that_an_exporter_has_transposed_leave_as_the_module_has_them(tmp_path):
+def test_weights_that_an_exporter_has_transposed_have_the_names_of_the_module(tmp_path):
     module, x = Block(), torch.randn(6, 3, 6)
+    state = {name: tensor.numpy() for name, tensor in module.state_dict().items()}
     export(module, {"x": x}, tmp_path / "model.onnx", "torchscript", True)
-    assert {"onnx::MatMul", "inner.q.bias"} == {t.name.rsplit("_", 1)[0] for t in onnx.load(tmp_path / "model.onnx").graph.initializer}
-    data = tool.save(tmp_path / "data.npz", {"x": x.numpy(), "labels": np.arange(6) % 5})
-    tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "train.onnx", "--loss", "cross_entropy")
-    tool.run("fit", tmp_path / "train.onnx", "--data", data, "--steps", 3, "--lr", 0.1, "--out", tmp_path / "run")
-    said = tool.run("export", tmp_path / "run/last.onnx", "-o", tmp_path / "w.safetensors")
+    build = ["build", tmp_path / "model.onnx", "-o", tmp_path / "train.onnx", "--loss", "cross_entropy"]
+    tool.run(*build)
+    said = tool.run("export", tmp_path / "train.onnx", "-o", tmp_path / "w.safetensors")
     assert "transposed, by the names of the module that their nodes tell: 'onnx::MatMul_" in said
-    weights = safetensors.torch.load_file(tmp_path / "w.safetensors")
-    named = {name for name in weights if not name.startswith("onnx::")}
-    # The file has two weights of the layer that is called twice, and no name for the parameter.
-    assert named == {"inner.q.weight", "inner.q.bias", "inner.k.weight"} and len(weights) == 6
-    stored = sorted(array.tobytes() for array in weights_of(tmp_path / "run/last.onnx").values() if array.ndim == 2)
-    assert weights["inner.q.weight"].shape == (4, 6)
-    assert weights["inner.q.weight"].numpy().T.tobytes() in stored and weights["inner.k.weight"].numpy().T.tobytes() in stored
+    weights = safetensors.numpy.load_file(tmp_path / "w.safetensors")
+    rest = [name for name in weights if name.startswith("onnx::MatMul_")]  # of two calls, and of no module
+    assert weights.keys() - rest == state.keys() - {"twice.weight", "free"} and len(rest) == 2
+    for name in weights.keys() - rest:
+        np.testing.assert_array_equal(weights[name], state[name], err_msg=name)
 
-    # The names and layouts of the module are read, too.
-    ours = {name: tensor.numpy() for name, tensor in weights.items()}
-    ours["inner.q.weight"] = np.arange(24, dtype=np.float32).reshape(4, 6)
-    safetensors.numpy.save_file(ours, tmp_path / "changed.safetensors")
-    tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "again.onnx", "--loss", "cross_entropy", "--weights",
-             tmp_path / "changed.safetensors")  # fmt: skip
-    found = [array for array in weights_of(tmp_path / "again.onnx").values() if array.shape == (6, 4) and array[0, 1] == 6]
-    np.testing.assert_array_equal(found[0], ours["inner.q.weight"].T)
+    # What was written is read, and so is the module's own file.
+    changed = {name: 2 * value for name, value in weights.items()}
+    safetensors.numpy.save_file(changed, tmp_path / "changed.safetensors")
+    assert "not in the model" not in tool.run(*build, "--weights", tmp_path / "changed.safetensors")
+    tool.run("export", tmp_path / "train.onnx", "-o", tmp_path / "again.npz")
+    again = tool.load(tmp_path / "again.npz")
+    assert again.keys() == changed.keys()
+    for name, value in changed.items():
+        np.testing.assert_array_equal(again[name], value, err_msg=name)
+    safetensors.numpy.save_file(state, tmp_path / "module.safetensors")
+    assert "'onnx::MatMul_" in tool.run(*build, "--weights", tmp_path / "module.safetensors", status=1)
+    said = tool.run(*build, "--weights", tmp_path / "module.safetensors", "--weights-partial")
+    assert "not in the model: 'free', 'twice.weight'; not in the file, as they were: 'onnx::MatMul_" in said
+
+
+def test_a_module_in_a_container_has_one_name(tmp_path):
+    """A scope of PyTorch's older exporter repeats the name of a Sequential, and lacks that of a ModuleDict."""
+    torch.manual_seed(0)
+
+    class Layers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+            self.heads = torch.nn.ModuleDict({"q": torch.nn.Linear(4, 3)})
+
+        def forward(self, x):
+            return self.heads["q"](self.net(x))
+
+    module = Layers()
+    export(module, {"x": torch.randn(6, 4)}, tmp_path / "model.onnx", "torchscript", True)
+    tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "train.onnx", "--loss", "cross_entropy")
+    tool.run("export", tmp_path / "train.onnx", "-o", tmp_path / "w.npz")
+    assert tool.load(tmp_path / "w.npz").keys() == module.state_dict().keys()
 
 
 @pytest.mark.parametrize(
