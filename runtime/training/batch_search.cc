@@ -19,9 +19,7 @@ namespace {
 constexpr int64_t kFirst = 16;                // samples of the first plan
 constexpr int64_t kPart = 64;                 // the result is at most 1/64 too small
 constexpr double kAvailablePart = 31.0 / 32;  // other processes need memory, too
-constexpr double kFirstStep = 0x1p23;         // what steps and checkpoints add on a host: stacks, generated code, files
-constexpr int kPlansOfTraining = 3;           // plans_of_a_run
-constexpr int kPlansOfEvaluation = 2;         // of its batches, and of the last, smaller one
+constexpr int kPlans = 2;                     // of an entry point: of its batches, and of the last, smaller one
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class Search {
@@ -43,7 +41,8 @@ class Search {
     if (search_.evaluation) data.add(*search_.evaluation);
     // The order of an epoch is a number for each sample.
     const double order = static_cast<double>(search.training.num_samples()) * sizeof(int64_t);
-    fixed_ = own + (on_host_ ? kFirstStep + data.made + order + (search.copies ? state : 0) : 0);
+    const double first_steps = bytes_of_first_steps(session_.model());
+    fixed_ = own + (on_host_ ? first_steps + data.made + order + (search.copies ? state : 0) : 0);
     smallest_ = kNever;
   }
 
@@ -90,21 +89,20 @@ class Search {
   }
 
   // The first plan brings code and tables into memory that every process has by its first step. On a host all plans of
-  // a run are alive while its memory is measured: that of a step, that of the smaller batch at an epoch's end, and one
-  // more for what grows with the graph as a plan does: what its first run makes, and the message of a checkpoint.
+  // a run are alive while its memory is measured, those of the smaller batches that end epochs included.
   std::vector<std::unique_ptr<Plan>> plans_of_a_run(int64_t batch) {
     std::vector<std::unique_ptr<Plan>> plans;
     if (!on_host_) {
       planned(batch);
       return plans;
     }
-    const auto add = [&](const std::string& entry, const Dataset& data, int count) {
-      for (int i = 0; i < count; ++i)
+    const auto add = [&](const std::string& entry, const Dataset& data) {
+      for (int i = 0; i < kPlans; ++i)
         plans.push_back(session_.planned(entry, batch_shapes(data, std::min(batch, data.num_samples()))));
     };
     try {
-      add(training_entry(session_), search_.training, kPlansOfTraining);
-      if (search_.evaluation) add("evaluate", *search_.evaluation, kPlansOfEvaluation);
+      add(training_entry(session_), search_.training);
+      if (search_.evaluation) add("evaluate", *search_.evaluation);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kMemory) throw;
     }
