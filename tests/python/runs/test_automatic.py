@@ -90,7 +90,8 @@ def test_the_limit_and_the_table_hold_what_grows_with_the_graph(tmp_path, layers
     peak, text = tool.peak_of("fit", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "--epochs", 1, "--batch-size", "auto",
                               "--memory-limit", "200MB", "--no-data-check", "--out", tmp_path / "run", threads=threads)  # fmt: skip
     total = float(re.search(r"^ *total +([\d.]+) MiB", text, re.M)[1]) * 2**20
-    assert 0.8 * limit < peak <= limit and peak <= total < 1.15 * peak, (peak, total)
+    assert 0.8 * limit < peak <= limit
+    assert total == pytest.approx(peak, rel=0.1)
     batch = json.loads((tmp_path / "run/options.json").read_text())["batch-size"]
     assert batch < len(x)
 
