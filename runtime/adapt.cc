@@ -41,6 +41,8 @@ std::vector<CommandOption> adapt_options(AdaptOptions* o) {
           {"--head", &o->heads, "OUTPUT=N: a new last layer with N outputs, such as logits=3, drawn from --seed",
            "OUTPUT=N"},
           {"--weights", &o->weights, "initial values by name, from .safetensors or .npz [the model's]", "FILE"},
+          {"--weights-partial", &o->weights_partial,
+           "with --weights: weights that FILE lacks stay as they are; without, they are an error"},
           {"--lora", &o->lora,
            "train adapters of low rank beside frozen layers: rank=8, alpha=8, dropout=0, rslora=false, dora=false, "
            "targets=PATTERNS of layers [all linear layers but the last]",
@@ -79,7 +81,10 @@ void adapt(Model* model, const AdaptOptions& options, const std::string& dtype) 
   }
   if (!options.heads.empty()) passes.push_back(replace_heads(options.heads, options.seed));
   if (!options.weights.empty()) {
-    passes.push_back(assign_weights(std::make_shared<TensorMap>(read_arrays(options.weights)), options.weights));
+    passes.push_back(assign_weights(std::make_shared<TensorMap>(read_arrays(options.weights)), options.weights,
+                                    options.weights_partial ? WeightsOfFile::kSome : WeightsOfFile::kAll));
+  } else if (options.weights_partial) {
+    fail_as(ErrorCode::kUsage, "--weights-partial is of --weights FILE");
   }
   if (!spec.method.empty()) passes.push_back(add_adapters(spec, options.seed));
   if (!options.quantize_base.empty() && options.adapter.empty())

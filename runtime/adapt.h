@@ -13,8 +13,8 @@
 
 namespace onnx_train {
 
-// --tie, --untie, --cut, --join, --head, --weights, --lora, --ia3, --bitfit, --adapter. They write into `options`,
-// which must outlive them.
+// --tie, --untie, --cut, --join, --head, --weights, --weights-partial, --lora, --ia3, --bitfit, --adapter. They write
+// into `options`, which must outlive them.
 std::vector<CommandOption> adapt_options(AdaptOptions* options);
 
 // Reads the files that the options name, and changes the imported model: cut, join, heads, weights, adapters. `dtype`

@@ -273,7 +273,7 @@ TensorMap adapter_values(const Model& model, const std::string& folder) {
   TensorMap values = read_tensors(path, &spec);
   std::vector<std::string> names;
   for (const auto& [name, value] : values) names.push_back(name);
-  add_prefix(common_prefix(weight_names(*model.graph), names), &spec, &values);
+  add_prefix(common_prefix(weight_names(model), names), &spec, &values);
   join_tied(*model.graph, path, &values);
   for (const AdapterPart& part : adapter_parts(model)) {
     if (!values.count(part.tensor)) fail_as(ErrorCode::kData, path, ": there is no '", kPrefix, part.tensor, "'");
@@ -325,7 +325,7 @@ void load_adapters(Model* model, const std::string& folder) {
   for (const AdapterPart& part : adapter_parts(*model)) {
     if (!arrays->count(part.tensor)) fail_as(ErrorCode::kData, path, ": there is no '", kPrefix, part.tensor, "'");
   }
-  run_pipeline({assign_weights(arrays, path, /*whole=*/false)}, model);
+  run_pipeline({assign_weights(arrays, path, WeightsOfFile::kOfAdapter)}, model);
   for (const auto& [name, tensor] : *arrays) {  // what is saved beside the adapters was trained, and goes on to be
     if (model->metadata(std::string(kAdapterRecord) + name).empty())
       model->set_metadata(std::string(kHeadRecord) + name, "adapter");

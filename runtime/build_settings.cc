@@ -282,7 +282,7 @@ Model import_forward_model(ModelMessage message, const std::string& dtype, const
   Model model = in_precision(import_model(std::move(message), options, findings), dtype);
   infer_types(model.graph.get());  // the conversion keeps types, but not the known contents of shapes
   if (options.without_cache) drop_cache(&model);
-  if (options.adapt.any()) adapt(&model, options.adapt, dtype);
+  if (options.adapt.any() || options.adapt.weights_partial) adapt(&model, options.adapt, dtype);
   return model;
 }
 

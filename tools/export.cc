@@ -65,9 +65,14 @@ void say_untied(const InferenceExport& made) {
 // All weights and statistics by name.
 void export_weights(const Model& inference, const std::string& path, const std::vector<std::string>& rename) {
   const auto constants = constants_of(inference);
+  const auto parameters = transposed_parameters(inference);
   TensorMap weights;
   for (const Value* value : inference.graph->initializers()) {
     const bool weight = is_float(value->dtype()) && value->has_rank() && !constants.count(value->name());
+    if (const auto parameter = parameters.find(value->name()); parameter != parameters.end() && weight) {
+      weights[renamed(parameter->second, rename)] = transposed(contents_of(*value));
+      continue;
+    }
     if (weight && (value->rank() > 0 || origin_of(*value) == Origin::kParameter))
       weights[renamed(value->name(), rename)] = contents_of(*value);
     if (!weight) continue;
@@ -76,6 +81,11 @@ void export_weights(const Model& inference, const std::string& path, const std::
   }
   write_arrays(path, weights);
   std::printf("%s: %zu tensors\n", path.c_str(), weights.size());
+  if (!parameters.empty()) {
+    const auto pair = [](const auto& names) { return concat("'", names.first, "' is ", names.second); };
+    say(concat("transposed, by the names of the module that their nodes tell: ",
+               first_few(parameters, size_t{3}, pair)));
+  }
 }
 
 int export_adapter(const Model& training, const std::string& folder, const std::vector<std::string>& rename) {

@@ -48,11 +48,17 @@ Pass join(std::shared_ptr<const Model> other, const std::string& name);
 // except for the shape of a Reshape in which the number is found once.
 Pass replace_heads(const std::vector<std::string>& heads, uint64_t seed);
 
+enum class WeightsOfFile {
+  kAll,        // a weight of the model that the file lacks is an error
+  kSome,       // --weights-partial: the note lists those
+  kOfAdapter,  // the file is not meant to have them
+};
+
 // Gives initializers the values of the arrays that have their names. Names that the model lacks are listed in the note.
 // A shape or kind of type that does not fit is an error, except that a new head keeps its values. `source` is for
-// messages: the file; `whole`: it is meant to have all weights, so that the note lists those that it lacks.
+// messages: the file.
 Pass assign_weights(std::shared_ptr<const std::map<std::string, Tensor>> arrays, const std::string& source,
-                    bool whole = true);
+                    WeightsOfFile wants = WeightsOfFile::kAll);
 
 // Adds the adapters of `spec`; their parameters are drawn from `seed` and their names.
 Pass add_adapters(const AdapterSpec& spec, uint64_t seed);

@@ -1,5 +1,5 @@
-// What --tie, --untie, --cut, --join, --head, --weights, --lora, --ia3, --bitfit and --adapter say. Plain values; any
-// thread.
+// What --tie, --untie, --cut, --join, --head, --weights, --weights-partial, --lora, --ia3, --bitfit and --adapter say.
+// Plain values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ struct AdaptOptions {
   std::string join;                // FILE.onnx
   std::vector<std::string> heads;  // "logits=3"
   std::string weights;             // FILE.safetensors or .npz
+  bool weights_partial = false;    // the file has only some of them
   std::vector<std::string> lora, ia3;
   bool bitfit = false;
   std::vector<std::string> qat;            // "int8", "weights=per_tensor"; see quantization/qat.h

@@ -5,6 +5,7 @@
 #include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/adapt/file_names.h"
 #include "onnx_passes/adapt/linear_layers.h"
+#include "onnx_passes/import/constants.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/initializer.h"
@@ -39,14 +40,15 @@ bool is_new_head(const Model& model, const std::string& name) {
 }
 
 // The arrays by the names that their weights have in the model; `how` says what was done to the names.
-Arrays named_as_model(const Graph& graph, const Arrays& arrays, const std::string& source, std::string* how) {
+Arrays named_as_model(const Model& model, const Arrays& arrays, const std::string& source, std::string* how) {
   std::vector<std::string> names;
   for (const auto& [name, array] : arrays) names.push_back(name);
-  const NamePrefix prefix = common_prefix(weight_names(graph), names);
+  const NamePrefix prefix = common_prefix(weight_names(model), names);
   Arrays named;
   for (const auto& [name, array] : arrays) named[prefix.apply(name)] = array;
   if (!prefix.empty()) *how = concat(", ", prefix.text());
-  join_tied(graph, source, &named);
+  transpose_parameters(model, &named);
+  join_tied(*model.graph, source, &named);
   return named;
 }
 
@@ -74,10 +76,11 @@ void match_tied(const Graph& graph, Arrays* arrays, std::string* how) {
   arrays->erase(unknown[0]);
 }
 
-void assign_all(Model* model, const Arrays& given, const std::string& source, bool whole) {
+void assign_all(Model* model, const Arrays& given, const std::string& source, WeightsOfFile wants) {
+  const bool whole = wants != WeightsOfFile::kOfAdapter;
   Graph& graph = *model->graph;
   std::string how;
-  Arrays arrays = named_as_model(graph, given, source, &how);
+  Arrays arrays = named_as_model(*model, given, source, &how);
   if (whole) match_tied(graph, &arrays, &how);
   std::vector<std::string> unknown, kept;
   std::unordered_set<const Value*> assigned;
@@ -93,14 +96,20 @@ void assign_all(Model* model, const Arrays& given, const std::string& source, bo
   }
   graph.remove_unused_initializers();
   std::vector<std::string> left;
+  const auto constants = constants_of(*model);
   for (const Value* value : graph.initializers()) {
     if (is_float(value->dtype()) && value->has_rank() && value->rank() > 0 && !assigned.count(value) &&
-        !is_new_head(*model, value->name()))
+        !is_new_head(*model, value->name()) && !value->is_constant() && !constants.count(value->name()))
       left.push_back(value->name());
   }
   if (assigned.empty()) {
     fail_as(ErrorCode::kData, source, ": none of its names is one of the model's: it has ", listed(unknown),
             unknown.empty() ? "none" : "", "; the model has ", listed(left), ": `onnx-train show` lists them");
+  }
+  if (wants == WeightsOfFile::kAll && !left.empty()) {
+    fail_as(ErrorCode::kData, source, " has ", assigned.size(), " of the model's ", assigned.size() + left.size(),
+            " weights, and not ", listed(left), unknown.empty() ? "" : concat("; not in the model: ", listed(unknown)),
+            ": --weights-partial leaves those as they are");
   }
   add_adapted_note(model,
                    concat("weights: ", assigned.size(), " tensors from ", source, how,
@@ -111,9 +120,9 @@ void assign_all(Model* model, const Arrays& given, const std::string& source, bo
 
 }  // namespace
 
-Pass assign_weights(std::shared_ptr<const Arrays> arrays, const std::string& source, bool whole) {
-  return {"assign_weights", [arrays, source, whole](Model& model) {
-            assign_all(&model, *arrays, source, whole);
+Pass assign_weights(std::shared_ptr<const Arrays> arrays, const std::string& source, WeightsOfFile wants) {
+  return {"assign_weights", [arrays, source, wants](Model& model) {
+            assign_all(&model, *arrays, source, wants);
             return true;
           }};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/weights/weight_origin.h"
 
@@ -51,13 +52,51 @@ NamePrefix common_prefix(const std::set<std::string>& known, const std::vector<s
   return most == counts.end() ? NamePrefix() : NamePrefix{most->first.first, most->first.second};
 }
 
-std::set<std::string> weight_names(const Graph& graph) {
+std::set<std::string> weight_names(const Model& model) {
   std::set<std::string> names;
-  for (const Value* value : graph.initializers()) {
+  for (const auto& [own, name] : transposed_parameters(model)) names.insert(name);
+  for (const Value* value : model.graph->initializers()) {
     names.insert(value->name());
     for (const std::string& name : names_of_readers(*value)) names.insert(name);
   }
   return names;
+}
+
+std::map<std::string, std::string> transposed_parameters(const Model& model) {
+  // Of each module that nodes are named after: its layers, and how many nodes it has, those of modules within included.
+  std::map<std::string, std::vector<LinearLayer>> layers;
+  std::map<std::string, size_t> nodes;
+  for (const LinearLayer& layer : LinearLayers(model).all()) {
+    const bool is_direct = layer.node->input(1) == layer.weight && layer.weight->uses().size() == 1;
+    if (layer.node->is("MatMul") && is_direct && layer.weight->name().starts_with("onnx::MatMul_"))
+      layers[module_of_scope(layer.node->name())].push_back(layer);
+  }
+  for (const Node* node = model.graph->first(); node; node = node->next()) {
+    if (!node->domain().empty()) continue;
+    std::string module = module_of_scope(node->name());
+    for (; !module.empty(); module.resize(module.find('.') == std::string::npos ? 0 : module.rfind('.')))
+      ++nodes[module];
+  }
+  std::map<std::string, std::string> names;
+  for (const auto& [module, of_module] : layers) {
+    const LinearLayer& layer = of_module[0];
+    if (module.empty() || of_module.size() > 1 || nodes[module] != (layer.adds_bias ? 2 : 1)) continue;
+    const std::string bias = layer.adds_bias ? layer.bias->name() : module + ".bias";
+    const std::string own = bias.substr(0, bias.rfind('.'));  // a bias tells containers, too, which a scope lacks
+    const bool is_own = !layer.adds_bias || layer.bias->uses().size() == 1;
+    const bool is_linear = is_own && bias == own + ".bias" && may_be_scope_of(module, own);
+    if (is_linear && !model.graph->find(own + ".weight")) names[layer.weight->name()] = own + ".weight";
+  }
+  return names;
+}
+
+void transpose_parameters(const Model& model, std::map<std::string, Tensor>* arrays) {
+  for (const auto& [own, name] : transposed_parameters(model)) {
+    const auto found = arrays->find(name);
+    if (found == arrays->end() || arrays->count(own) || found->second.shape().size() != 2) continue;
+    (*arrays)[own] = transposed(found->second);
+    arrays->erase(found);
+  }
 }
 
 void join_tied(const Graph& graph, const std::string& source, std::map<std::string, Tensor>* arrays) {

@@ -22,8 +22,16 @@ struct NamePrefix {
 // The prefix with which most of `names` are among `known`. None where one name is known as it is.
 NamePrefix common_prefix(const std::set<std::string>& known, const std::vector<std::string>& names);
 
-// The names of the model's weights, those under which a module shares one included.
-std::set<std::string> weight_names(const Graph& graph);
+// The names of the model's weights, those under which a module shares one and those of the module included.
+std::set<std::string> weight_names(const Model& model);
+
+// Weights of Linear layers that PyTorch's older exporter has transposed into initializers of its own: the names of the
+// initializers ("onnx::MatMul_37"), and those of the module's parameters ("fc.weight"), as the names of nodes tell
+// them. Left out is what two names may be: a layer that is called twice, or has more nodes than those of a Linear.
+std::map<std::string, std::string> transposed_parameters(const Model& model);
+
+// Moves arrays that have a name of transposed_parameters to the initializer's, transposed.
+void transpose_parameters(const Model& model, std::map<std::string, Tensor>* arrays);
 
 // Moves arrays that have another name of a weight (names_of_readers) to its own. Throws Error that names `source` where
 // the file has both, and they differ.

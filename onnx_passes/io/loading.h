@@ -46,9 +46,9 @@ void save_message(const ModelMessage& message, const std::string& path, const Sa
 void save_model(const Model& model, const std::string& path);
 void save_proto(const onnx::ModelProto& proto, const std::string& path, size_t max_bytes = kMaxMessageBytes);
 
-// Makes `to` a file equal to the model `from`, atomically and without storing it twice: a copy that shares blocks if
-// the file system supports it, else a hard link (this program never writes into an existing file). Returns false and
-// does nothing if neither is possible or if the model keeps its data in another file.
+// Makes `to` a file equal to the model `from` that save_message wrote, atomically and without storing it twice: a copy
+// that shares blocks if the file system supports it, else a hard link (this program never writes into an existing
+// file). Returns false and does nothing if neither is possible or if the model keeps its data in another file.
 bool share_file(const std::string& from, const std::string& to);
 
 // Writes `bytes` atomically, as above.

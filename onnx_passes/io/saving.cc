@@ -110,8 +110,10 @@ class AtomicFile {
   size_t waiting_ = 0;         // bytes written since the last request to start writing to disk
 };
 
-constexpr size_t kAlignment = 4096;  // so that readers can map each tensor
-constexpr int kMaxDepth = 100;       // of messages, when the file being replaced is read
+constexpr size_t kAlignment = 4096;           // so that readers can map each tensor
+constexpr int kMaxDepth = 100;                // of messages, when the file being replaced is read
+constexpr const char* kData = ".data";        // what a model's name has after it where its large tensors are
+constexpr const char* kOtherData = ".data2";  // the same, while the old model needs the first
 
 bool move_to_raw_data(onnx::TensorProto* tensor) {
   if (tensor->data_type() == onnx::TensorProto::STRING || tensor->ByteSizeLong() < kMinBytesBeside) return false;
@@ -208,7 +210,7 @@ void save_with_external_data(onnx::ModelProto* model, const std::string& path, c
                              const SaveOptions& options) {
   // The old model keeps its data until the new one is complete: two names alternate.
   const auto [folder, name] = split_path(path);
-  const std::string first = name + ".data", second = name + ".data2";
+  const std::string first = name + kData, second = name + kOtherData;
   const std::string used = data_file_of(path);
   const std::string location = used == first ? second : first;
   AtomicFile data(folder + "/" + location);
@@ -242,7 +244,9 @@ void save(const onnx::ModelProto& proto, const std::vector<Tensor>& contents, co
 }  // namespace
 
 bool share_file(const std::string& from, const std::string& to) {
-  if (!data_file_of(from).empty()) return false;
+  // Without a data file of save_with_external_data beside it, the model is not read, which would map its pages.
+  const auto has = [&](const char* ending) { return access((from + ending).c_str(), F_OK) == 0; };
+  if ((has(kData) || has(kOtherData)) && !data_file_of(from).empty()) return false;
   AtomicFile file(to);
   if (!file.share(from)) return false;
   file.commit();

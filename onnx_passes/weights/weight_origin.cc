@@ -138,10 +138,14 @@ std::unordered_map<std::string, Origin> read_signature(const std::string& text) 
   return origins;
 }
 
-// The module whose code a node is of, as the exporter says; "" where it does not.
-std::string module_of_node(const Node& node) {
+// The module whose code a node is of, as the exporter says; "" where it does not. `own`: the module of a weight that
+// the node reads, which is meant where the scope may be its.
+std::string module_of_node(const Node& node, const std::string& own) {
   const std::string* scopes = find(node.shell().metadata_props(), kScopes);
-  if (!scopes) return module_of_scope(node.name());
+  if (!scopes) {
+    const std::string scope = module_of_scope(node.name());
+    return may_be_scope_of(scope, own) ? own : scope;
+  }
   const std::vector<std::string> names = read_list(*scopes);
   return names.size() > 1 ? names[names.size() - 2] : "";
 }
@@ -210,27 +214,6 @@ bool is_float_type(int32_t type) { return is_float(static_cast<DType>(type)); }
 bool is_linear_layer(const Node& node) {
   const std::string* call = find(node.shell().metadata_props(), kFxNode);
   return node.is("MatMul") && call && call->find("torch.ops.aten.linear.default") != std::string::npos;
-}
-
-Tensor transposed(const Tensor& x) {
-  const int64_t rows = x.shape()[0], columns = x.shape()[1];
-  Tensor y(x.dtype(), {columns, rows});
-  const size_t element = size_of(x.dtype());
-  const auto* from = x.data<char>();
-  auto* to = y.data<char>();
-  constexpr int64_t kBlock = 32;  // rows and columns that stay in the cache
-  for (int64_t i0 = 0; i0 < rows; i0 += kBlock) {
-    for (int64_t j0 = 0; j0 < columns; j0 += kBlock) {
-      for (int64_t i = i0; i < std::min(rows, i0 + kBlock); ++i) {
-        for (int64_t j = j0; j < std::min(columns, j0 + kBlock); ++j) {
-          std::memcpy(to + static_cast<size_t>(j * rows + i) * element,
-                      from + static_cast<size_t>(i * columns + j) * element, element);
-        }
-      }
-    }
-  }
-  release_pages(x.data(), x.bytes());
-  return y;
 }
 
 bool is_folded_linear_weight(const Graph& graph, const Value& value) {
@@ -367,9 +350,33 @@ std::vector<std::string> other_names(const Value& initializer) {
 std::string module_of_scope(const std::string& node) {
   const size_t last = node.rfind('/');
   if (!node.starts_with('/') || last == 0) return "";
-  std::string module = node.substr(1, last - 1);
-  std::replace(module.begin(), module.end(), '/', '.');
+  std::string module, within;  // `within` ends with the name of the module that is called before
+  for (size_t at = 1; at < last;) {
+    const size_t end = std::min(node.find('/', at), last);
+    const std::string called = node.substr(at, end - at);
+    at = end + 1;
+    // A module of a Sequential has the Sequential's name before its number: "/net/net.0/Relu" is of "net.0".
+    const bool repeats = !within.empty() && called.starts_with(within + ".");
+    if (repeats) module.resize(module.size() - within.size());
+    module += repeats || module.empty() ? called : concat(".", called);
+    within = called;
+  }
   return module;
+}
+
+bool may_be_scope_of(const std::string& scope, const std::string& module) {
+  // Containers that are not called, such as a ModuleDict, are no part of a scope.
+  const std::string all = "." + module + ".";
+  if (scope.empty() || !all.ends_with("." + scope.substr(scope.rfind('.') + 1) + ".")) return false;
+  size_t at = 0;
+  for (size_t begin = 0; begin <= scope.size() && at != std::string::npos;) {
+    const size_t end = std::min(scope.find('.', begin), scope.size());
+    const std::string atom = "." + scope.substr(begin, end - begin);
+    at = all.find(atom + ".", at);
+    if (at != std::string::npos) at += atom.size();
+    begin = end + 1;
+  }
+  return at != std::string::npos;
 }
 
 const Node& reader_of(const Use& use) {
@@ -379,9 +386,9 @@ const Node& reader_of(const Use& use) {
 
 std::string name_at_reader(const Value& weight, const Node& reader) {
   const size_t dot = weight.name().rfind('.');
-  const std::string module = dot == std::string::npos ? "" : module_of_node(reader);
+  if (dot == std::string::npos) return "";
+  const std::string own = weight.name().substr(0, dot), module = module_of_node(reader, own);
   if (module.empty()) return "";
-  const std::string own = weight.name().substr(0, dot);
   // A module that contains the weight's own one reads it there.
   return module == own || own.starts_with(module + ".") ? weight.name() : module + weight.name().substr(dot);
 }
@@ -403,6 +410,27 @@ std::vector<std::string> names_of_readers(const Value& weight, const Node** unna
     if (is_new) names.push_back(name);
   }
   return names;
+}
+
+Tensor transposed(const Tensor& x) {
+  const int64_t rows = x.shape()[0], columns = x.shape()[1];
+  Tensor y(x.dtype(), {columns, rows});
+  const size_t element = size_of(x.dtype());
+  const auto* from = x.data<char>();
+  auto* to = y.data<char>();
+  constexpr int64_t kBlock = 32;  // rows and columns that stay in the cache
+  for (int64_t i0 = 0; i0 < rows; i0 += kBlock) {
+    for (int64_t j0 = 0; j0 < columns; j0 += kBlock) {
+      for (int64_t i = i0; i < std::min(rows, i0 + kBlock); ++i) {
+        for (int64_t j = j0; j < std::min(columns, j0 + kBlock); ++j) {
+          std::memcpy(to + static_cast<size_t>(j * rows + i) * element,
+                      from + static_cast<size_t>(i * columns + j) * element, element);
+        }
+      }
+    }
+  }
+  release_pages(x.data(), x.bytes());
+  return y;
 }
 
 std::vector<std::string> restore_linear_weights(Graph* graph) {

@@ -48,9 +48,12 @@ std::vector<std::string> other_names(const Value& initializer);
 // Adds the name of an initializer that has been tied to it. Returns the initializer, which may be a new value.
 Value* add_other_name(Value* initializer, const std::string& name);
 
-// The module that PyTorch's older exporter names a node after: "layers.0.q" of "/layers.0/q/MatMul"; "" for other
-// names.
+// The module that PyTorch's older exporter names a node after: "layers.0.q" of "/layers.0/q/MatMul", "net.0" of
+// "/net/net.0/Relu"; "" for other names.
 std::string module_of_scope(const std::string& node);
+// Whether `scope`, as module_of_scope tells it, may be `module`: it has some of its names in order, and the last one.
+// "q" may be "heads.q" of a ModuleDict, which is called for its modules alone.
+bool may_be_scope_of(const std::string& scope, const std::string& module);
 // What reads a weight: the node that reads its transpose, if one alone does.
 const Node& reader_of(const Use& use);
 // The name that a weight has in the module of a node that reads it; "" where the file does not tell the module.
@@ -59,6 +62,9 @@ std::string name_at_reader(const Value& weight, const Node& reader);
 // "lm_head.weight" that the embedding reads, too, and of which PyTorch's exporter writes one name. Where different
 // operators read it, `unnamed` gets one whose module the file does not tell, unless it is null.
 std::vector<std::string> names_of_readers(const Value& weight, const Node** unnamed = nullptr);
+
+// [columns, rows] of a matrix [rows, columns].
+Tensor transposed(const Tensor& matrix);
 
 // PyTorch's exporter folds the transpose of a Linear layer's weight into a new initializer. Restores the parameter as
 // the module has it, name and layout, in front of a Transpose; a parameter that is in the file, too, such as a tied

@@ -169,6 +169,7 @@ class Model:
         join: str | os.PathLike[str] | None = None,
         head: Pairs = None,
         weights: str | os.PathLike[str] | None = None,
+        weights_partial: bool | None = None,
         lora: Pairs = None,
         ia3: Pairs = None,
         bitfit: bool | None = None,
@@ -227,7 +228,8 @@ class Model:
             cut: inner values that become the outputs; what only the old outputs need is gone.
             join: the path of a model that is appended; its inputs have the names of outputs.
             head: ``{"logits": 3}``: a new last layer, drawn from `seed`, for an output.
-            weights: initial values by name, a .safetensors or .npz file.
+            weights: initial values by name, a .safetensors or .npz file, which has all weights of the model.
+            weights_partial: whether the file may lack weights, which then stay as they are.
             lora: ``{"rank": 8, "alpha": 16, "targets": ["query", "value"]}``: adapters of low rank beside frozen layers.
             ia3: ``{"targets": [...], "feedforward": [...]}``: trained scales of layers.
             bitfit: whether to train the biases alone.
@@ -281,6 +283,7 @@ class Model:
                 join=None if join is None else os.fspath(join),
                 head=pairs_of(head),
                 weights=None if weights is None else os.fspath(weights),
+                weights_partial=weights_partial,
                 lora=pairs_of(lora),
                 ia3=pairs_of(ia3),
                 bitfit=bitfit,

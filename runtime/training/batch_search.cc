@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <vector>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/plan/plan.h"
 #include "runtime/process_memory.h"
 #include "runtime/report_text.h"
 #include "runtime/training/run_memory.h"
@@ -16,16 +19,16 @@ namespace {
 constexpr int64_t kFirst = 16;                // samples of the first plan
 constexpr int64_t kPart = 64;                 // the result is at most 1/64 too small
 constexpr double kAvailablePart = 31.0 / 32;  // other processes need memory, too
-constexpr double kFirstStep = 0x1p23;         // what steps and checkpoints add on a host: stacks, generated code, files
+constexpr int kPlans = 2;                     // of an entry point: of its batches, and of the last, smaller one
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class Search {
  public:
   Search(Session* session, const BatchSearch& search) : session_(*session), search_(search) {
     on_host_ = session_.device().uses_host_memory();
-    // The first plan brings code and tables into memory that every process has by its first step.
-    planned(search.training.fixed_batch() > 0 ? search.training.fixed_batch()
-                                              : std::min(kFirst, search.training.num_samples()));
+    const int64_t first = search.training.fixed_batch() > 0 ? search.training.fixed_batch()
+                                                            : std::min(kFirst, search.training.num_samples());
+    const std::vector<std::unique_ptr<Plan>> alive = plans_of_a_run(first);
     // An arena of earlier runs is freed before a larger one is allocated.
     const auto arena = static_cast<double>(session_.arena_bytes());
     const double available = static_cast<double>(session_.device().available_bytes()) / search.processes + arena;
@@ -38,7 +41,8 @@ class Search {
     if (search_.evaluation) data.add(*search_.evaluation);
     // The order of an epoch is a number for each sample.
     const double order = static_cast<double>(search.training.num_samples()) * sizeof(int64_t);
-    fixed_ = own + (on_host_ ? kFirstStep + data.made + order + (search.copies ? state : 0) : 0);
+    const double first_steps = bytes_of_first_steps(session_.model());
+    fixed_ = own + (on_host_ ? first_steps + data.made + order + (search.copies ? state : 0) : 0);
     smallest_ = kNever;
   }
 
@@ -82,6 +86,28 @@ class Search {
     const double predicted = static_cast<double>(last) + (limit_ - last_bytes) / slope;
     const double aimed = std::min(predicted - predicted / (2 * kPart), static_cast<double>(above - 1));
     return std::clamp(static_cast<int64_t>(aimed), most + 1, above - 1);
+  }
+
+  // The first plan brings code and tables into memory that every process has by its first step. On a host all plans of
+  // a run are alive while its memory is measured, those of the smaller batches that end epochs included.
+  std::vector<std::unique_ptr<Plan>> plans_of_a_run(int64_t batch) {
+    std::vector<std::unique_ptr<Plan>> plans;
+    if (!on_host_) {
+      planned(batch);
+      return plans;
+    }
+    const auto add = [&](const std::string& entry, const Dataset& data) {
+      for (int i = 0; i < kPlans; ++i)
+        plans.push_back(session_.planned(entry, batch_shapes(data, std::min(batch, data.num_samples()))));
+    };
+    try {
+      add(training_entry(session_), search_.training);
+      if (search_.evaluation) add("evaluate", *search_.evaluation);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kMemory) throw;
+    }
+    ++plans_;
+    return plans;
   }
 
   // Bytes with batches of `batch` samples; infinity where no plan is made for lack of memory.

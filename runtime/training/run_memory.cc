@@ -1,9 +1,19 @@
 #include "runtime/training/run_memory.h"
 
+#include "kernels/host.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "runtime/data/gather_ahead.h"
 
 namespace onnx_train {
+namespace {
+
+constexpr double kOfProcess = 12 * 0x1p20, kOfThread = 0x1p19, kOfNode = 80 * 0x1p10;
+
+}  // namespace
+
+double bytes_of_first_steps(const Model& model) {
+  return kOfProcess + kOfThread * num_threads() + kOfNode * static_cast<double>(model.graph->num_nodes());
+}
 
 std::map<std::string, Shape> batch_shapes(const Dataset& data, int64_t samples) {
   std::map<std::string, Shape> shapes;

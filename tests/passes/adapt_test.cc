@@ -321,7 +321,11 @@ TEST(Adapt, WeightsAreAssignedByName) {
         {"fc1.bias", Tensor::full(DType::kDouble, std::move(shape), 7)}, {"other", Tensor::scalar(1.0f)}});
   };
   Model model = two_layers();
-  assign_weights(arrays({4}), "w.npz").run(model);
+  Model whole = two_layers();
+  EXPECT_THAT(error_of([&] { assign_weights(arrays({4}), "w.npz").run(whole); }),
+              HasSubstr("w.npz has 1 of the model's 3 weights, and not 'fc1.weight', 'fc2.weight'; not in the model: "
+                        "'other': --weights-partial leaves those as they are"));
+  assign_weights(arrays({4}), "w.npz", WeightsOfFile::kSome).run(model);
   EXPECT_EQ(contents_of(*model.graph->find("fc1.bias")).at(3), 7);
   EXPECT_EQ(model.graph->find("fc1.bias")->initializer()->data_type(), static_cast<int>(DType::kFloat));
   EXPECT_THAT(model.metadata(kAdapted), HasSubstr("1 tensors from w.npz; not in the model: 'other'"));

@@ -110,7 +110,9 @@ MemoryRows memory_rows(const Session& session, const Plan& plan, const StateStor
   const auto copy = static_cast<double>(trainer.checkpoint_bytes());
   const double passing = batch + bytes_of_ports(plan.outputs());
   const double to_come = passing + copy + mapped_constants(plan) + data.mapped + data.made;
-  const double total = std::max(peak_memory(), resident_memory() + to_come);
+  // An estimate, of which the bound for --memory-limit is twice as much.
+  const double first_steps = session.device().uses_host_memory() ? bytes_of_first_steps(session.model()) / 2 : 0;
+  const double total = std::max(peak_memory(), resident_memory() + to_come + first_steps);
   const double named = weights + moments + offloaded + arena + constants + passing + copy + data.all;
   MemoryRows rows = {{"weights and statistics", weights}, {"moments and other state", moments}};
   if (offloaded > 0) rows.emplace_back("states in the host's memory", offloaded);

@@ -343,6 +343,92 @@ def test_weights_go_in_and_out_as_safetensors(net, tmp_path):
     np.testing.assert_array_equal(y, predictions(tmp_path, tmp_path / "train.onnx", folder / "float32.npz"))
 
 
+def test_a_file_with_some_of_the_weights_is_refused_unless_it_is_meant(net, tmp_path):
+    import onnx_train
+
+    weights = {name: np.full(value.shape, 0.5, np.float32) for name, value in net[0].state_dict().items()}
+    del weights["fc2.weight"]
+    path = tmp_path / "some.safetensors"
+    safetensors.numpy.save_file(weights, path)
+    build = ["build", net[1] / "float32.onnx", "-o", tmp_path / "t.onnx", "--loss", "cross_entropy", "--weights", path]
+    message = "has 6 of the model's 7 weights, and not 'fc2.weight': --weights-partial leaves those as they are"
+    assert message in tool.run(*build, status=1) and not (tmp_path / "t.onnx").exists()
+    assert "not in the file, as they were: 'fc2.weight'" in tool.run(*build, "--weights-partial")
+    given = dict(loss="cross_entropy", weights=path)
+    with pytest.raises(onnx_train.DataError, match="has 6 of the model's 7 weights"):
+        onnx_train.build(net[1] / "float32.onnx", **given)
+    some = onnx_train.build(net[1] / "float32.onnx", weights_partial=True, **given)
+    assert "as they were: 'fc2.weight'" in some.metadata["onnx_train.adapted"]
+
+
+class Block(torch.nn.Module):
+    """Layers that PyTorch's older exporter transposes, in containers, and products that are no nn.Linear."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = torch.nn.ModuleDict({"q": torch.nn.Linear(6, 4)})
+        self.k = torch.nn.Linear(6, 4, bias=False)
+        self.after = torch.nn.Sequential(
+            torch.nn.Linear(4, 5, bias=False), torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(5, 4)), torch.nn.LayerNorm(4)
+        )
+        self.twice = torch.nn.Linear(4, 4, bias=False)
+        self.free = torch.nn.Parameter(torch.randn(5, 4))
+
+    def forward(self, x):
+        h = self.after(self.inner["q"](x) * self.k(x))
+        return F.linear(self.twice(torch.tanh(self.twice(h))), self.free).mean(1)
+
+
+def test_weights_that_an_exporter_has_transposed_have_the_names_of_the_module(tmp_path):
+    module, x = Block(), torch.randn(6, 3, 6)
+    state = {name: tensor.numpy() for name, tensor in module.state_dict().items()}
+    export(module, {"x": x}, tmp_path / "model.onnx", "torchscript", True)
+    build = ["build", tmp_path / "model.onnx", "-o", tmp_path / "train.onnx", "--loss", "cross_entropy"]
+    tool.run(*build)
+    said = tool.run("export", tmp_path / "train.onnx", "-o", tmp_path / "w.safetensors")
+    assert "transposed, by the names of the module that their nodes tell: 'onnx::MatMul_" in said
+    weights = safetensors.numpy.load_file(tmp_path / "w.safetensors")
+    rest = [name for name in weights if name.startswith("onnx::MatMul_")]  # of two calls, and of no module
+    assert weights.keys() - rest == state.keys() - {"twice.weight", "free"} and len(rest) == 2
+    for name in weights.keys() - rest:
+        np.testing.assert_array_equal(weights[name], state[name], err_msg=name)
+
+    # What was written is read, and so is the module's own file.
+    changed = {name: 2 * value for name, value in weights.items()}
+    safetensors.numpy.save_file(changed, tmp_path / "changed.safetensors")
+    assert "not in the model" not in tool.run(*build, "--weights", tmp_path / "changed.safetensors")
+    tool.run("export", tmp_path / "train.onnx", "-o", tmp_path / "again.npz")
+    again = tool.load(tmp_path / "again.npz")
+    assert again.keys() == changed.keys()
+    for name, value in changed.items():
+        np.testing.assert_array_equal(again[name], value, err_msg=name)
+    safetensors.numpy.save_file(state, tmp_path / "module.safetensors")
+    assert "'onnx::MatMul_" in tool.run(*build, "--weights", tmp_path / "module.safetensors", status=1)
+    said = tool.run(*build, "--weights", tmp_path / "module.safetensors", "--weights-partial")
+    assert "not in the model: 'free', 'twice.weight'; not in the file, as they were: 'onnx::MatMul_" in said
+
+
+def test_a_module_in_a_container_has_one_name(tmp_path):
+    """A scope of PyTorch's older exporter repeats the name of a Sequential, and lacks that of a ModuleDict."""
+    torch.manual_seed(0)
+
+    class Layers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+            self.heads = torch.nn.ModuleDict({"q": torch.nn.Linear(4, 3)})
+
+        def forward(self, x):
+            return self.heads["q"](self.net(x))
+
+    module = Layers()
+    export(module, {"x": torch.randn(6, 4)}, tmp_path / "model.onnx", "torchscript", True)
+    tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "train.onnx", "--loss", "cross_entropy")
+    tool.run("export", tmp_path / "train.onnx", "-o", tmp_path / "w.npz")
+    assert tool.load(tmp_path / "w.npz").keys() == module.state_dict().keys()
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -356,6 +442,7 @@ def test_weights_go_in_and_out_as_safetensors(net, tmp_path):
         (["--lora", "rank=8", "--bitfit"], "take one of --lora, --ia3, --bitfit and --adapter"),
         (["--lora", "rank=8", "--init", "kaiming"], "adapters have initial values of their own"),
         (["--adapter", "nowhere"], "nowhere/adapter_config.json"),
+        (["--weights-partial"], "--weights-partial is of --weights FILE"),
         (["--weights", "missing.npz"], "there is no data at missing.npz"),
         (["--ia3", "targets=fc1,feedforward="], "feedforward takes patterns"),
     ],

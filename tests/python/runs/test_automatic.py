@@ -4,6 +4,7 @@ import json
 import re
 
 import numpy as np
+import onnx
 import onnx_train
 import pytest
 import reference
@@ -69,6 +70,30 @@ def test_the_batch_found_takes_the_memory_that_is_planned(exported, tmp_path):
     assert 0.98 * limit < options["derived"]["batch-size"]["planned"] <= limit
     larger = int(1.07 * options["batch-size"])
     assert tool.peak_of(*arguments, "--out", tmp_path / "more", "--batch-size", larger)[0] > limit
+
+
+@pytest.mark.parametrize("layers, threads", [(4, 2), (100, 1), (100, 2)])
+def test_the_limit_and_the_table_hold_what_grows_with_the_graph(tmp_path, layers, threads):
+    """A whole epoch: its last batch is smaller, and has a plan of its own that is made beside the first one."""
+    width, rng = 48, np.random.default_rng(0)
+    weights = [np.float32(rng.normal(size=(8 if i == 0 else width, width)) / 7) for i in range(layers)]
+    names = ["x", *(f"h{i}" for i in range(layers - 1)), "logits"]
+    nodes = [onnx.helper.make_node("MatMul", [names[i], f"w{i}"], [f"p{i}"]) for i in range(layers)]
+    nodes = [n for i, m in enumerate(nodes) for n in (m, onnx.helper.make_node("Tanh", [f"p{i}"], [names[i + 1]]))]
+    sizes = {"x": 8, "logits": width}
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N", size]) for name, size in sizes.items()]
+    held = [onnx.numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "layers", ends[:1], ends[1:], held)), tmp_path / "model.onnx")
+    x = rng.integers(-3, 4, (2_000_000 // layers, 8), np.int8)
+    np.savez_compressed(tmp_path / "data.npz", x=x, labels=(x[:, 0] > 0).astype(np.int8))
+    limit = 200e6
+    peak, text = tool.peak_of("fit", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "--epochs", 1, "--batch-size", "auto",
+                              "--memory-limit", "200MB", "--no-data-check", "--out", tmp_path / "run", threads=threads)  # fmt: skip
+    total = float(re.search(r"^ *total +([\d.]+) MiB", text, re.M)[1]) * 2**20
+    assert 0.8 * limit < peak <= limit
+    assert total == pytest.approx(peak, rel=0.1)
+    batch = json.loads((tmp_path / "run/options.json").read_text())["batch-size"]
+    assert batch < len(x)
 
 
 def test_a_fixed_batch_is_said(exported, tmp_path, forward):
