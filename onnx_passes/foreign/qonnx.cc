@@ -112,7 +112,7 @@ Results trunc(Foreign& f) {
   bits(f, 3, 1, "input bit width");
   Attrs attrs = range_of(f, bits(f, 5, 1, "output bit width"), 0);
   const Tensor out = constant_of(f.x(4).value());
-  if (scale.empty() || out.empty() || zero.size() != 1)
+  if (scale.size() == 0 || out.size() == 0 || zero.size() != 1)
     f.refuse("its scales and its zero point are not constants; export the model with fixed scales");
   const double parts = std::exp2(std::round(std::log2(out.at(0) / scale.at(0))));
   for (int64_t i = 0; i < std::max(scale.size(), out.size()); ++i) {
