@@ -203,3 +203,9 @@ def test_one_tensor_may_say_several_bit_widths(tmp_path):
     loss, dx = gradient_of_sum(tmp_path, [node("Trunc", "x s z b b", "d")], {"s": 0.125, "z": 0, "b": 8}, x, np.ones_like(x))
     np.testing.assert_allclose(loss, x.sum(), rtol=1e-5)
     np.testing.assert_array_equal(dx, np.ones_like(x))
+
+
+def test_scales_without_numbers_are_refused(tmp_path):
+    nodes = [node("Trunc", "x s z b out b", "y")]
+    model = save(tmp_path / "m.onnx", nodes, [value("x", [2, 3])], [value("y", [2, 3])], {"s": 0.5, "z": 0, "b": 8, "out": []})
+    assert "scales" in tool.run("check", model, status=1)
