@@ -2,7 +2,7 @@
 
 #include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/adapt/test_time_augmentation.h"
-#include "onnx_passes/import/map_outputs.h"
+#include "onnx_passes/foreign/map_outputs.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"

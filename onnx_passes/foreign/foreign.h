@@ -17,6 +17,8 @@
 
 namespace onnx_train {
 
+inline constexpr const char* kMl = "ai.onnx.ml";
+
 using Results = std::vector<Var>;
 
 // One node as its row sees it.

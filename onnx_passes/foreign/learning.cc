@@ -7,8 +7,6 @@
 namespace onnx_train {
 namespace {
 
-constexpr const char* kMl = "ai.onnx.ml";
-
 std::vector<float> float_list(const Foreign& f, const char* name) { return f.node().attr(name, std::vector<float>()); }
 std::vector<int64_t> int_list(const Foreign& f, const char* name) {
   return f.node().attr(name, std::vector<int64_t>());

@@ -1,4 +1,4 @@
-// Rounding to few bits as QONNX defines it (docs/qonnx-custom-ops of fastmachinelearning/qonnx), which Brevitas writes:
+// Rounding to few bits as QONNX defines it (the custom operators of fastmachinelearning/qonnx), which Brevitas writes:
 // fake quantization with a range of its own (functions/quantization.cc).
 #include <algorithm>
 #include <cmath>

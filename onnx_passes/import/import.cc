@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "onnx_passes/foreign/foreign.h"
+#include "onnx_passes/foreign/map_outputs.h"
 #include "onnx_passes/functions/declaration.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/import/collect_sequences.h"
@@ -19,7 +20,6 @@
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/import/import_message.h"
 #include "onnx_passes/import/lost_layers.h"
-#include "onnx_passes/import/map_outputs.h"
 #include "onnx_passes/import/newer_opset.h"
 #include "onnx_passes/import/node_order.h"
 #include "onnx_passes/import/rebatch.h"

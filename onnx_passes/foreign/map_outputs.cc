@@ -1,4 +1,4 @@
-#include "onnx_passes/import/map_outputs.h"
+#include "onnx_passes/foreign/map_outputs.h"
 
 #include <algorithm>
 #include <sstream>
@@ -14,7 +14,6 @@
 namespace onnx_train {
 namespace {
 
-constexpr const char* kMl = "ai.onnx.ml";
 // The output's name follows. The value: the attribute of ZipMap that holds the labels, then each label and '\n'; in a
 // label, '\' and '\n' are written as "\\" and "\n".
 constexpr std::string_view kMaps = "onnx_train.maps.";
