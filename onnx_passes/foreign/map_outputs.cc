@@ -14,8 +14,7 @@
 namespace onnx_train {
 namespace {
 
-// The output's name follows. The value: the attribute of ZipMap that holds the labels, then each label and '\n'; in a
-// label, '\' and '\n' are written as "\\" and "\n".
+// The output's name follows. The value: the attribute of ZipMap that holds the labels, then a label a line.
 constexpr std::string_view kMaps = "onnx_train.maps.";
 constexpr const char* kIntegers = "classlabels_int64s";
 constexpr const char* kTexts = "classlabels_strings";
@@ -42,6 +41,7 @@ std::vector<std::string> labels_of(const Node& map) {
   return labels;
 }
 
+// A label as a line of the record: '\\' and line breaks in it are written as "\\\\" and "\\n".
 std::string escaped(const std::string& label) {
   std::string text;
   for (const char c : label) text += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string(1, c);
