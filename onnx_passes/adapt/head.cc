@@ -152,6 +152,20 @@ class Followers {
   std::string mended_;
 };
 
+// Removes the node that computes the value of this name, and what alone it reads, where nothing reads it.
+void remove_if_unread(Graph* graph, const std::string& name) {
+  const Value* value = graph->find(name);
+  Node* const node = value ? value->producer() : nullptr;
+  if (!node) return;
+  for (const Value* output : node->outputs()) {
+    if (output && (!output->uses().empty() || graph->is_output(output))) return;
+  }
+  std::vector<std::string> inputs;  // removing one may remove another
+  for (const Value* input : node->inputs()) inputs.push_back(input ? input->name() : "");
+  graph->remove(node);
+  for (const std::string& input : inputs) remove_if_unread(graph, input);
+}
+
 // The layer's weight or bias with `after` outputs on `axis`.
 class NewHead {
  public:
@@ -161,7 +175,10 @@ class NewHead {
   // The values whose readers change.
   std::vector<Value*> replace() {
     Node* const rounding = layer_.weight->producer();
+    const std::vector<std::string> before = {layer_.weight->name(), layer_.bias ? layer_.bias->name() : ""};
     const bool shared = rounding ? layer_.weight->uses().size() > 1 : !is_read_by_one(*layer_.weight);
+    const Value* source = rounding ? stored_source(layer_.weight) : layer_.weight;
+    if (shared || source->uses().size() > 1) others_read_ = source->name();
     Value* weight = draw(layer_.weight, layer_.out_first ? 0 : 1, shared);
     Value* operand = rounding ? rounded(weight, *rounding) : weight;
     if (shared || rounding) read_own_weight(layer_, operand);
@@ -179,10 +196,13 @@ class NewHead {
       }
       changed.push_back(bias);
     }
+    for (const std::string& name : before) remove_if_unread(model_.graph.get(), name);
     return changed;
   }
 
   bool is_rounded() const { return layer_.weight->producer() != nullptr; }
+  // The name of the old weight, if something else reads it; "" otherwise.
+  const std::string& others_read() const { return others_read_; }
 
  private:
   // A new weight is rounded as training for integers does it (qat.h), to as many bits as the old one: the old scales
@@ -232,6 +252,7 @@ class NewHead {
   const HeadChange& change_;
   uint64_t seed_;
   double bound_;
+  std::string others_read_;
 };
 
 // What the old outputs were rounded to says nothing of the new ones: their values are floats. Returns how many there
@@ -270,7 +291,7 @@ void replace_head(Model* model, const HeadChange& change, uint64_t seed) {
          layer.groups, " groups, whose outputs cannot be counted anew");
   }
   const int64_t before = layer.out();
-  const std::string weight = layer.weight->name(), label = layer.node->label();
+  const std::string label = layer.node->label();
   const int floats = drop_rounding_of(model->graph.get(), layer.result());
   NewHead head(model, layer, change, seed);
   const bool is_rounded = head.is_rounded();
@@ -281,11 +302,12 @@ void replace_head(Model* model, const HeadChange& change, uint64_t seed) {
   std::string names;
   for (const Value* value : changed) names += concat(names.empty() ? "" : ", ", value->name());
   add_adapted_note(
-      model, concat("head of ", change.output, ": ", label, " has ", change.classes, " outputs in place of ", before,
-                    "; new: ", names, changed[0]->name() == weight ? "" : concat(" (others read ", weight, ", too)"),
-                    followers.mended().empty() ? "" : "; new shape: " + followers.mended(),
-                    is_rounded ? "; its weight is rounded in every step as the old one was" : "",
-                    floats > 0 ? "; its outputs are floats: their old range was that of other classes" : ""));
+      model,
+      concat("head of ", change.output, ": ", label, " has ", change.classes, " outputs in place of ", before,
+             "; new: ", names, head.others_read().empty() ? "" : concat(" (others read ", head.others_read(), ", too)"),
+             followers.mended().empty() ? "" : "; new shape: " + followers.mended(),
+             is_rounded ? "; its weight is rounded in every step as the old one was" : "",
+             floats > 0 ? "; its outputs are floats: their old range was that of other classes" : ""));
 }
 
 }  // namespace

@@ -162,7 +162,9 @@ bool rewrite_foreign(Node* node) {
     graph.replace(node->output(i), made.value());
     if (made.value()->name() != output && !graph.find(output)) graph.rename(made.value(), output);
   }
-  const std::vector<Value*> inputs = node->inputs();
+  std::vector<Value*> inputs = node->inputs();
+  std::sort(inputs.begin(), inputs.end());  // a node may read one initializer twice
+  inputs.erase(std::unique(inputs.begin(), inputs.end()), inputs.end());
   graph.remove(node);
   for (Value* input : inputs) {  // weights that are stored in another form now
     const bool unread = input && input->is_initializer() && input->uses().empty();

@@ -41,13 +41,29 @@ std::vector<std::string> labels_of(const Node& map) {
   return labels;
 }
 
+// A label as a line of the record: '\\' and line breaks in it are written as "\\\\" and "\\n".
+std::string escaped(const std::string& label) {
+  std::string text;
+  for (const char c : label) text += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string(1, c);
+  return text;
+}
+
+std::string unescaped(const std::string& text) {
+  std::string label;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_escape = text[i] == '\\' && i + 1 < text.size();
+    label += !is_escape ? text[i] : text[++i] == 'n' ? '\n' : text[i];
+  }
+  return label;
+}
+
 // An output that is maps becomes the tensor that they are made of.
 Finding take_tensor(Model* model, Node* map) {
   Graph& graph = *model->graph;
   const std::string name = map->output()->name();
   const std::vector<std::string> labels = labels_of(*map);
-  std::string record = map->has_attr(kTexts) ? kTexts : kIntegers;
-  for (const std::string& label : labels) record += "\n" + label;
+  std::string record = concat(map->has_attr(kTexts) ? kTexts : kIntegers, "\n");
+  for (const std::string& label : labels) record += escaped(label) + "\n";
   model->set_metadata(std::string(kMaps) + name, record);
   graph.rename(map->output(), graph.unique_name(name + "/maps"));
   Node* tensor = graph.add_node("Identity", {map->input(0)}, {name}, "", map);
@@ -191,10 +207,13 @@ std::vector<Finding> choose_outputs(Model* model, const std::vector<std::string>
   }
   const std::vector<Value*> before = graph->outputs();
   if (!cut.empty() && ends.size() == cut.size()) graph->set_outputs(ends);
-  for (Value* output : std::vector<Value*>(graph->outputs())) {
+  std::vector<Node*> maps;  // each once: a file may list an output twice
+  for (const Value* output : graph->outputs()) {
     Node* node = output->producer();
-    if (node && node->is("ZipMap", kMl) && node->input(0)) findings.push_back(take_tensor(model, node));
+    const bool is_map = node && node->is("ZipMap", kMl) && node->input(0);
+    if (is_map && std::find(maps.begin(), maps.end(), node) == maps.end()) maps.push_back(node);
   }
+  for (Node* map : maps) findings.push_back(take_tensor(model, map));
   leave_out_others(graph, &findings);
   if (graph->outputs() != before) {
     order_declarations(graph);
@@ -210,7 +229,7 @@ void restore_maps(Model* inference, const Model& training) {
     std::string attribute;
     std::vector<std::string> labels;
     std::getline(text, attribute);
-    for (std::string label; std::getline(text, label);) labels.push_back(std::move(label));
+    for (std::string label; std::getline(text, label);) labels.push_back(unescaped(label));
     make_maps(inference, entry.key().substr(kMaps.size()), attribute, labels);
   }
 }

@@ -84,48 +84,54 @@ Results bipolar(Foreign& f) {
   return f.to(call(f.b(), "FakeQuantizeSign", {f.x(0), f.x(1)}, {{"clipped", is_weight ? 0 : 1}}));
 }
 
-// Integers that are divided by 2^k and rounded again: with q = round(x / scale + zero),
-//   version 1    y = (round'(q / 2^k) - zero) scale                              k = bits before - bits after
-//   version 2    y = (clip(round'(q / 2^k)) - zero / 2^k) out_scale              2^k = out_scale / scale
-Results trunc(Foreign& f) {
-  const std::string rounding = rounding_of(f, "FLOOR");
-  const int inputs = f.node().num_inputs();
-  if (inputs != 5 && inputs != 6)
-    f.refuse(concat("it has ", inputs, " inputs; versions 1 and 2 of QONNX's operators have 5 and 6: convert it"));
-  const Tensor scale = constant_of(f.x(1).value()), zero = constant_of(f.x(2).value());
+// Integers that are divided by 2^k and rounded again. With q = round(x / scale + zero):
+//   y = (round'(q / 2^k) - zero) scale    k = bits before - bits after
+Results trunc_by_bits(Foreign& f, const std::string& rounding) {
+  if (!constant_of(f.x(2).value()).holds_only(0))
+    f.refuse("it has a zero point, which version 1 does not divide; convert it to version 2");
+  const int64_t before = bits(f, 3, 1, "input bit width"), after = bits(f, 4, 1, "output bit width");
+  if (after > before) f.refuse(concat("its output has ", after, " bits and its input ", before));
   Builder& b = f.b();
-  if (inputs == 5) {
-    if (!zero.holds_only(0)) f.refuse("it has a zero point, which version 1 does not divide; convert it to version 2");
-    const int64_t before = bits(f, 3, 1, "input bit width"), after = bits(f, 4, 1, "output bit width");
-    if (after > before) f.refuse(concat("its output has ", after, " bits and its input ", before));
-    const double parts = std::ldexp(1.0, static_cast<int>(before - after));
-    constexpr float kMost = std::numeric_limits<float>::max();
-    const Attrs attrs = {
-        {"low", -kMost}, {"high", kMost}, {"rounding", rounding}, {"parts", static_cast<float>(parts)}};
-    const Var coarse = scale.empty() ? f.x(1) * parts : [&] {
-      Tensor times(scale.dtype(), scale.shape());
-      for (int64_t i = 0; i < times.size(); ++i) times.set(i, scale.at(i) * parts);
-      return b.constant(times);
-    }();
-    return f.to(call(b, "FakeQuantizeInteger", {f.x(0), coarse, f.x(2)}, attrs) * (1 / parts));
-  }
+  const double parts = std::ldexp(1.0, static_cast<int>(before - after));
+  constexpr float kMost = std::numeric_limits<float>::max();
+  const Attrs attrs = {{"low", -kMost}, {"high", kMost}, {"rounding", rounding}, {"parts", static_cast<float>(parts)}};
+  const Tensor scale = constant_of(f.x(1).value());
+  const Var coarse = scale.empty() ? f.x(1) * parts : [&] {
+    Tensor times(scale.dtype(), scale.shape());
+    for (int64_t i = 0; i < times.size(); ++i) times.set(i, scale.at(i) * parts);
+    return b.constant(times);
+  }();
+  return f.to(call(b, "FakeQuantizeInteger", {f.x(0), coarse, f.x(2)}, attrs) * (1 / parts));
+}
+
+// The same in version 2 of the operator:
+//   y = (clip(round'(q / 2^k)) - zero / 2^k) out_scale    2^k = out_scale / scale
+Results trunc_by_scales(Foreign& f, const std::string& rounding) {
   bits(f, 3, 1, "input bit width");
   Attrs attrs = range_of(f, bits(f, 5, 1, "output bit width"), 0);
+  const Tensor scale = constant_of(f.x(1).value()), zero = constant_of(f.x(2).value());
   const Tensor out = constant_of(f.x(4).value());
-  if (scale.empty() || out.empty() || zero.size() != 1)
+  if (scale.size() == 0 || out.size() == 0 || zero.size() != 1)
     f.refuse("its scales and its zero point are not constants; export the model with fixed scales");
   const double parts = std::exp2(std::round(std::log2(out.at(0) / scale.at(0))));
   for (int64_t i = 0; i < std::max(scale.size(), out.size()); ++i) {
-    const double ratio =
-        out.at(out.size() == 1 ? 0 : i % out.size()) / scale.at(scale.size() == 1 ? 0 : i % scale.size());
+    const double ratio = out.at(i % out.size()) / scale.at(i % scale.size());
     constexpr double kRounding = 1e-5;
     if (!(parts >= 1 && std::fabs(ratio / parts - 1) < kRounding))
       f.refuse("its scales are not a power of two apart; export the model with such scales");
   }
   attrs.emplace_back("rounding", rounding);
   attrs.emplace_back("parts", static_cast<float>(parts));
-  const Var divided = b.scalar(f.x(0).dtype(), zero.at(0) / parts);
-  return f.to(call(b, "FakeQuantizeInteger", {f.x(0), f.x(4), divided}, attrs));
+  const Var divided = f.b().scalar(f.x(0).dtype(), zero.at(0) / parts);
+  return f.to(call(f.b(), "FakeQuantizeInteger", {f.x(0), f.x(4), divided}, attrs));
+}
+
+Results trunc(Foreign& f) {
+  const std::string rounding = rounding_of(f, "FLOOR");
+  const int inputs = f.node().num_inputs();
+  if (inputs == 5) return trunc_by_bits(f, rounding);
+  if (inputs == 6) return trunc_by_scales(f, rounding);
+  f.refuse(concat("it has ", inputs, " inputs; versions 1 and 2 of QONNX's operators have 5 and 6: convert it"));
 }
 
 }  // namespace

@@ -95,8 +95,9 @@ FakeQuantizeWeight <axes, low: float = -127, high: float = 127> (w) => (y)
   y = onnx_train.FakeQuantizeInteger <low: float = @low, high: float = @high> (w, scale, zero)
 })";
 
-// x, rounded to integers of the range: range = [min, max, ..] and 0 between them (onnx_passes/quantization/qat.h). x itself
-// before anything is observed, where the range is empty. `averaging` says how steps observe it; 0: min and max of all.
+// x, rounded to integers of the range: range = [min, max] and 0 between them, with the weight of what a moving average
+// has seen as a third number (onnx_passes/quantization/qat.h). x itself before anything is observed, where the range is
+// empty. `averaging` says how steps observe it; 0: min and max of all.
 constexpr const char* kFakeQuantizeActivation = R"(
 FakeQuantizeActivation <low: float = 0, high: float = 255, averaging: float = 0.01> (x, range) => (y)
 {

@@ -35,8 +35,13 @@ constexpr const char* kNumber = "a single number";
 constexpr const char* kFilter = "a filter of fixed form, such as a blur";
 
 bool is_guess(std::string_view why) { return why == kNormalizes || why == kNumber || why == kFilter; }
-// Of what the file or the operator says; all else is found by values and by what is computed with them.
-bool is_certain(std::string_view why) { return why == kBuffer || why == kComputedFrom || why == kSetting; }
+// Found by values, and by what is computed with them. All else the file, the operator, or the pass that made it says.
+bool is_found_by_values(std::string_view why) {
+  for (const char* reason : {kMask, kSines, kFrequencies, kPositions, kWindow, kFilterBank, kGroups}) {
+    if (why == reason) return true;
+  }
+  return false;
+}
 
 constexpr size_t kMaxFollowed = 64;  // nodes that a search visits
 
@@ -87,10 +92,11 @@ bool is_setting(const Use& use) {
 
 bool is_affine(const Node& node) { return node.num_inputs() == 2 && is_one_of(node, {"Add", "Sub", "Mul", "Div"}); }
 
-// The same, and what such inputs alone are computed of: the scale of a bias is a product of two.
+// The same, and what such inputs alone are computed of: the scale of a bias is a product of two. A gradient reaches
+// exponents and bounds that are computed: these may be learned.
 bool makes_settings(const Use& use, int steps) {
   constexpr int kMaxSteps = 4;
-  if (is_setting(use)) return true;
+  if (is_setting(use)) return steps == 0 || !is_one_of(*use.node, {"Pow", "Clip"});
   const Value* made = is_affine(*use.node) ? use.node->output() : nullptr;
   return made && steps < kMaxSteps && !made->graph().is_output(made) &&
          all_of(made->uses(), [steps](const Use& reader) { return makes_settings(reader, steps + 1); });
@@ -371,8 +377,8 @@ std::vector<Finding> describe_constants(const Model& model, const std::vector<Va
   }
   std::vector<Finding> findings;
   for (const auto& [why, values] : left.all()) {
-    const char* const how = is_certain(why) ? "certain" : is_guess(why) ? "a guess" : "by its values";
-    findings.push_back({list_of(values), why, is_certain(why) ? how : concat(how, "; ", how_to_train(values))});
+    const char* const how = is_guess(why) ? "a guess" : is_found_by_values(why) ? "by its values" : nullptr;
+    findings.push_back({list_of(values), why, how ? concat(how, "; ", how_to_train(values)) : "certain"});
   }
   for (const auto& [why, values] : numbers.all()) {
     const bool by_name = origin_of(*values[0]) == Origin::kNamed;

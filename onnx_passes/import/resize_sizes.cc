@@ -7,6 +7,7 @@
 #include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/resampling.h"
+#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
 namespace {
@@ -38,6 +39,25 @@ bool are_whole(const Node& node, const std::vector<int64_t>& axes) {
   return true;
 }
 
+// The scales of a node whose sizes are not known. Known ones are no weight, though a product reads them.
+Var scales_of(Builder& b, const Node& node) {
+  const Tensor known = constant_of(node.input(kScales));
+  if (known.empty()) return b.var(node.input(kScales));
+  const std::string name = b.graph().unique_name(node.output()->name() + "/scales");
+  return b.var(b.graph().add_initializer(name, make_buffer(name, known)));
+}
+
+// Removes scales that no node reads any more, lest they are taken for a weight.
+void remove_unread_scales(Value* scales) {
+  Graph& graph = scales->graph();
+  if (!scales->uses().empty() || graph.is_output(scales) || graph.is_input(scales)) return;
+  if (scales->is_initializer()) {
+    graph.remove_initializer(scales);
+  } else if (scales->producer()->is("Constant")) {
+    graph.remove(scales->producer());
+  }
+}
+
 // The sizes that the scales make, as constants where they are known.
 Var sizes_of(Builder& b, const Node& node, const std::vector<int64_t>& axes) {
   const Value& y = *node.output();
@@ -47,7 +67,7 @@ Var sizes_of(Builder& b, const Node& node, const std::vector<int64_t>& axes) {
     for (const int64_t axis : axes) sizes.push_back(size_along(y, axis).value());
     return b.ints(sizes);
   }
-  const Var in = gather(shape(b.var(node.input(0))), b.ints(axes), 0), scales = b.var(node.input(kScales));
+  const Var in = gather(shape(b.var(node.input(0))), b.ints(axes), 0), scales = scales_of(b, node);
   return cast(b.op("Floor", {cast_like(in, scales) * scales}), DType::kInt64);
 }
 
@@ -68,7 +88,9 @@ void settle(Graph* graph, bool takes_sizes, std::vector<Finding>* findings) {
     Builder b(graph, node);
     b.set_name(node->output()->name() + "/sizes");
     const Var sizes = sizes_of(b, *node, axes);
+    Value* const scales = node->input(kScales);
     node->set_input(kScales, nullptr);
+    remove_unread_scales(scales);
     node->set_input(kSizes, sizes.value());
     infer_types(node);
     findings->push_back(

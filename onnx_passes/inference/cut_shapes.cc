@@ -76,9 +76,10 @@ void refine_pad(Node* node) {
     const Dim &from = (*x->type().dims)[(*axes)[i]], &before = (*pads)[i], &after = (*pads)[i + axes->size()];
     Dim& to = dims[(*axes)[i]];
     if (!is_unknown(to) || !before.known() || !after.known()) continue;
-    const int64_t added = before.value() + after.value();
+    int64_t added = 0, size = 0;
+    if (__builtin_add_overflow(before.value(), after.value(), &added)) continue;
     if (added == 0) to = from;
-    if (from.known() && from.value() + added >= 0) to = from.value() + added;
+    if (from.known() && !__builtin_add_overflow(from.value(), added, &size) && size >= 0) to = size;
   }
   node->output()->set_type({node->output()->dtype(), std::move(dims)});
 }

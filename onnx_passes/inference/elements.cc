@@ -1,5 +1,4 @@
 #include "onnx_passes/inference/elements.h"
-#include "onnx_passes/inference/cut_shapes.h"
 
 #include <algorithm>
 #include <cctype>

@@ -74,6 +74,8 @@ size_t num_predictions(const LossRow& row) {
       std::ranges::count_if(row.arguments, [](const LossArgument& a) { return a.kind == ArgumentKind::kPrediction; }));
 }
 
+bool takes_logits(const LossRow& row) { return row.arguments[0].name == std::string_view("logits"); }
+
 Prediction prediction_of(const LossTerm& term) {
   const bool yes_no = find_option(*term.row, "sigmoid") && flag_of(term, "sigmoid");
   return yes_no ? Prediction::kYesNo : term.row->prediction;

@@ -108,6 +108,8 @@ const std::vector<LossRow>& loss_rows();
 const LossOption* find_option(const LossRow& row, const std::string& name);
 inline bool is_over_classes(const LossRow& row) { return find_option(row, "axis") != nullptr; }
 size_t num_predictions(const LossRow& row);
+// Whether the loss makes probabilities of its first prediction itself, by a softmax or a sigmoid: rows call it logits.
+bool takes_logits(const LossRow& row);
 // What the prediction of a term is: that of its row, unless an option says that each class stands for itself.
 Prediction prediction_of(const LossTerm& term);
 

@@ -52,11 +52,8 @@ const Value* first_float(const Graph& graph) {
 
 // What the loss makes probabilities with: "softmax", "sigmoid", or "" where it takes the prediction as it is.
 std::string_view activation_of(const LossTerm& term) {
-  const Prediction prediction = prediction_of(term);
-  const std::string_view name = term.row->name;
-  if (prediction == Prediction::kYesNo) return "sigmoid";
-  if (name == "nll" || name == "multi_margin") return "";
-  return prediction == Prediction::kClasses || name == "ctc" ? "softmax" : "";
+  if (!takes_logits(*term.row)) return "";
+  return prediction_of(term) == Prediction::kYesNo ? "sigmoid" : "softmax";
 }
 
 std::string option_with(LossTerm term, const std::string& prediction) {

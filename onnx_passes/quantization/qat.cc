@@ -134,7 +134,8 @@ class QatInsertion {
     const Var y = call(b, "FakeQuantizeActivation", {b.var(value), b.var(range)},
                        {{"low", low}, {"high", low + 255}, {"averaging", static_cast<float>(spec_.averaging)}});
     for (const Use& use : uses) use.node->set_input(use.index, y.value());
-    if (graph_.is_output(value)) give_out(value, y.value());
+    // An input that is an output, too, stays what it is.
+    if (graph_.is_output(value) && value->producer()) give_out(value, y.value());
   }
 
   // The output of the model is the rounded value, under the output's name: integer kernels give it so.

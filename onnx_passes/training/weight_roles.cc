@@ -1,6 +1,7 @@
 #include "onnx_passes/training/weight_roles.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
@@ -225,16 +226,23 @@ bool arranges(const Node& node) {
 }
 
 // Whether `value` is an input of the model, or several beside each other, at most shifted, scaled and arranged.
-bool follows_inputs(const Value* value, int steps = 0) {
-  constexpr int kMaxArranged = 4;  // one after the other
-  value = without_scaling(value);
-  if (!value || is_constant(value)) return false;
-  const Node* node = value->producer();
-  if (!node) return !value->graph().parent();
-  if (steps >= kMaxArranged || !arranges(*node)) return false;
-  const auto& inputs = node->inputs();
-  const auto end = node->is("Concat") ? inputs.end() : inputs.begin() + 1;
-  return std::all_of(inputs.begin(), end, [&](const Value* input) { return follows_inputs(input, steps + 1); });
+bool follows_inputs(const Value* value) {
+  constexpr size_t kMaxValues = 1024;  // columns of a table
+  std::unordered_set<const Value*> seen = {value};
+  std::vector<const Value*> pending = {value};
+  for (size_t i = 0; i < pending.size(); ++i) {
+    const Value* source = without_scaling(pending[i]);
+    if (!source || is_constant(source)) return false;
+    const Node* node = source->producer();
+    if (!node && source->graph().parent()) return false;
+    if (!node) continue;
+    if (!arranges(*node) || pending.size() > kMaxValues) return false;
+    const int inputs = node->is("Concat") ? node->num_inputs() : 1;
+    for (int k = 0; k < inputs; ++k) {
+      if (seen.insert(node->input(k)).second) pending.push_back(node->input(k));
+    }
+  }
+  return true;
 }
 
 // Whether `value` is computed by more than scaling and shifting inputs of the model: constants that only normalize an

@@ -280,7 +280,15 @@ bool is_name_in_module(const std::string& name) {
   for (const char* literal : {"val", "const", "constant", "Constant", "scalar"}) {
     if (name == literal || name == concat("_", literal)) return false;
   }
-  return name.find("_output") == std::string::npos;
+  // The first result of an operator has the operator's name alone; literals are folded to it.
+  for (const char* op :
+       {"add",        "clone",           "cos",       "detach", "div",   "exp",       "expand",    "full",
+        "full_like",  "lift_fresh_copy", "log",       "mul",    "neg",   "ones",      "ones_like", "pow",
+        "reciprocal", "reshape",         "rsqrt",     "sin",    "sqrt",  "squeeze",   "sub",       "tanh",
+        "to",         "_to_copy",        "unsqueeze", "view",   "zeros", "zeros_like"}) {
+    if (name == op) return false;
+  }
+  return !name.ends_with("_default") && name.find("_output") == std::string::npos;
 }
 
 void keep_origins(onnx::ModelProto* model) {

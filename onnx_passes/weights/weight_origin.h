@@ -27,7 +27,7 @@ enum class Origin {
 void keep_origins(onnx::ModelProto* model);
 
 // Whether PyTorch's exporters give this name to an attribute of a module, "blocks.0.act.scale", "viscosity", and not to
-// a literal or a result: "/Constant_3_output_0", "onnx::Mul_12", "val_3", "12".
+// a literal or a result: "/Constant_3_output_0", "onnx::Mul_12", "val_3", "clone", "12".
 bool is_name_in_module(const std::string& name);
 
 // An initializer that is a parameter, and so a weight whatever it looks like. Large contents are shared, not copied.

@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
+#include "onnx_passes/quantization/qat.h"
 #include "tests/support/error_of.h"
 #include "tests/support/golden.h"
 
@@ -197,6 +198,14 @@ TEST(Adapt, NamesOfFilesGetThePrefixOfAWrappedModule) {
 }
 
 // Integers of a file, which no adapter's layer reads as an initializer.
+TEST(Adapt, AnInputThatIsAnOutputKeepsItsNameInTrainingForIntegers) {
+  Model model = adaptable(R"((float[N,2] x) => (float[N,2] y, float[N,2] x)
+    <float[2,2] w = {1,2,3,4}> { y = MatMul(x, w) })");
+  quantization_aware({}).run(model);
+  EXPECT_EQ(model.graph->inputs()[0]->name(), "x");
+  EXPECT_EQ(model.graph->outputs()[1], model.graph->inputs()[0]);
+}
+
 TEST(Adapt, LoraStandsBesideIntegers) {
   Model model = adaptable(R"((float[N,2] x) => (float[N,3] y)
     <int8[2,4] q = {1,2,3,4,5,6,7,8}, float[4] s = {1,1,1,2}, float[4,3] head = {1,1,1,1,1,1,1,1,1,1,1,1}>

@@ -265,6 +265,7 @@ TEST(Constants, SingleNumbersWithNamesOfAModuleAreWeights) {
   EXPECT_THAT(findings[1].advice, HasSubstr("a guess by the name"));
   EXPECT_THAT(trained(of_pytorch("onnx::Mul_12", "/Constant_3_output_0", "val_3")), ElementsAre("w"));
   EXPECT_THAT(trained(of_pytorch("12", "_val_3", "const")), ElementsAre("w"));
+  EXPECT_THAT(trained(of_pytorch("clone", "mul", "scalar_tensor_default")), ElementsAre("w"));  // without a signature
   EXPECT_THAT(trained(imported(R"(g (float[N, 3] x) => (float[N, 2] y)
     <float scale = {2}, float[3, 2] w = {1, 2, 3, 4, 5, 7}> { h = MatMul(x, w) y = Mul(h, scale) })")),
               ElementsAre("w"));  // other exporters give literals such names
@@ -287,6 +288,34 @@ TEST(Constants, ColumnsBesideEachOtherAreScaledAsOneInputIs) {
     <float[3] mean = {4, 7, 6}, float[3] scale = {2, 3, 5}, float[3, 2] w = {1, 2, 3, 4, 5, 7}> {
       x = Concat<axis = 1>(a, b) c = Sub(x, mean) d = Mul(c, scale) y = MatMul(d, w) })");
   EXPECT_THAT(trained(model), ElementsAre("w"));
+}
+
+TEST(Constants, InputsThatAreRepeatedWithinEachOtherAreFollowedOnce) {  // each path to them would take hours
+  std::string body = "c0 = Concat<axis = 1>(x, x) ";
+  for (int i = 0; i < 4; ++i) {
+    std::string inputs;
+    for (int k = 0; k < 400; ++k) inputs += concat(k ? ", c" : "c", i);
+    body += concat("c", i + 1, " = Concat<axis = 1>(", inputs, ") ");
+  }
+  const Model model =
+      imported("g (float[2, N] x) => (float[2, 1] y) <float[2, 1] shift = {4, 7}, int64[1] axis = {1}> { " + body +
+               "s = Add(c4, shift) y = ReduceMean(s, axis) }");
+  EXPECT_EQ(constants_of(model).count("shift"), 0u);  // the only weight
+}
+
+TEST(Constants, AnExponentOrABoundThatIsComputedMayBeLearned) {  // as of generalized mean pooling
+  const Model model = imported(R"(g (float[N, 3] x) => (float[N, 3] y)
+    <float[3] p = {4, 7, 6}, float[3, 3] w = {1, 2, 3, 4, 5, 7, 3, 2, 2}, float one = {1}> {
+      h = MatMul(x, w) r = Relu(h) e = Add(p, one) y = Pow(r, e) })");
+  EXPECT_THAT(trained(model), ElementsAre("p", "w"));
+}
+
+TEST(Constants, WhatAPassHasMadeIsCertain) {
+  Model model = imported("g (float[N, 2] x) => (float[N, 2] y) <float[2, 2] w = {1, 2, 4, 5}> { y = MatMul(x, w) }");
+  model.set_metadata(std::string(kConstantRecord) + "w", "the range of a quantized activation, which steps observe");
+  const auto findings = describe_constants(model, {});
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].advice, "certain");
 }
 
 TEST(Constants, WhatIsSaidOfThemDoesWhatItSays) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "onnx_passes/foreign/map_outputs.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
@@ -11,6 +12,7 @@
 namespace onnx_train::import_test {
 namespace {
 
+using testing::ElementsAreArray;
 using testing::HasSubstr;
 
 onnx::ModelProto parse(const std::string& text) {
@@ -212,6 +214,59 @@ TEST(Import, ATrainingModelIsImportedByItsInferenceGraph) {
   onnx::ModelProto proto;
   to_proto(model, &proto);
   EXPECT_TRUE(import_model(std::move(proto)).entry_points.empty());
+}
+
+// Maps from the labels, listed as an output as often as `times` says.
+onnx::ModelProto with_maps(const std::vector<std::string>& labels, int times) {
+  onnx::ModelProto proto;
+  to_proto(from_text(R"(<ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 1]>
+             g (float[N, 2] x) => (maps) <float[2, 3] w = {1, 2, 3, 4, 5, 6}> {
+               s = MatMul(x, w) maps = ai.onnx.ml.ZipMap(s) })"),
+           &proto);
+  onnx::AttributeProto* attribute = proto.mutable_graph()->mutable_node(1)->add_attribute();
+  attribute->set_name("classlabels_strings");
+  attribute->set_type(onnx::AttributeProto::STRINGS);
+  for (const std::string& label : labels) attribute->add_strings(label);
+  onnx::ValueInfoProto* info = proto.mutable_graph()->mutable_output(0);
+  auto* map = info->mutable_type()->mutable_sequence_type()->mutable_elem_type()->mutable_map_type();
+  map->set_key_type(onnx::TensorProto::STRING);
+  map->mutable_value_type()->mutable_tensor_type()->set_elem_type(onnx::TensorProto::FLOAT);
+  const onnx::ValueInfoProto copy = *info;
+  for (int i = 1; i < times; ++i) *proto.mutable_graph()->add_output() = copy;
+  return proto;
+}
+
+TEST(Import, LabelsOfMapsAreKeptWhateverTheyContain) {
+  const std::vector<std::string> labels = {"two\nlines", "back\\slash\\n", ""};
+  const Model training = import_model(with_maps(labels, 1));
+  Model inference = import_model(with_maps(labels, 1));
+  restore_maps(&inference, training);
+  const Node* map = inference.graph->outputs()[0]->producer();
+  ASSERT_TRUE(map && map->is("ZipMap", "ai.onnx.ml"));
+  const onnx::AttributeProto* found = map->find_attr("classlabels_strings");
+  ASSERT_TRUE(found);
+  EXPECT_THAT(std::vector<std::string>(found->strings().begin(), found->strings().end()), ElementsAreArray(labels));
+}
+
+TEST(Import, AnOutputOfMapsThatIsListedTwiceIsNoCrash) {
+  const std::string said = error_of(with_maps({"a", "b", "c"}, 2));
+  EXPECT_TRUE(said.empty() || said.find("maps") != std::string::npos) << said;
+}
+
+TEST(Import, ScalesOfAResizeThatHasSizesNowAreNoWeights) {
+  for (const char* width : {"5", "W"}) {
+    onnx::ModelProto proto =
+        parse(concat("<ir_version: 10, opset_import: [\"\" : 21]> g (float[1, 2, 4, ", width,
+                     "] x) => (float[1, 2, H, V] y) <float[2, 2, 1, 1] w = {1, 2, 3, 4}, "
+                     "float[4] scales = {1, 1, 1.7, 1.7}> { c = Conv(x, w) y = Resize<mode = \"linear\", "
+                     "coordinate_transformation_mode = \"align_corners\">(c, , scales) }"));
+    proto.set_producer_name("pytorch");
+    const Model model = import_model(std::move(proto));
+    const std::vector<Value*> trained = select_trainable(model, {}, {});
+    ASSERT_EQ(trained.size(), 1u) << width;
+    EXPECT_EQ(trained[0]->name(), "w");
+    EXPECT_EQ(model.graph->find("scales"), nullptr);
+  }
 }
 
 TEST(Import, HostileGraphsAreErrors) {

@@ -18,6 +18,7 @@ namespace onnx_train::loss_table_test {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 Model built(const std::string& expression, std::shared_ptr<const LossModel> teacher = nullptr) {
@@ -48,6 +49,15 @@ std::string new_inputs(const Model& model) {
     text += concat(text.empty() ? "" : ", ", input->name(), " ", to_string(input->type()));
   }
   return text;
+}
+
+TEST(LossTable, LogitsAreWhatALossMakesProbabilitiesOf) {
+  std::set<std::string> names;
+  for (const LossRow& row : loss_rows()) {
+    if (takes_logits(row)) names.insert(row.name);
+  }
+  EXPECT_THAT(names,
+              ElementsAre("bce_with_logits", "cross_entropy", "ctc", "dice", "distill", "focal", "sigmoid_focal"));
 }
 
 TEST(LossTable, NamesAndOptionsAreUnique) {

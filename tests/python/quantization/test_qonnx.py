@@ -196,3 +196,16 @@ def test_floats_of_few_bits_are_refused_by_name(tmp_path):
     model = save(tmp_path / "m.onnx", nodes, [value("x", [2, 3])], [value("y", [2, 3])], {"s": 0.5, "b": 4})
     said = tool.run("check", model, status=1)
     assert "FloatQuant" in said and "integer quantizers" in said, said
+
+
+def test_one_tensor_may_say_several_bit_widths(tmp_path):
+    x = (RNG.integers(-200, 200, (5, 7)) * np.float32(0.125)).astype(np.float32)
+    loss, dx = gradient_of_sum(tmp_path, [node("Trunc", "x s z b b", "d")], {"s": 0.125, "z": 0, "b": 8}, x, np.ones_like(x))
+    np.testing.assert_allclose(loss, x.sum(), rtol=1e-5)
+    np.testing.assert_array_equal(dx, np.ones_like(x))
+
+
+def test_scales_without_numbers_are_refused(tmp_path):
+    nodes = [node("Trunc", "x s z b out b", "y")]
+    model = save(tmp_path / "m.onnx", nodes, [value("x", [2, 3])], [value("y", [2, 3])], {"s": 0.5, "z": 0, "b": 8, "out": []})
+    assert "scales" in tool.run("check", model, status=1)

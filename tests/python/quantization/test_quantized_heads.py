@@ -44,6 +44,8 @@ def test_a_new_head_trains_and_is_integers_in_the_export(tmp_path, stored):
     tool.save(tmp_path / "d.npz", {"x": x, "labels": labels})
     said = tool.run("build", model, "-o", tmp_path / "t.onnx", "--head", "y=5")
     assert "5 outputs in place of 3" in said and "its outputs are floats" in said and "rounded in every step" in said, said
+    assert "/replaced" not in said and "does not depend on" not in said and "others read" not in said, said
+    assert not [t.name for t in onnx.load(tmp_path / "t.onnx").graph.initializer if "/replaced" in t.name]
     tool.run("fit", tmp_path / "t.onnx", "--data", tmp_path / "d.npz", "--epochs", 30, "--batch-size", 16, "--lr", 0.05, "--out", tmp_path / "run")
     losses = tool.losses(tmp_path / "run")
     assert losses[-4:].mean() < 0.5 * losses[:4].mean()
