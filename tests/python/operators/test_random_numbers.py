@@ -141,6 +141,18 @@ def test_predictions_draw_new_numbers_and_sessions_the_same(tmp_path, name):
         np.testing.assert_array_equal(other.run("predict", {"x": X})["r"], numbers)
 
 
+@pytest.mark.parametrize("name", ["normal like", "bernoulli"])
+def test_outputs_of_a_size_that_draws_decide_are_of_one_draw(tmp_path, name):
+    """What decides the sizes is computed first, so that it draws twice."""
+    plain = onnx_train.Session(network(DRAWS[name], tmp_path, "float[n, 4] y, float[n, 4] r"), threads=1)
+    picks = DRAWS[name] + " above = Greater(r, half) picked = NonZero(above)"
+    session = onnx_train.Session(network(picks, tmp_path, "float[n, 4] r, int64[2, k] picked"), threads=1)
+    for _ in range(3):
+        found = session.run("predict", {"x": X})
+        np.testing.assert_array_equal(found["r"], plain.run("predict", {"x": X})["r"])
+        np.testing.assert_array_equal(found["picked"], np.nonzero(np.array(found["r"]) > 0.5))
+
+
 @pytest.mark.parametrize("name", DRAWS)
 def test_training_models_predict_and_evaluate_from_their_file(tmp_path, name):
     build(DRAWS[name], tmp_path).save(tmp_path / "train.onnx")
