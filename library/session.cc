@@ -38,6 +38,7 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
                 {"--deterministic", &options.plan.arithmetic.deterministic, ""},
                 {"--offload", &offload, "", "WHAT", false, {"none", "optimizer"}},
                 {"--tta", &tta, "", "VIEWS"},
+                {"--seed", &options.seed, "", "N"},
                 {"--detect-anomaly", &detect_anomaly, ""},
                 {"--allow-non-finite", &allow_non_finite, ""},
                 {"--ranks", &ranks, "", "environment"},

@@ -107,6 +107,7 @@ Subcommand eval_command() {
                       scale_option(&a->reading.scales),
                       preprocess_option(&a->reading.preprocess),
                       tta_option(&a->runtime),
+                      seed_option(&a->runtime),
                       dtype_option(&a->dtype),
                       {"--json", &a->json, "one JSON object instead of a table"}},
                      options_of_forward(&a->build, {"loss", "metric"})),
