@@ -424,7 +424,8 @@ onnx_train_status onnx_train_session_initialize(onnx_train_session* session, uin
 
 onnx_train_status onnx_train_session_model(onnx_train_session* session, onnx_train_model** training) {
   return in_session(session, [&](onnx_train_session& s) {
-    required(training, "where the model goes") = new onnx_train_model(to_message(s.session.snapshot()));
+    onnx_train_model*& to = required(training, "where the model goes");
+    to = new onnx_train_model(to_message(s.session.snapshot()));
   });
 }
 }

@@ -228,6 +228,10 @@ def test_gradients_take_the_sizes_that_a_rule_needs_from_the_data(tmp_path):
     assert found["loss"] == pytest.approx(value, rel=1e-12)
     for name, gradient in expected.items():
         np.testing.assert_allclose(found[f"grad/{name}"], gradient, rtol=1e-10, atol=1e-14)
+    tool.run("grad", path, "--inputs", tmp_path / "d.npz", "--loss", "mse(y, target)", "--dtype", "float64", "--per-sample",
+             "-o", tmp_path / "s.npz")  # fmt: skip
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(tool.load(tmp_path / "s.npz")[f"grad/{name}"].mean(0), gradient, rtol=1e-10, atol=1e-14)
     f = onnx_train.value_and_grad(str(path), "mse(y, target)", dtype="float64", threads=1)
     for samples in (510, 400, 510):
         part = {"x": data["x"][:, :, :samples], "target": data["target"]}

@@ -168,6 +168,23 @@ def test_inference_keeps_the_operators_of_the_file(tmp_path):
     assert [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node] == ["Mul", "RandomNormalLike", "Mul"]
 
 
+def test_a_session_and_the_commands_take_a_seed(tmp_path):
+    path = network(DRAWS["normal like"], tmp_path, "float[n, 4] r")
+    data = tool.save(tmp_path / "data.npz", {"x": X})
+    found = []
+    for seed, option in ((None, []), (0, ["--seed", 0]), (2**64 - 1, ["--seed", 2**64 - 1])):
+        found.append(np.array(onnx_train.Session(path, threads=1, seed=seed).run("predict", {"x": X})["r"]))
+        tool.run("predict", path, "--inputs", data, "-o", tmp_path / "out.npz", *option)
+        np.testing.assert_array_equal(tool.load(tmp_path / "out.npz")["r"], found[-1])
+    assert np.array_equal(found[0], found[1]) and not np.array_equal(found[1], found[2])
+    with pytest.raises(onnx_train.UsageError, match="seed"):
+        onnx_train.Session(path, seed=-1)
+    build(DRAWS["normal like"], tmp_path).save(tmp_path / "train.onnx")
+    data = tool.save(tmp_path / "data.npz", BATCH)
+    losses = [tool.run("eval", tmp_path / "train.onnx", "--data", data, "--json", "--seed", seed) for seed in (0, 1)]
+    assert losses[0] != losses[1]
+
+
 def test_every_evaluation_of_data_draws_the_same(tmp_path):
     session = onnx_train.Session(build(DRAWS["normal like"], tmp_path), threads=1)
     data = tool.save(tmp_path / "data.npz", {key: np.concatenate([value] * 2) for key, value in BATCH.items()})
