@@ -291,6 +291,9 @@ def per_sample_grad(
         objective = objective_of(batch)
         arrays = objective.batch(batch)
         axes = {name: objective.sample_axis(name) for name, array in arrays.items() if np.ndim(array) > 0}
+        for name, axis in axes.items():
+            if np.ndim(arrays[name]) <= axis:
+                raise DataError(f"'{name}' has the shape {np.shape(arrays[name])}; its axis {axis} counts the samples")
         lengths = {np.shape(arrays[name])[axis] for name, axis in axes.items()} if axes else {1}
         if len(lengths) != 1:
             raise DataError(f"the arrays of a batch have one length; these have {sorted(lengths)}")

@@ -551,7 +551,15 @@ def _options_of_run(folder: str | os.PathLike[str] | None) -> dict[str, Any]:
             options = json.load(file)
     except (OSError, ValueError):
         return {}
-    return {name: value for name, value in options.items() if value is not None} if isinstance(options, dict) else {}
+    known = options.items() if isinstance(options, dict) else ()
+    return {name: value for name, value in known if value is not None and (name not in _COUNTS or _is_count(value))}
+
+
+_COUNTS = ("accumulate", "batch-size", "epochs", "steps", "threads")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
 
 
 def _reading_of_run(kept: dict[str, Any], given: list[tuple[str, str]]) -> list[tuple[str, str]]:

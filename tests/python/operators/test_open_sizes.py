@@ -312,6 +312,20 @@ def test_models_for_sizes_are_kept_up_to_a_number(tmp_path, monkeypatch):
     assert sum(type(thing) is onnx_train._grad.Objective for thing in gc.get_objects()) <= 2
 
 
+@pytest.mark.parametrize("sizes, is_open", [("2, 2", False), ("N, 2", False), ("N, LENGTH", True)])
+@pytest.mark.parametrize("derivative", ["value_and_grad", "vjp", "jvp", "hvp", "jacobian", "per_sample_grad"])
+def test_what_no_size_helps_is_said_at_once_or_of_the_first_batch(derivative, sizes, is_open):
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17, "com.microsoft": 1]>
+        m (float[{sizes}] x) => (float[N, 2] y) <float w = {{1}}, int8[2, 2] q = {{1, 2, 3, 4}}, float s = {{0.5}}>
+        {{ z = Mul(x, w) y = com.microsoft.DynamicQuantizeMatMul(z, q, s) }}""")
+    x, of_loss = np.ones((2, 2), "f"), derivative in ("value_and_grad", "hvp", "per_sample_grad")
+    vectors = {"vjp": [{"y": x}], "jvp": [{"w": 1.0}], "hvp": [{"w": 1.0}]}.get(derivative, [])
+    with pytest.raises(onnx_train.UnsupportedError, match="DynamicQuantizeMatMul"):
+        f = getattr(onnx_train, derivative)(model, *["mse(y, target)"] * of_loss)
+        assert is_open
+        f({"x": x, **({"target": x} if of_loss else {})}, *vectors)
+
+
 def test_trainings_and_evaluations_take_them_likewise(tmp_path):
     path, weights, data = speech(tmp_path)
     value, expected = reference(weights, data)

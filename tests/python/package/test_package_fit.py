@@ -197,6 +197,15 @@ def test_a_training_that_does_not_begin_leaves_no_trace_in_the_session(tmp_path)
     assert session._core.scale("x") == 1 and not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("damage", [{"epochs": "x", "threads": [1]}, {"batch-size": 0, "accumulate": True}, {"steps": 1.5}])
+def test_damaged_options_of_a_run_do_not_stop_it(tmp_path, damage):
+    given = dict(lr=0.05, batch_size=8, folder=tmp_path / "run", progress=False)
+    onnx_train.fit(training(), DATA, epochs=1, **given)
+    options = json.loads((tmp_path / "run/options.json").read_text())
+    (tmp_path / "run/options.json").write_text(json.dumps(options | damage))
+    assert len(onnx_train.fit(training(), DATA, epochs=2, resume=True, **given).steps) == 5
+
+
 def test_a_run_has_the_options_of_the_commands_which_goes_on_with_it(tmp_path):
     training().save(tmp_path / "train.onnx")
     data = tool.save(tmp_path / "data.npz", DATA)
