@@ -5,8 +5,10 @@
 #include "library/program_data.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/table_metadata.h"
+#include "runtime/data/images/files.h"
 #include "runtime/data/selection.h"
 #include "runtime/distribution/same_start.h"
+#include "runtime/runs/metrics_log.h"
 #include "runtime/runs/resume.h"
 #include "runtime/runs/run_folder.h"
 #include "runtime/training/batch_search.h"
@@ -326,6 +328,11 @@ onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data*
   expect_same_start(session, *trainer, "");
   begin_run(session, *trainer, checked, found, &settings, &lock);
   metadata.begin();
+  std::optional<MetricsLog> log;
+  if (!options.folder.empty()) {
+    const std::string classes = session.model().metadata(kClasses);
+    events.write_to(&log.emplace(options.folder, trainer->position().step, classes_from_json(classes)));
+  }
   const onnx_train_stop_reason reason = public_reason(trainer->run(&events, events.interrupt()));
   if (session.ranks() > 1) session.collectives()->end();
   return reason;

@@ -9,6 +9,7 @@
 #include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
 #include "runtime/report_text.h"
+#include "runtime/runs/metrics_log.h"
 #include "runtime/training/default_build.h"
 #include "runtime/training/trainer.h"
 #include "tools/report/class_tables.h"

@@ -493,7 +493,8 @@ typedef enum onnx_train_stop_reason {
  * docs/training.md), "no-data-check" (arrays and files are read once before the first step, and refused if they hold
  * what the model cannot use: labels out of range, numbers that are not finite), "eval-every", "early-stop", "stop-at"
  * ("accuracy>=0.94": the evaluation after which the training ends), "checkpoint-every", "out" (the folder of last.onnx,
- * best.onnx and options.json, which has every option in use; none is written without it), "resume" (go on from
+ * best.onnx, options.json, which has every option in use, and the numbers of steps and evaluations as the command
+ * writes them, metrics.jsonl, metrics.csv and epochs.jsonl; none is written without it), "resume" (go on from
  * last.onnx of that folder, if there is one) and "overwrite". Where a run goes on, options that are not given stay as
  * it has them, the end included; on_note says what is given and differs, such as another "lr"; another "seed",
  * "batch-size" or model, other data, and all else that decides what is trained, is ONNX_TRAIN_UNSUPPORTED, and the

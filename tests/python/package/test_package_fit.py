@@ -217,9 +217,12 @@ def test_a_run_has_the_options_of_the_commands_which_goes_on_with_it(tmp_path):
         assert options[name.replace("_", "-")] == value
     assert options["data"] == str(data) and options["epochs"] == 4 and options["threads"] == 1
     assert options["derived"]["checked data"] and options["derived"]["run"]["lr"] == "0.05"
+    assert [row["step"] for row in tool.metrics(tmp_path / "run")] == list(range(1, 6))
     tool.run("fit", tmp_path / "train.onnx", "--data", data, "--out", tmp_path / "run", "--resume", "--epochs", 2)
     rest = onnx_train.fit(tmp_path / "train.onnx", DATA, epochs=4, folder=tmp_path / "run", resume=True)
     assert [step.step for step in rest.steps] == list(range(11, 21))
+    assert tool.losses(tmp_path / "run")[10:] == pytest.approx(list(rest.losses)) and len(tool.losses(tmp_path / "run")) == 20
+    assert len((tmp_path / "run/epochs.jsonl").read_text().splitlines()) == 4
     whole = onnx_train.fit(tmp_path / "train.onnx", DATA, epochs=4, threads=1, **given)
     tool.run("fit", "--config", tmp_path / "run/options.json", tmp_path / "train.onnx", "--data", data,
              "--out", tmp_path / "again")  # fmt: skip
