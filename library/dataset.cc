@@ -63,6 +63,7 @@ onnx_train_status onnx_train_dataset_open_with(const char* path, onnx_train_sess
                                                const onnx_train_option* options, size_t count,
                                                onnx_train_dataset** dataset) {
   const auto open = [&](Session* opened_for) {
+    onnx_train_dataset*& to = required(dataset, "where the dataset goes");
     const std::string from = &required(path, "the path of the data");
     ReadOptions reading;
     read_options(options, count, data_options(&reading));
@@ -76,7 +77,7 @@ onnx_train_status onnx_train_dataset_open_with(const char* path, onnx_train_sess
     }
     opened->path = from;
     opened->reading = reading;
-    required(dataset, "where the dataset goes") = opened.release();
+    to = opened.release();
   };
   if (session) return in_session(session, [&](onnx_train_session& s) { open(&s.session); });
   return guarded([&] { open(nullptr); });

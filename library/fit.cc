@@ -5,8 +5,10 @@
 #include "library/program_data.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/table_metadata.h"
+#include "runtime/data/images/files.h"
 #include "runtime/data/selection.h"
 #include "runtime/distribution/same_start.h"
+#include "runtime/runs/metrics_log.h"
 #include "runtime/runs/resume.h"
 #include "runtime/runs/run_folder.h"
 #include "runtime/training/batch_search.h"
@@ -101,9 +103,14 @@ void restore(Session* session, const Model& model, const std::string& path) {
     }
   }
   std::vector<std::pair<std::string, Tensor>> states;
-  for (const std::string& name : session->state().names()) {
+  const StateStore& present = session->state();
+  for (size_t i = 0; i < present.names().size(); ++i) {
+    const std::string& name = present.names()[i];
     if (!saved.contains(name)) fail("cannot resume: ", path, " has no state '", name, "'");
     states.emplace_back(name, contents_of(*saved.at(name)));
+    const Tensor& value = states.back().second;
+    if (value.dtype() != present.dtype(i) || value.shape() != present.shape(i))
+      fail("cannot resume: ", path, " has another shape or type of state '", name, "'");
   }
   for (const auto& [name, value] : states) session->state().set(name, value);
 }
@@ -143,6 +150,28 @@ void take_over(const ResumedRun& run, Session* session, FitSettings* settings) {
     if (const std::string text = run.model.metadata(key); !text.empty()) session->set_metadata(key, text);
   }
 }
+
+// Puts back what a session says of its data, unless the training for which that changes begins.
+class DataMetadata {
+ public:
+  explicit DataMetadata(Session* session) : session_(session) {
+    keep(kPreprocess);
+    for (const char* key : kTableMetadata) keep(key);
+  }
+  ~DataMetadata() {
+    for (const auto& [key, value] : before_) {
+      if (session_->model().metadata(key) != value) session_->set_metadata(key, value);
+    }
+  }
+  DataMetadata(const DataMetadata&) = delete;
+  void begin() { before_.clear(); }
+
+ private:
+  void keep(const std::string& key) { before_[key] = session_->model().metadata(key); }
+
+  Session* session_;
+  std::map<std::string, std::string> before_;
+};
 
 onnx_train_stop_reason public_reason(StopReason reason) {
   switch (reason) {
@@ -260,6 +289,7 @@ onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data*
   Session& session = s->session;
   TrainerOptions& options = settings.trainer;
   RunLock lock;
+  DataMetadata metadata(&session);
   const std::optional<ResumedRun> run = find_run(&settings, s, &lock);
   if (!run && settings.given->count("accumulate") == 0) options.accumulate = session.ranks();
   complete(&settings, session.model());
@@ -297,6 +327,12 @@ onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data*
   for (const std::string& change : changes) events.on_note("resumed, and changed: " + change);
   expect_same_start(session, *trainer, "");
   begin_run(session, *trainer, checked, found, &settings, &lock);
+  metadata.begin();
+  std::optional<MetricsLog> log;
+  if (!options.folder.empty()) {
+    const std::string classes = session.model().metadata(kClasses);
+    events.write_to(&log.emplace(options.folder, trainer->position().step, classes_from_json(classes)));
+  }
   const onnx_train_stop_reason reason = public_reason(trainer->run(&events, events.interrupt()));
   if (session.ranks() > 1) session.collectives()->end();
   return reason;

@@ -15,6 +15,7 @@
 #include "runtime/data/source.h"
 #include "runtime/inference_export.h"
 #include "runtime/kept_settings.h"
+#include "runtime/sizes_of_data.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/default_build.h"
 
@@ -181,6 +182,7 @@ using namespace onnx_train;
 const std::vector<onnx_train_finding>& ModelNotes::of(const ModelMessage& model) const {
   std::call_once(read_, [&] {
     notes_ = recorded_notes(model.proto);
+    findings_.clear();  // of an attempt for which there was not enough memory
     for (const Finding& note : notes_)
       findings_.push_back({note.subject.c_str(), note.what.c_str(), note.advice.c_str()});
   });
@@ -223,10 +225,15 @@ const char* onnx_train_model_metadata(const onnx_train_model* model, size_t i, c
 }
 
 size_t onnx_train_model_notes(const onnx_train_model* model, const onnx_train_finding** notes) {
-  if (!model) return 0;
-  const std::vector<onnx_train_finding>& found = model->notes.of(model->message);
-  if (notes) *notes = found.data();
-  return found.size();
+  size_t count = 0;
+  if (notes) *notes = nullptr;
+  if (!model) return count;
+  guarded([&] {
+    const std::vector<onnx_train_finding>& found = model->notes.of(model->message);
+    if (notes) *notes = found.data();
+    count = found.size();
+  });
+  return count;
 }
 
 onnx_train_status onnx_train_model_build(const onnx_train_model* forward, const onnx_train_option* options,
@@ -250,6 +257,20 @@ onnx_train_status onnx_train_model_build_for_data(const onnx_train_model* forwar
     const TensorMap tensors = path ? TensorMap() : views_of(arrays, num_arrays);
     give(to_message(built_for_data(forward, path, tensors, options, count, &text)), training);
     if (note) *note = text.c_str();
+  });
+}
+
+onnx_train_status onnx_train_model_sizes(const onnx_train_model* forward, const onnx_train_tensor* arrays,
+                                         size_t num_arrays, const char** sizes) {
+  static thread_local std::string text;
+  return guarded([&] {
+    const Model model = import_forward_model(required(forward, "the forward model").message, BuildSettings().dtype,
+                                             import_options(BuildSettings()));
+    const Dataset data(views_of(arrays, num_arrays), entry_inputs(model, "predict"));
+    text.clear();
+    for (const std::string& size : sizes_of_data(model, data, {}, /*is_one_batch=*/false))
+      text += concat(text.empty() ? "" : ",", size);
+    required(sizes, "where the sizes go") = text.c_str();
   });
 }
 

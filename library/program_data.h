@@ -16,6 +16,7 @@
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/batch_source.h"
 #include "runtime/data/source.h"
+#include "runtime/runs/metrics_log.h"
 #include "runtime/training/trainer.h"
 
 namespace onnx_train {
@@ -76,7 +77,10 @@ class ProgramEvents : public TrainerEvents {
   ProgramEvents(onnx_train_session* session, const onnx_train_observer* observer)
       : session_(*session), observer_(observer ? copy_of(*observer) : onnx_train_observer{}) {}
 
+  // Where the training's numbers go besides the program's observer; outlives it.
+  void write_to(MetricsSink* log) { log_ = log; }
   void on_step(const StepReport& r) override {
+    if (log_) log_->add(r);
     const onnx_train_step step = {r.step,
                                   r.epoch,
                                   r.samples,
@@ -90,6 +94,7 @@ class ProgramEvents : public TrainerEvents {
     obey(observer_.on_step, &step);
   }
   void on_evaluation(const EvaluationReport& r) override {
+    if (log_) log_->add(r);
     std::vector<onnx_train_metric> metrics;
     for (const auto& [name, value] : r.evaluation) metrics.push_back({name.c_str(), value});
     const std::vector<onnx_train_tensor> tables = described(r.tables);
@@ -118,6 +123,7 @@ class ProgramEvents : public TrainerEvents {
 
   onnx_train_session& session_;
   const onnx_train_observer observer_;
+  MetricsSink* log_ = nullptr;
   bool stop_ = false;
   std::atomic<bool> interrupt_{false};
 };

@@ -38,6 +38,7 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
                 {"--deterministic", &options.plan.arithmetic.deterministic, ""},
                 {"--offload", &offload, "", "WHAT", false, {"none", "optimizer"}},
                 {"--tta", &tta, "", "VIEWS"},
+                {"--seed", &options.seed, "", "N"},
                 {"--detect-anomaly", &detect_anomaly, ""},
                 {"--allow-non-finite", &allow_non_finite, ""},
                 {"--ranks", &ranks, "", "environment"},
@@ -423,7 +424,8 @@ onnx_train_status onnx_train_session_initialize(onnx_train_session* session, uin
 
 onnx_train_status onnx_train_session_model(onnx_train_session* session, onnx_train_model** training) {
   return in_session(session, [&](onnx_train_session& s) {
-    required(training, "where the model goes") = new onnx_train_model(to_message(s.session.snapshot()));
+    onnx_train_model*& to = required(training, "where the model goes");
+    to = new onnx_train_model(to_message(s.session.snapshot()));
   });
 }
 }

@@ -89,6 +89,13 @@ std::pair<ModelHandle, std::string> build_for_data(const ModelHandle& forward, c
   return {std::move(model), note};
 }
 
+std::string sizes(const ModelHandle& model, const nb::dict& data) {
+  const NamedArrays arrays(data, "array");
+  const char* text = "";
+  unlocked([&] { return onnx_train_model_sizes(model.get(), arrays.tensors.data(), arrays.tensors.size(), &text); });
+  return text;
+}
+
 std::pair<ModelHandle, ModelHandle> differentiate(const ModelHandle& model, const Options& options) {
   const auto views = detail::views(options);
   onnx_train_model *forward = nullptr, *backward = nullptr;
@@ -205,6 +212,7 @@ NB_MODULE(_core, module) {
       .def_static("from_bytes", from_bytes, nb::arg("data"))
       .def("build", build, nb::arg("options"))
       .def("build_with_loss", build_with_loss, nb::arg("loss"), nb::arg("options"))
+      .def("sizes", sizes, nb::arg("arrays"))
       .def("build_for_data", build_for_data, nb::arg("data"), nb::arg("options"))
       .def("differentiate", differentiate, nb::arg("options"))
       .def("derivative", derivative, nb::arg("kind"), nb::arg("loss").none(), nb::arg("options"))

@@ -18,7 +18,7 @@ std::vector<std::string> sizes_of_data(const Model& forward, const Dataset& data
     const Shape shape = array->batch_shape(data.num_samples());
     for (size_t i = 0; shape.size() == dims.size() && i < shape.size(); ++i) {
       const std::string& symbol = dims[i].symbol();
-      const bool is_name = !symbol.empty() && symbol.find_first_of(" +-*/()=") == std::string::npos;
+      const bool is_name = !symbol.empty() && symbol.find_first_of(" +-*/()=,") == std::string::npos;
       if (!is_name || (!is_one_batch && array->per_sample && i == array->axis)) continue;
       if (known.insert(symbol).second) sizes.push_back(concat(symbol, "=", shape[i]));
     }

@@ -9,6 +9,7 @@
 #include "runtime/data/source.h"
 #include "runtime/example_inputs.h"
 #include "runtime/report_text.h"
+#include "runtime/runs/metrics_log.h"
 #include "runtime/training/default_build.h"
 #include "runtime/training/trainer.h"
 #include "tools/report/class_tables.h"
@@ -107,6 +108,7 @@ Subcommand eval_command() {
                       scale_option(&a->reading.scales),
                       preprocess_option(&a->reading.preprocess),
                       tta_option(&a->runtime),
+                      seed_option(&a->runtime),
                       dtype_option(&a->dtype),
                       {"--json", &a->json, "one JSON object instead of a table"}},
                      options_of_forward(&a->build, {"loss", "metric"})),

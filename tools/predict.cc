@@ -186,6 +186,7 @@ Subcommand predict_command() {
            scale_option(&a->reading.scales),
            preprocess_option(&a->reading.preprocess),
            tta_option(&a->runtime),
+           seed_option(&a->runtime),
            dtype_option(&a->dtype)},
           &a->runtime, &a->reading),
       [a] { return run(*a); }};

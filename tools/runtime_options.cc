@@ -71,6 +71,10 @@ CommandOption tta_option(RuntimeOptions* runtime) {
       view_names};
 }
 
+CommandOption seed_option(RuntimeOptions* runtime) {
+  return {"--seed", &runtime->seed, "of what random operators of the model draw [0]", "N"};
+}
+
 std::vector<std::string> entry_names() { return {"predict", "evaluate", "step", "accumulate", "apply", "initialize"}; }
 
 CommandOption device_option(std::string* device) {
@@ -134,6 +138,7 @@ SessionOptions session_options(const RuntimeOptions& runtime) {
   options.plan.check_memory = runtime.check_memory;
   options.plan.detect_anomaly = runtime.detect_anomaly;
   options.views = parse_views(runtime.tta);
+  options.seed = runtime.seed;
   std::istringstream names(runtime.lowering);
   for (std::string name; std::getline(names, name, ',');) options.plan.lowering.without.push_back(name.substr(1));
   return options;

@@ -21,7 +21,8 @@ struct RuntimeOptions {
   std::string deterministic = "on";  // or "off"
   std::string offload = "none";
   bool check_memory = false, detect_anomaly = false;
-  std::string tta;  // "flip, shift(1)"
+  std::string tta;    // "flip, shift(1)"
+  uint64_t seed = 0;  // SessionOptions::seed
 };
 
 // Returns `options` followed by the options that set `runtime` and, if given, by those of data.
@@ -40,6 +41,9 @@ CommandOption links_option(std::string* folder);
 
 // --tta of the subcommands that evaluate or predict.
 CommandOption tta_option(RuntimeOptions* runtime);
+
+// --seed of the same.
+CommandOption seed_option(RuntimeOptions* runtime);
 
 // The names that an entry point may have, for shells to complete.
 std::vector<std::string> entry_names();

@@ -130,6 +130,14 @@ onnx_train_status onnx_train_model_build_for_data(const onnx_train_model* forwar
                                                   const onnx_train_tensor* arrays, size_t num_arrays,
                                                   const onnx_train_option* options, size_t count,
                                                   onnx_train_model** training, const char** note);
+/* The sizes that a forward model leaves open and the arrays have, as the option "dim" takes them:
+ * "SAMPLES=512,width=64";
+ * "" where there are none. The number of samples is not among them. For models of which a rule needs such a size: a
+ * call that fails with ONNX_TRAIN_UNSUPPORTED may succeed with it. The arrays are those of all inputs of the model,
+ * others are ignored. `sizes` is valid until the thread's next call. Fails with ONNX_TRAIN_DATA where the arrays do not
+ * fit. */
+onnx_train_status onnx_train_model_sizes(const onnx_train_model* forward, const onnx_train_tensor* arrays,
+                                         size_t num_arrays, const char** sizes);
 /* The inference model alone: no training entry points, no state but the weights. */
 onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx_train_model** inference);
 /* The same with options of the command `onnx-train export`: "merge", "dtype", "tta", "original-types". Fails with
@@ -230,7 +238,8 @@ typedef struct onnx_train_session onnx_train_session;
  * where that is faster; two runs differ in their last bits then) ["true"], "offload" ("optimizer": what the optimizer
  * keeps for each weight is stored in the host's memory, where a GPU reads and writes it in each step; the same bits;
  * refused on the CPU) ["none"], "tta" ("flip, shift(1)": the views of pictures over which "evaluate" and "predict"
- * average, see docs/data.md), "detect-anomaly"
+ * average, see docs/data.md), "seed" (of what random operators of the model draw in "evaluate" and "predict") ["0"],
+ * "detect-anomaly"
  * ("true": a run whose loss or gradients are not finite fails with ONNX_TRAIN_DATA, which names the first node that
  * this comes from; slow, on the CPU) ["false"], "allow-non-finite"
  * ("true": a step whose loss is NaN or infinite updates the state with it; otherwise the run fails with
@@ -484,7 +493,8 @@ typedef enum onnx_train_stop_reason {
  * docs/training.md), "no-data-check" (arrays and files are read once before the first step, and refused if they hold
  * what the model cannot use: labels out of range, numbers that are not finite), "eval-every", "early-stop", "stop-at"
  * ("accuracy>=0.94": the evaluation after which the training ends), "checkpoint-every", "out" (the folder of last.onnx,
- * best.onnx and options.json, which has every option in use; none is written without it), "resume" (go on from
+ * best.onnx, options.json, which has every option in use, and the numbers of steps and evaluations as the command
+ * writes them, metrics.jsonl, metrics.csv and epochs.jsonl; none is written without it), "resume" (go on from
  * last.onnx of that folder, if there is one) and "overwrite". Where a run goes on, options that are not given stay as
  * it has them, the end included; on_note says what is given and differs, such as another "lr"; another "seed",
  * "batch-size" or model, other data, and all else that decides what is trained, is ONNX_TRAIN_UNSUPPORTED, and the

@@ -233,6 +233,13 @@ class Model {
                        std::string* note = nullptr) const {
     return built_for(nullptr, detail::views(arrays), options, note);
   }
+  // The open sizes that the arrays have, for the option "dim": onnx_train_model_sizes.
+  std::string sizes(const std::vector<Input>& arrays) const {
+    const auto views = detail::views(arrays);
+    const char* text = "";
+    v0::check(onnx_train_model_sizes(get(), views.data(), views.size(), &text));
+    return text;
+  }
   Report check(const Options& options = {}) const;
   // For programs with a loss and an optimizer of their own: onnx_train_model_differentiate.
   Passes differentiate(const Options& options = {}) const;

@@ -12,6 +12,7 @@ from ._errors import DataError
 from ._grad import objectives
 from ._model import Patterns, _as_model
 from ._session import Session
+from ._sizes import for_sizes
 
 if TYPE_CHECKING:
     from .losses import Loss
@@ -72,6 +73,13 @@ class _Derivative:
         return named
 
 
+def _derivatives(
+    model: Any, kind: str, loss: Any, threads: int | None, **options: Any
+) -> Callable[[Any], _Derivative]:
+    """The derivative for a batch."""
+    return for_sizes(model, lambda dim: _Derivative(model, kind, loss, threads, dim=dim, **options))
+
+
 def vjp(
     model: Any,
     *,
@@ -105,12 +113,12 @@ def vjp(
     >>> products["fc2.bias"].tolist()
     [4.0, 4.0, 4.0]
     """
-    derivative = _Derivative(model, "vjp", None, threads, train=train, freeze=freeze, mode=mode, dtype=dtype)
+    derivative_of = _derivatives(model, "vjp", None, threads, train=train, freeze=freeze, mode=mode, dtype=dtype)
 
     def function(
         inputs: Mapping[str, Any], vectors: Mapping[str, Any], weights: Mapping[str, Any] | None = None
     ) -> tuple[Arrays, Arrays]:
-        return derivative.run(inputs, vectors, weights)
+        return derivative_of(inputs).run(inputs, vectors, weights)
 
     return function
 
@@ -147,12 +155,12 @@ def jvp(
     >>> derivatives["logits"][0].tolist()
     [1.0, 2.0, 3.0]
     """
-    derivative = _Derivative(model, "jvp", None, threads, train=train, freeze=freeze, mode=mode, dtype=dtype)
+    derivative_of = _derivatives(model, "jvp", None, threads, train=train, freeze=freeze, mode=mode, dtype=dtype)
 
     def function(
         inputs: Mapping[str, Any], directions: Mapping[str, Any], weights: Mapping[str, Any] | None = None
     ) -> tuple[Arrays, Arrays]:
-        return derivative.run(inputs, directions, weights)
+        return derivative_of(inputs).run(inputs, directions, weights)
 
     return function
 
@@ -188,10 +196,10 @@ def hvp(
     >>> bool(np.allclose(products["fc2.bias"], 0, atol=1e-6))  # softmax ignores a shift of all logits
     True
     """
-    derivative = _Derivative(model, "hvp", loss, threads, train=train, freeze=freeze, mode=mode, dtype=dtype)
+    derivative_of = _derivatives(model, "hvp", loss, threads, train=train, freeze=freeze, mode=mode, dtype=dtype)
 
     def function(batch: Any, vectors: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> Arrays:
-        return derivative.run(batch, vectors, weights)[1]
+        return derivative_of(batch).run(batch, vectors, weights)[1]
 
     return function
 
@@ -222,10 +230,11 @@ def jacobian(
     >>> f({"x": np.eye(4, dtype=np.float32)})["logits"]["fc2.weight"].shape
     (4, 3, 16, 3)
     """
-    derivative = _Derivative(model, "vjp", None, threads, train=train, freeze=freeze, mode="frozen", dtype=dtype)
+    derivative_of = _derivatives(model, "vjp", None, threads, train=train, freeze=freeze, mode="frozen", dtype=dtype)
     forward = Session(_as_model(model), threads=threads)
 
     def function(inputs: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> dict[str, Arrays]:
+        derivative = derivative_of(inputs)
         shapes = {name: np.shape(output) for name, output in forward.run("predict", inputs).items()}
         zeros = {name: np.zeros(shapes[name], port.dtype) for name, port in derivative.vectors.items()}
         jacobians: dict[str, Arrays] = {}
@@ -282,6 +291,9 @@ def per_sample_grad(
         objective = objective_of(batch)
         arrays = objective.batch(batch)
         axes = {name: objective.sample_axis(name) for name, array in arrays.items() if np.ndim(array) > 0}
+        for name, axis in axes.items():
+            if np.ndim(arrays[name]) <= axis:
+                raise DataError(f"'{name}' has the shape {np.shape(arrays[name])}; its axis {axis} counts the samples")
         lengths = {np.shape(arrays[name])[axis] for name, axis in axes.items()} if axes else {1}
         if len(lengths) != 1:
             raise DataError(f"the arrays of a batch have one length; these have {sorted(lengths)}")

@@ -30,6 +30,9 @@ class Error(RuntimeError):
 
     code: str = "internal"
 
+    def __init__(self, message: object = "") -> None:
+        super().__init__(" ".join(str(message).splitlines()))  # other packages' errors may have several
+
 
 class UsageError(Error, ValueError):
     """An argument that is wrong for any model; also a session that two threads use at the same time.

@@ -323,8 +323,9 @@ def fit(
         class_balance: draw samples so that all classes are as frequent.
         drop_last: leave out the short batch at the end of an epoch.
         checkpoint: a file that is written after each epoch and at the end.
-        folder: receives ``last.onnx`` after each epoch and at the end, ``best.onnx``, and ``options.json`` with every
-            option in use, as the command's ``--out``, which can go on with the run.
+        folder: receives ``last.onnx`` after each epoch and at the end, ``best.onnx``, ``options.json`` with every
+            option in use, and the numbers of steps and evaluations in ``metrics.jsonl``, ``metrics.csv`` and
+            ``epochs.jsonl``, as the command's ``--out``, which can go on with the run.
         checkpoint_every: steps after which ``last.onnx`` is written, too.
         resume: whether to go on from ``last.onnx`` of `folder`, if there is one. The result is that of a training that
             never stopped, to the byte. What is not given stays as the run has it: the end, `lr`, `schedule`, `seed`,
@@ -551,7 +552,15 @@ def _options_of_run(folder: str | os.PathLike[str] | None) -> dict[str, Any]:
             options = json.load(file)
     except (OSError, ValueError):
         return {}
-    return {name: value for name, value in options.items() if value is not None} if isinstance(options, dict) else {}
+    known = options.items() if isinstance(options, dict) else ()
+    return {name: value for name, value in known if value is not None and (name not in _COUNTS or _is_count(value))}
+
+
+_COUNTS = ("accumulate", "batch-size", "epochs", "steps", "threads")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
 
 
 def _reading_of_run(kept: dict[str, Any], given: list[tuple[str, str]]) -> list[tuple[str, str]]:

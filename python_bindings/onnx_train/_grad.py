@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import UnsupportedError, UsageError, warn
-from ._model import Model, Patterns, _as_model, _text_of
-from ._options import options_of
+from ._errors import UnsupportedError
+from ._model import Model, Patterns, _as_model
 from ._session import Session
+from ._sizes import for_sizes
 
 if TYPE_CHECKING:
     from .losses import Loss
@@ -46,7 +46,8 @@ def value_and_grad(
         The gradients are those of the weights and float inputs, by name, each of the shape of what it belongs to.
 
     Raises:
-        UnsupportedError: for a model that cannot be differentiated; `check` lists everything that is in the way.
+        UnsupportedError: for a model that cannot be differentiated; `check` lists everything that is in the way. If the
+            model leaves sizes open besides the number of samples, it is one of ``f``, which tries those of the batch.
         DataError: of ``f``, for names, types and shapes that the model does not accept.
 
     >>> import numpy as np
@@ -89,14 +90,13 @@ class Objective:
         mode: str,
         dtype: str | None,
         threads: int | None,
-        arrays: Mapping[str, Any] | None = None,
+        dim: str | None = None,
     ) -> None:
-        """`arrays`: a batch whose sizes the model takes; without it those that it leaves open stay so."""
+        """`dim`: sizes that the model leaves open, as the option takes them."""
         # A training model trains something; with all weights frozen it is one whose gradients are left out below.
         frozen = _is_everything(freeze)
-        training = _training(
-            _as_model(model), loss, dict(train=train, freeze=None if frozen else freeze, dtype=dtype, mode=mode), arrays
-        )
+        options: dict[str, Any] = dict(train=train, dtype=dtype, mode=mode, dim=dim)
+        training = _training(_as_model(model), loss, dict(options, freeze=None if frozen else freeze))
         session = Session(training, threads=threads)
         self.state = session.state
         self._evaluation = session
@@ -106,7 +106,7 @@ class Objective:
             quoted = "'" + name.replace("'", "''") + "'"
             gradient = training.flatten("evaluate").derivative("gradient", quoted, freeze="*", mode=mode)
         else:
-            gradient = _as_model(model).derivative("gradient", loss, train=train, freeze=freeze, mode=mode, dtype=dtype)
+            gradient = _as_model(model).derivative("gradient", loss, freeze=freeze, **options)
         self._session = Session(gradient, threads=threads)
         ports = self._session.inputs("predict")
         self.names = [port.name for port in ports if port.name not in self.state and port.role not in _PARAMETERS]
@@ -135,15 +135,8 @@ class Objective:
         return float(results[self._loss]), {of: results[name] for name, of in self._gradients.items()}
 
 
-def _training(model: Model, loss: Any, options: dict[str, Any], arrays: Mapping[str, Any] | None) -> Model:
+def _training(model: Model, loss: Any, options: dict[str, Any]) -> Model:
     """A training model, whose evaluation counts; of a model without weights one that has nothing else."""
-    if arrays is not None:
-        text = "cross_entropy" if loss is None else _text_of(loss)
-        if text is None:
-            raise UsageError("a model whose sizes are those of a batch takes its loss as text, not as a model")
-        core, note = model._core.build_for_data(dict(arrays), options_of(loss=text, optimizer="sgd", **options))
-        warn(f"the model is built for the batch: {note}")
-        return Model(core)
     try:
         return model.build(loss, "sgd", **options)
     except UnsupportedError:
@@ -156,27 +149,8 @@ def _training(model: Model, loss: Any, options: dict[str, Any], arrays: Mapping[
 def objectives(
     model: Any, loss: Any, train: Patterns, freeze: Patterns, mode: str, dtype: str | None, threads: int | None
 ) -> Callable[[Any], Objective]:
-    """The Objective for a batch: one for all or, where a rule needs sizes that the model leaves open, one for each set of
-    shapes, made when it comes."""
-    arguments = (model, loss, train, freeze, mode, dtype, threads)
-    try:
-        objective = Objective(*arguments)
-        return lambda batch: objective
-    except UnsupportedError as error:
-        if mode != "frozen" or "sizes that are not known" not in str(error):
-            raise
-    names = [port.name for port in Session(_as_model(model)).inputs("predict") if port.default is None]
-    made: dict[Any, Objective] = {}
-
-    def objective_of(batch: Any) -> Objective:
-        arrays = dict(batch) if isinstance(batch, Mapping) else dict(zip(names, batch))
-        given = {name: np.asarray(array) for name, array in arrays.items()}
-        key = tuple(sorted((name, array.shape) for name, array in given.items()))
-        if key not in made:
-            made[key] = Objective(*arguments, arrays=given)
-        return made[key]
-
-    return objective_of
+    """The Objective for a batch."""
+    return for_sizes(model, lambda dim: Objective(model, loss, train, freeze, mode, dtype, threads, dim))
 
 
 def grad(model: Any, loss: str | Loss | Any = None, **options: Any) -> Callable[..., Gradients]:

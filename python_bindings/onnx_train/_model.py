@@ -159,6 +159,7 @@ class Model:
         seed: int | None = None,
         batch: int | str | None = None,
         set: Patterns = None,
+        dim: Patterns = None,
         fix_shapes: bool | None = None,
         running_variance: str | None = None,
         dtype: str | None = None,
@@ -218,6 +219,7 @@ class Model:
             seed: of `init` and dropout.
             batch: the size of the batch dimension, or ``"dynamic"``.
             set: ``"NAME=VALUE"``: inputs that become constants.
+            dim: ``"NAME=N"``: sizes of symbolic dimensions of the inputs; what they decide is folded.
             fix_shapes: whether to drop declared shapes that the model's contents contradict.
             running_variance: ``"unbiased"``, as PyTorch keeps it, or ``"biased"``, as ONNX does.
             dtype: ``"float64"`` makes every float a double.
@@ -273,6 +275,7 @@ class Model:
                 seed=seed,
                 batch=batch,
                 set=set,
+                dim=dim,
                 fix_shapes=fix_shapes,
                 running_variance=running_variance,
                 dtype=dtype,
@@ -416,6 +419,7 @@ class Model:
         freeze: Patterns = None,
         mode: str | None = None,
         dtype: str | None = None,
+        dim: Patterns = None,
     ) -> Model:
         """A derivative of a forward model as a plain ONNX model, which any runtime can run.
 
@@ -425,7 +429,7 @@ class Model:
         Args:
             kind: ``"gradient"`` of the loss by each w; ``"vjp"``, uᵀ J by each w, for u of each y; ``"jvp"``, J v for each
                 y, for v of each w; ``"hvp"``, the loss's Hessian times v for each w, likewise; ``"outputs"``, none.
-            loss, train, freeze, mode, dtype: as `build` takes them.
+            loss, train, freeze, mode, dtype, dim: as `build` takes them.
 
         Raises:
             UnsupportedError: for a node that cannot be differentiated, for ``"jvp"`` and ``"hvp"`` twice.
@@ -436,7 +440,7 @@ class Model:
         """
         text = _text_of(loss)
         loss_model = None if loss is None or text is not None else _as_model(loss)._core
-        options = options_of(loss=text, train=train, freeze=freeze, mode=mode, dtype=dtype)
+        options = options_of(loss=text, train=train, freeze=freeze, mode=mode, dtype=dtype, dim=dim)
         return Model(self._core.derivative(kind, loss_model, options))
 
     def with_weights(

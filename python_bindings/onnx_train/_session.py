@@ -64,6 +64,7 @@ class Session:
         deterministic: bool = True,
         offload: str | None = None,
         tta: str | None = None,
+        seed: int | None = None,
         detect_anomaly: bool = False,
         allow_non_finite: bool = False,
         ranks: str | None = None,
@@ -84,6 +85,8 @@ class Session:
             and writes it in each step; the results are equal in bits (docs/cuda.md). By default on the device.
         tta: views of pictures over which evaluations and predictions average: ``"flip"``, ``"vflip"``, ``"shift(1)"``,
             or several, ``"flip, shift(1)"`` (docs/data.md).
+        seed: of what random operators of the model draw in evaluations and predictions, 0 by default; a training draws from
+            the state.
         detect_anomaly: whether a step whose loss or gradients are not finite names the first node that this comes from
             (docs/training.md); slow, on the CPU.
         allow_non_finite: whether a step whose loss is NaN or infinite updates the weights with it. By default it is a
@@ -106,6 +109,7 @@ class Session:
                 deterministic=deterministic,
                 offload=offload,
                 tta=tta,
+                seed=seed,
                 detect_anomaly=detect_anomaly,
                 allow_non_finite=allow_non_finite,
                 ranks=ranks,

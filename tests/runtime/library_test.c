@@ -21,6 +21,10 @@ static void test_models(const char* path, onnx_train_model** training) {
   const int64_t shape[] = {3};
   const onnx_train_tensor ones = {"fc2.bias", ONNX_TRAIN_DOUBLE, 1, shape, (void*)values, ONNX_TRAIN_HOST_MEMORY};
   const onnx_train_tensor wrong_name = {"fc9", ONNX_TRAIN_DOUBLE, 1, shape, (void*)values, ONNX_TRAIN_HOST_MEMORY};
+  static const float row[4] = {0};
+  const int64_t rows[] = {1, 4};
+  const onnx_train_tensor x = {"x", ONNX_TRAIN_FLOAT, 2, rows, (void*)row, ONNX_TRAIN_HOST_MEMORY};
+  const char* sizes = NULL;
   void* bytes = NULL;
   size_t size = 0;
   const onnx_train_option options[] = {{"loss", "cross_entropy"}, {"optimizer", "sgd(momentum=0.9)"}};
@@ -50,6 +54,11 @@ static void test_models(const char* path, onnx_train_model** training) {
   EXPECT(onnx_train_model_build(copy, valueless, 1, training) == ONNX_TRAIN_USAGE && says("loss is null"));
   EXPECT(onnx_train_model_build(copy, options, 2, training) == ONNX_TRAIN_OK);
   EXPECT(onnx_train_model_notes(*training, NULL) == 0 && onnx_train_model_notes(NULL, NULL) == 0);
+  EXPECT(onnx_train_model_sizes(copy, &x, 1, &sizes) == ONNX_TRAIN_OK && strcmp(sizes, "") == 0);
+  EXPECT(onnx_train_model_sizes(copy, &ones, 1, &sizes) == ONNX_TRAIN_DATA && says("no 'x'"));
+  EXPECT(onnx_train_model_sizes(copy, NULL, 1, &sizes) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_model_sizes(NULL, &x, 1, &sizes) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_model_sizes(copy, &x, 1, NULL) == ONNX_TRAIN_USAGE);
   EXPECT(onnx_train_model_build_for_data(copy, NULL, &ones, 1, NULL, 0, &flat, NULL) == ONNX_TRAIN_DATA &&
          says("no loss is found"));
   EXPECT(onnx_train_model_build_for_data(copy, "no/data.npz", NULL, 0, NULL, 0, &flat, NULL) == ONNX_TRAIN_FILE);

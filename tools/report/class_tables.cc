@@ -36,18 +36,6 @@ std::string matrix_text(const Tensor& matrix, const std::vector<std::string>& cl
   return table.text(0, width);
 }
 
-nlohmann::ordered_json nested(const Tensor& tensor, size_t axis, int64_t* at) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (int64_t i = 0; i < tensor.shape()[axis]; ++i) {
-    if (axis + 1 < tensor.shape().size()) {
-      list.push_back(nested(tensor, axis + 1, at));
-    } else {
-      list.push_back(tensor.at((*at)++));  // NaN becomes null
-    }
-  }
-  return list;
-}
-
 }  // namespace
 
 std::string title_of_table(const std::string& name) {
@@ -86,15 +74,6 @@ std::string class_tables_text(const MetricTables& tables, const std::vector<std:
                                      : concat("\n", name, ": ", shape[0], " classes, in --json\n");
   }
   return text;
-}
-
-nlohmann::ordered_json to_json(const MetricTables& tables) {
-  nlohmann::ordered_json object = nlohmann::ordered_json::object();
-  for (const auto& [name, values] : tables) {
-    int64_t at = 0;
-    object[name] = nested(values, 0, &at);
-  }
-  return object;
 }
 
 }  // namespace onnx_train

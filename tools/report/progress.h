@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/runs/metrics_log.h"
 #include "runtime/training/trainer.h"
-#include "tools/report/metrics_log.h"
 
 namespace onnx_train {
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "tools/report/metrics_log.h"
+#include "runtime/runs/metrics_log.h"
 
 namespace onnx_train {
 

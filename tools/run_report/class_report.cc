@@ -5,6 +5,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/report_text.h"
+#include "runtime/runs/metrics_log.h"
 #include "tools/report/class_tables.h"
 #include "tools/run_report/report_tables.h"
 

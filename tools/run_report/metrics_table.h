@@ -34,7 +34,7 @@ class MetricsTable {
   std::vector<double> row_;
 };
 
-// Whether a process trains in this folder now (the lock of metrics_log.h).
+// Whether a process trains in this folder now (the lock of runtime/runs/metrics_log.h).
 bool is_running(const std::string& folder);
 
 }  // namespace onnx_train

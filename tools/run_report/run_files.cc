@@ -7,6 +7,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/expression.h"
+#include "runtime/runs/metrics_log.h"
 #include "tools/report/class_tables.h"
 
 namespace onnx_train {

@@ -1,6 +1,7 @@
 """Sizes that are open until a run: slices of open axes before an If and a Loop, outputs whose sizes depend on data, and
 sizes that a rule takes from the data."""
 
+import gc
 import json
 import warnings
 
@@ -10,6 +11,7 @@ import onnxruntime
 import pytest
 import tool
 import torch
+from onnx import parser
 from test_control_flow import compare, draw, model_of
 
 import onnx_train
@@ -205,7 +207,8 @@ def speech_loss(w, x, target):
     total = max((-(-samples // stride) - 1) * stride + width - samples, 0)
     padded = torch.nn.functional.pad(x, (total // 2, total - total // 2))
     h = torch.tanh(torch.nn.functional.conv1d(padded, w["k"], w["b"], stride)).mean(2)
-    return (((h @ w["v"])[:, 0] - target) ** 2).mean()
+    y = (h @ w["v"])[:, 0]
+    return y if target is None else ((y - target) ** 2).mean()
 
 
 def reference(weights, data):
@@ -225,6 +228,10 @@ def test_gradients_take_the_sizes_that_a_rule_needs_from_the_data(tmp_path):
     assert found["loss"] == pytest.approx(value, rel=1e-12)
     for name, gradient in expected.items():
         np.testing.assert_allclose(found[f"grad/{name}"], gradient, rtol=1e-10, atol=1e-14)
+    tool.run("grad", path, "--inputs", tmp_path / "d.npz", "--loss", "mse(y, target)", "--dtype", "float64", "--per-sample",
+             "-o", tmp_path / "s.npz")  # fmt: skip
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(tool.load(tmp_path / "s.npz")[f"grad/{name}"].mean(0), gradient, rtol=1e-10, atol=1e-14)
     f = onnx_train.value_and_grad(str(path), "mse(y, target)", dtype="float64", threads=1)
     for samples in (510, 400, 510):
         part = {"x": data["x"][:, :, :samples], "target": data["target"]}
@@ -238,6 +245,85 @@ def test_gradients_take_the_sizes_that_a_rule_needs_from_the_data(tmp_path):
             np.testing.assert_allclose(gradients[name], gradient, rtol=1e-10, atol=1e-14)
     with pytest.warns(UserWarning, match="SAMPLES=510"):
         assert onnx_train.verify(str(path), "mse(y, target)", data, threads=1)
+
+
+def test_other_derivatives_and_modes_take_them_too(tmp_path):
+    path, weights, data = speech(tmp_path)
+    w = {name: torch.tensor(value).double().requires_grad_() for name, value in weights.items()}
+    x, target = (torch.tensor(data[name]).double() for name in ("x", "target"))
+    names = list(w)
+
+    def outputs(*values):
+        return speech_loss(dict(zip(names, values)), x, None)
+
+    def loss(*values):
+        return ((outputs(*values) - target) ** 2).mean()
+
+    rng = np.random.default_rng(1)
+    directions = {name: rng.normal(size=value.shape) for name, value in weights.items()}
+    v = tuple(torch.tensor(direction) for direction in directions.values())
+    u = rng.normal(size=6)
+    values = tuple(value.detach() for value in w.values())
+    inputs = {"x": data["x"].astype("d")}
+    batch = inputs | {"target": data["target"].astype("d")}
+    options = dict(dtype="float64", threads=1)
+
+    def agree(found, expected):
+        for name, value in zip(names, expected):
+            np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-13)
+
+    with pytest.warns(UserWarning, match="SAMPLES=510"):
+        found, products = onnx_train.vjp(str(path), **options)(inputs, {"y": u})
+    np.testing.assert_allclose(found["y"], outputs(*values), rtol=1e-9)
+    agree(products, torch.autograd.functional.vjp(outputs, values, torch.tensor(u))[1])
+    with pytest.warns(UserWarning, match="SAMPLES=510"):
+        found = onnx_train.hvp(str(path), "mse(y, target)", **options)(batch, directions)
+    agree(found, torch.autograd.functional.hvp(loss, values, v)[1])
+    with pytest.warns(UserWarning, match="SAMPLES=510"):
+        _, found = onnx_train.jvp(str(path), **options)(inputs, directions)
+    np.testing.assert_allclose(found["y"], torch.autograd.functional.jvp(outputs, values, v)[1], rtol=1e-9)
+    with pytest.warns(UserWarning, match="SAMPLES=510"):
+        found = onnx_train.jacobian(str(path), **options)(inputs)["y"]
+    agree(found, torch.autograd.functional.jacobian(outputs, values))
+    loss_model = parser.parse_model("""<ir_version: 9, opset_import: ["": 17]> l (float[N] y, float[N] target) => (float l)
+        { d = Sub(y, target) s = Mul(d, d) l = ReduceMean<keepdims = 0>(s) }""")
+    gradients = torch.autograd.grad(loss(*w.values()), tuple(w.values()))
+    for of in ("mse(y, target)", loss_model):
+        f = onnx_train.grad(str(path), of, mode="train", **options)
+        with pytest.warns(UserWarning, match="SAMPLES=510"):
+            agree(f(batch), gradients)
+    with pytest.warns(UserWarning, match="SAMPLES=510"):
+        losses, rows = onnx_train.per_sample_grad(str(path), "mse(y, target)", **options)(batch)
+    assert losses.mean() == pytest.approx(loss(*values).item(), rel=1e-9)
+    agree({name: row.mean(0) for name, row in rows.items()}, gradients)
+
+
+def test_models_for_sizes_are_kept_up_to_a_number(tmp_path, monkeypatch):
+    path, weights, data = speech(tmp_path)
+    monkeypatch.setattr(onnx_train._sizes, "_KEPT", 2)
+    f = onnx_train.value_and_grad(str(path), "mse(y, target)", threads=1)
+    for samples in (510, 509, 508, 507, 510):
+        with pytest.warns(UserWarning, match=f"SAMPLES={samples}"):
+            f({"x": data["x"][:, :, :samples], "target": data["target"]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the sizes of one before are still there, whatever the number of samples
+        f({"x": data["x"][:4, :, :507], "target": data["target"][:4]})
+    gc.collect()
+    assert sum(type(thing) is onnx_train._grad.Objective for thing in gc.get_objects()) <= 2
+
+
+@pytest.mark.parametrize("sizes, is_open", [("2, 2", False), ("N, 2", False), ("N, LENGTH", True)])
+@pytest.mark.parametrize("derivative", ["value_and_grad", "vjp", "jvp", "hvp", "jacobian", "per_sample_grad"])
+def test_what_no_size_helps_is_said_at_once_or_of_the_first_batch(derivative, sizes, is_open):
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17, "com.microsoft": 1]>
+        m (float[{sizes}] x) => (float[N, 2] y) <float w = {{1}}, int8[2, 2] q = {{1, 2, 3, 4}}, float s = {{0.5}}>
+        {{ z = Mul(x, w) y = com.microsoft.DynamicQuantizeMatMul(z, q, s) }}""")
+    x, of_loss = np.ones((2, 2), "f"), derivative in ("value_and_grad", "hvp", "per_sample_grad")
+    vectors = {"vjp": [{"y": x}], "jvp": [{"w": 1.0}], "hvp": [{"w": 1.0}]}.get(derivative, [])
+    with pytest.raises(onnx_train.UnsupportedError, match="DynamicQuantizeMatMul"):
+        f = getattr(onnx_train, derivative)(model, *["mse(y, target)"] * of_loss)
+        assert is_open
+        f({"x": x, **({"target": x} if of_loss else {})}, *vectors)
 
 
 def test_trainings_and_evaluations_take_them_likewise(tmp_path):

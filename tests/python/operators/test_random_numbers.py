@@ -141,6 +141,18 @@ def test_predictions_draw_new_numbers_and_sessions_the_same(tmp_path, name):
         np.testing.assert_array_equal(other.run("predict", {"x": X})["r"], numbers)
 
 
+@pytest.mark.parametrize("name", ["normal like", "bernoulli"])
+def test_outputs_of_a_size_that_draws_decide_are_of_one_draw(tmp_path, name):
+    """What decides the sizes is computed first, so that it draws twice."""
+    plain = onnx_train.Session(network(DRAWS[name], tmp_path, "float[n, 4] y, float[n, 4] r"), threads=1)
+    picks = DRAWS[name] + " above = Greater(r, half) picked = NonZero(above)"
+    session = onnx_train.Session(network(picks, tmp_path, "float[n, 4] r, int64[2, k] picked"), threads=1)
+    for _ in range(3):
+        found = session.run("predict", {"x": X})
+        np.testing.assert_array_equal(found["r"], plain.run("predict", {"x": X})["r"])
+        np.testing.assert_array_equal(found["picked"], np.nonzero(np.array(found["r"]) > 0.5))
+
+
 @pytest.mark.parametrize("name", DRAWS)
 def test_training_models_predict_and_evaluate_from_their_file(tmp_path, name):
     build(DRAWS[name], tmp_path).save(tmp_path / "train.onnx")
@@ -154,6 +166,23 @@ def test_inference_keeps_the_operators_of_the_file(tmp_path):
     training = build(DRAWS["normal like"], tmp_path)
     onnx_train.Session(training, threads=1).export(tmp_path / "out.onnx")
     assert [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node] == ["Mul", "RandomNormalLike", "Mul"]
+
+
+def test_a_session_and_the_commands_take_a_seed(tmp_path):
+    path = network(DRAWS["normal like"], tmp_path, "float[n, 4] r")
+    data = tool.save(tmp_path / "data.npz", {"x": X})
+    found = []
+    for seed, option in ((None, []), (0, ["--seed", 0]), (2**64 - 1, ["--seed", 2**64 - 1])):
+        found.append(np.array(onnx_train.Session(path, threads=1, seed=seed).run("predict", {"x": X})["r"]))
+        tool.run("predict", path, "--inputs", data, "-o", tmp_path / "out.npz", *option)
+        np.testing.assert_array_equal(tool.load(tmp_path / "out.npz")["r"], found[-1])
+    assert np.array_equal(found[0], found[1]) and not np.array_equal(found[1], found[2])
+    with pytest.raises(onnx_train.UsageError, match="seed"):
+        onnx_train.Session(path, seed=-1)
+    build(DRAWS["normal like"], tmp_path).save(tmp_path / "train.onnx")
+    data = tool.save(tmp_path / "data.npz", BATCH)
+    losses = [tool.run("eval", tmp_path / "train.onnx", "--data", data, "--json", "--seed", seed) for seed in (0, 1)]
+    assert losses[0] != losses[1]
 
 
 def test_every_evaluation_of_data_draws_the_same(tmp_path):

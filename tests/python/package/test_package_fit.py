@@ -152,7 +152,7 @@ def test_what_may_change_on_resume_is_said_and_what_may_not_is_refused(tmp_path)
     def run(data=DATA, **options):
         return onnx_train.fit(training(), data, folder=tmp_path / "run", threads=1, **options)
 
-    run(epochs=1, lr=0.05, seed=3, batch_size=8)
+    run(epochs=1, lr=0.05, seed=3, batch_size=8, scale={"x": 0.5})
     before = (tmp_path / "run/last.onnx").read_bytes()
     for options, text in (({"seed": 4}, "seed was 3 and is 4"), ({"batch_size": 4}, "batch-size was 8 and is 4"),
                           ({"shuffle": False}, "no-shuffle was false and is true"), ({"limit": 20}, "limit was"),
@@ -164,6 +164,7 @@ def test_what_may_change_on_resume_is_said_and_what_may_not_is_refused(tmp_path)
     with pytest.raises(onnx_train.Error, match="seed was 3 and is 4"):
         onnx_train.fit(session, DATA, folder=tmp_path / "run", epochs=2, resume=True, seed=4)
     assert all(np.array_equal(value, untouched[name]) for name, value in session.state.items())
+    assert session._core.scale("x") == 1
     with pytest.raises(onnx_train.Error, match="was built with optimizer"):
         onnx_train.fit(onnx_train.build(MLP, optimizer="sgd"), DATA, folder=tmp_path / "run", epochs=2, resume=True)
     assert (tmp_path / "run/last.onnx").read_bytes() == before
@@ -172,6 +173,37 @@ def test_what_may_change_on_resume_is_said_and_what_may_not_is_refused(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert run(epochs=3, resume=True).steps[-1].learning_rate == pytest.approx(0.01)
+
+
+def test_a_training_that_does_not_begin_leaves_no_trace_in_the_session(tmp_path):
+    session = onnx_train.Session(training(), threads=1)
+    before = session._core.model().metadata()
+    rows = "".join(f"{','.join(map(str, x))},{'abc'[label]}\n" for x, label in zip(X, DATA["labels"]))
+    (tmp_path / "data.csv").write_text("x0,x1,x2,x3,labels\n" + rows)
+    with pytest.warns(UserWarning, match="read as 3 classes"):
+        run = onnx_train.fit(training(), tmp_path / "data.csv", epochs=1, columns={"x": ["x0", "x1", "x2", "x3"]},
+                             folder=tmp_path / "other", progress=False)  # fmt: skip
+    assert run.session._core.model().metadata()["onnx_train.classes"] == '["a","b","c"]'
+    scale = {"x": 0.5}
+    for data, options, text in (
+        ({**DATA, "labels": DATA["labels"] + 3}, {"scale": scale, "folder": tmp_path / "run"}, "labels"),
+        (DATA, {"scale": scale, "folder": tmp_path / "run", "best": "unheard"}, "unheard"),
+        (DATA, {"resume": True, "folder": tmp_path / "other"}, "cannot resume"),
+    ):
+        with pytest.raises(onnx_train.Error, match=text):
+            onnx_train.fit(session, data, epochs=1, **options)
+    after = session._core.model().metadata()
+    assert {key: text for key, text in after.items() if text} == {key: text for key, text in before.items() if text}
+    assert session._core.scale("x") == 1 and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("damage", [{"epochs": "x", "threads": [1]}, {"batch-size": 0, "accumulate": True}, {"steps": 1.5}])
+def test_damaged_options_of_a_run_do_not_stop_it(tmp_path, damage):
+    given = dict(lr=0.05, batch_size=8, folder=tmp_path / "run", progress=False)
+    onnx_train.fit(training(), DATA, epochs=1, **given)
+    options = json.loads((tmp_path / "run/options.json").read_text())
+    (tmp_path / "run/options.json").write_text(json.dumps(options | damage))
+    assert len(onnx_train.fit(training(), DATA, epochs=2, resume=True, **given).steps) == 5
 
 
 def test_a_run_has_the_options_of_the_commands_which_goes_on_with_it(tmp_path):
@@ -185,9 +217,12 @@ def test_a_run_has_the_options_of_the_commands_which_goes_on_with_it(tmp_path):
         assert options[name.replace("_", "-")] == value
     assert options["data"] == str(data) and options["epochs"] == 4 and options["threads"] == 1
     assert options["derived"]["checked data"] and options["derived"]["run"]["lr"] == "0.05"
+    assert [row["step"] for row in tool.metrics(tmp_path / "run")] == list(range(1, 6))
     tool.run("fit", tmp_path / "train.onnx", "--data", data, "--out", tmp_path / "run", "--resume", "--epochs", 2)
     rest = onnx_train.fit(tmp_path / "train.onnx", DATA, epochs=4, folder=tmp_path / "run", resume=True)
     assert [step.step for step in rest.steps] == list(range(11, 21))
+    assert tool.losses(tmp_path / "run")[10:] == pytest.approx(list(rest.losses)) and len(tool.losses(tmp_path / "run")) == 20
+    assert len((tmp_path / "run/epochs.jsonl").read_text().splitlines()) == 4
     whole = onnx_train.fit(tmp_path / "train.onnx", DATA, epochs=4, threads=1, **given)
     tool.run("fit", "--config", tmp_path / "run/options.json", tmp_path / "train.onnx", "--data", data,
              "--out", tmp_path / "again")  # fmt: skip

@@ -1,4 +1,4 @@
-#include "tools/report/metrics_log.h"
+#include "runtime/runs/metrics_log.h"
 
 #include <fcntl.h>
 
@@ -11,12 +11,10 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "tools/report/class_tables.h"
 
 namespace onnx_train {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
 
 // The columns of metrics.csv, and the keys of metrics.jsonl, which leaves out what a model does not have.
@@ -55,13 +53,34 @@ std::string keep_lines(const std::string& path, Wanted&& wanted) {
   std::ifstream file(path);
   std::string kept, line;
   while (std::getline(file, line) && !file.eof()) {
-    if (!wanted(json::parse(line, nullptr, /*allow_exceptions=*/false))) break;
+    if (!wanted(nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false))) break;
     kept += line + "\n";
   }
   return kept;
 }
 
+nlohmann::ordered_json nested(const Tensor& tensor, size_t axis, int64_t* at) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (int64_t i = 0; i < tensor.shape()[axis]; ++i) {
+    if (axis + 1 < tensor.shape().size()) {
+      list.push_back(nested(tensor, axis + 1, at));
+    } else {
+      list.push_back(tensor.at((*at)++));  // NaN becomes null
+    }
+  }
+  return list;
+}
+
 }  // namespace
+
+nlohmann::ordered_json to_json(const MetricTables& tables) {
+  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+  for (const auto& [name, values] : tables) {
+    int64_t at = 0;
+    object[name] = nested(values, 0, &at);
+  }
+  return object;
+}
 
 std::string to_json(const StepReport& r) { return json_of(r).dump(); }
 
@@ -82,14 +101,14 @@ MetricsLog::File MetricsLog::open(const std::string& path, const std::string& ke
 MetricsLog::MetricsLog(const std::string& folder, int64_t step, std::vector<std::string> classes)
     : best_(concat(folder, "/", kBestEvaluation)), classes_(std::move(classes)) {
   if (step == 0) std::remove(best_.c_str());  // of a run that this one overwrites
-  const auto early = [&](const json& object) {
+  const auto early = [&](const nlohmann::json& object) {
     return step > 0 && object.is_object() && object.contains("step") && object["step"].is_number_integer() &&
            object["step"] <= step;
   };
   const std::string steps = keep_lines(folder + "/metrics.jsonl", early);
   std::string rows = table_header();
   std::istringstream lines(steps);
-  for (std::string line; std::getline(lines, line);) rows += table_row(json::parse(line));
+  for (std::string line; std::getline(lines, line);) rows += table_row(nlohmann::json::parse(line));
   steps_ = open(folder + "/metrics.jsonl", steps);
   struct flock lock {};
   lock.l_type = F_WRLCK;

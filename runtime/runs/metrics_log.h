@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "runtime/training/trainer.h"
 
 namespace onnx_train {
@@ -43,6 +45,11 @@ class MetricsLog : public MetricsSink {
   File steps_, table_, epochs_;
 };
 
+// The file of a run's folder that holds the tables of the best evaluation.
+inline constexpr const char* kBestEvaluation = "evaluation.json";
+
+// Each table as a list, or a list of lists; null for what is not a number.
+nlohmann::ordered_json to_json(const MetricTables& tables);
 // One JSON object, without a newline.
 std::string to_json(const StepReport& report);
 std::string to_json(const EvaluationReport& report);
