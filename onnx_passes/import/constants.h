@@ -20,7 +20,8 @@ inline constexpr std::string_view kConstantRecord = "onnx_train.constant.";
 // Records the constants among the float initializers of the model's graph. In this order:
 //
 //   1. a record that the model has
-//   2. what the file says (weight_origin.h): parameters are weights, buffers and constants of the code are not; a single
+//   2. what the file says (weight_origin.h): parameters are weights, buffers and constants of the code are not; a
+//   single
 //      number that is named as an attribute of a PyTorch module is a weight unless it standardizes an input
 //   3. contents that no training produces (constant_values.h), and inputs of operators that hold settings
 //   4. guesses: what shifts and scales an input of the model, single numbers, filters of fixed form

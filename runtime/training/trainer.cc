@@ -153,11 +153,11 @@ Trainer::~Trainer() {
 void Trainer::check_schedule() {
   options_.schedule.end_at(total_steps());
   // Epochs are of no use where data do not say how many batches one has.
-  const char* const end = steps_per_epoch_ > 0 ? "give --epochs or --steps"
-                                               : "give --steps, since the data do not say how many batches an epoch has";
+  const char* const end = steps_per_epoch_ > 0
+                              ? "give --epochs or --steps"
+                              : "give --steps, since the data do not say how many batches an epoch has";
   if (total_steps() == 0 && options_.schedule.warmup_share > 0) {
-    fail_as(ErrorCode::kUsage,
-            "a warm-up that is a share of all steps needs to know their number: ", end);
+    fail_as(ErrorCode::kUsage, "a warm-up that is a share of all steps needs to know their number: ", end);
   }
   if (total_steps() == 0 && options_.schedule.curve.needs_end()) {
     fail_as(ErrorCode::kUsage, "schedule ", to_string(options_.schedule.curve),
