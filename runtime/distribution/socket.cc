@@ -66,11 +66,13 @@ Socket::~Socket() {
 }
 
 Socket Socket::connect(const std::string& host, int port, Deadline deadline) {
+  // This name is the machine's own (RFC 6761): a system without /etc/hosts would ask a name server and wait for it.
+  const char* const node = host == "localhost" ? nullptr : host.c_str();
   std::string reason;
   do {
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
-    const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+    const int error = getaddrinfo(node, std::to_string(port).c_str(), &hints, &found);
     if (error != 0) reason = gai_strerror(error);
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, [](addrinfo* a) {
       if (a) freeaddrinfo(a);
