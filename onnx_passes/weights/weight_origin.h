@@ -32,7 +32,7 @@ bool is_name_in_module(const std::string& name);
 
 // An initializer that is a parameter, and so a weight whatever it looks like. Large contents are shared, not copied.
 std::shared_ptr<const onnx::TensorProto> make_parameter(const std::string& name, const Tensor& contents);
-// The same of one that is none, whatever reads it.
+// An initializer that counts as a buffer: no reader of it makes it a weight.
 std::shared_ptr<const onnx::TensorProto> make_buffer(const std::string& name, const Tensor& contents);
 
 Origin origin_of(const Value& initializer);

@@ -200,7 +200,7 @@ TEST(Structure, NoFolderHasMoreThanFortyFiles) {
   for (const auto& [folder, number] : files) EXPECT_LE(number, kMostFiles) << folder;
 }
 
-// Tests are compiled in groups: names of two files meet unless each has a namespace of its own.
+// Tests are compiled in groups: without a namespace for each file, names of two files collide.
 TEST(Structure, EachFileOfTestsHasANamespaceOfItsName) {
   const std::set<std::string> programs = {"tests/mpi/mpi_ranks_test.cc", "tests/runtime/library_test.cc"};
   int files = 0;

@@ -13,7 +13,7 @@ namespace onnx_train {
 constexpr int64_t kMostPixels = 89'478'485;
 
 // The picture with 3 channels (red, green, blue), or with 1 if it is stored in grey levels. Alpha is dropped, 16 bits
-// become 8, CMYK becomes RGB, as Pillow converts them. It is turned as its EXIF orientation says, whatever the format.
+// become 8, CMYK becomes RGB, as Pillow converts them. All formats are turned as their EXIF orientation says.
 Picture decode_picture(const std::string& path);
 
 // The classes of a palette or grey PNG, as they are stored: palette indices, or grey values of 1 to 16 bits. It is
