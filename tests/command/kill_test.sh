@@ -31,6 +31,8 @@ milliseconds=$((($(date +%s%N) - started) / 1000000))
 for kill in $(seq "$kills"); do
   (fit --out parts --resume) > log 2>&1 &
   process=$!
+  # The first kill waits for a checkpoint, so that something is resumed however long a start takes on a busy machine.
+  while [ "$kill" = 1 ] && [ ! -e parts/last.onnx ] && kill -0 $process 2> /dev/null; do sleep 0.01; done
   # Somewhere in about the time that a quarter of the training takes, so that many kills hit something.
   sleep "$(awk -v seed="$kill$RANDOM" -v ms=$milliseconds 'BEGIN { srand(seed); print rand() * ms / 4000 }')"
   kill -KILL $process 2> /dev/null
