@@ -20,6 +20,7 @@
 
 namespace onnx_train {
 
+class Choices;      // choices/choices.h
 class Collectives;  // collectives.h
 
 // How kernels may compute what the graph says.
@@ -38,12 +39,13 @@ class NodeSpec {
   // `constants` holds the contents of the inputs that are known when the plan is built, and empty tensors for the
   // others.
   NodeSpec(const Node& node, std::vector<Tensor> constants, int threads, const Arithmetic& arithmetic = {},
-           Collectives* collectives = nullptr)
+           Collectives* collectives = nullptr, Choices* choices = nullptr)
       : node_(&node),
         constants_(std::move(constants)),
         threads_(threads),
         arithmetic_(arithmetic),
-        collectives_(collectives) {}
+        collectives_(collectives),
+        choices_(choices) {}
 
   const Node& node() const { return *node_; }
   int threads() const { return threads_; }
@@ -51,6 +53,8 @@ class NodeSpec {
   bool deterministic() const { return arithmetic_.deterministic; }
   // Where there are several ranks; else null. It outlives the plan.
   Collectives* collectives() const { return collectives_; }
+  // The forms of nodes in this training; null for a node outside of a session's plan. They outlive the plan.
+  Choices* choices() const { return choices_; }
   int num_inputs() const { return node_->num_inputs(); }
   int num_outputs() const { return node_->num_outputs(); }
   bool has_input(int i) const { return node_->input(i) != nullptr; }
@@ -78,6 +82,7 @@ class NodeSpec {
   int threads_;
   Arithmetic arithmetic_;
   Collectives* collectives_;
+  Choices* choices_;
 };
 
 class Stream;  // device.h

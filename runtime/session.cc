@@ -35,10 +35,12 @@ Session::Session(Model model, const SessionOptions& options)
       device_(options.device ? *options.device : default_device()),
       stream_(device_.make_stream()),
       options_(options),
+      choices_(std::make_unique<Choices>(model_.metadata(Choices::kMetadata))),
       pipeline_(options.stages > 1 && options.collectives ? pipeline_of(options.collectives, options.stages) : nullptr),
       owners_(owners_of_states(model_, options_, ranks())),
       state_(&model_, device_, *stream_, memory_of_states()),
       active_ranks_(ranks()) {
+  if (!options_.plans_only) options_.plan.choices = choices_.get();
   options_.plan.collectives = pipeline_ ? pipeline_.get() : options_.collectives;
   // The body of AllReduce would be one rank's.
   if (ranks() > 1 && device_.kernels().rows(kDomain, "AllReduce").empty())

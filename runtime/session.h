@@ -18,6 +18,7 @@
 
 #include "onnx_passes/adapt/test_time_augmentation.h"
 #include "onnx_passes/distribution/sharded_states.h"
+#include "kernels/choices/choices.h"
 #include "runtime/distribution/rank_group.h"
 #include "runtime/plan/executable.h"
 #include "runtime/state_store.h"
@@ -153,6 +154,8 @@ class Session {
   // What the states of this rank take in all memories, also where they have none.
   size_t state_bytes() const;
   const Arithmetic& arithmetic() const { return options_.plan.arithmetic; }
+  // Which forms the nodes of its plans have.
+  const Choices& choices() const { return *choices_; }
   size_t memory_budget() const { return options_.plan.memory; }  // 0: none
   // Size in bytes of the arena that all plans share.
   size_t arena_bytes() const { return arena_bytes_; }
@@ -191,6 +194,7 @@ class Session {
   Device& device_;
   std::unique_ptr<Stream> stream_;
   SessionOptions options_;
+  std::unique_ptr<Choices> choices_;     // of the model's metadata, and made since
   std::unique_ptr<RankGroup> pipeline_;  // of which this rank is a stage
   StateOwners owners_;                   // ranks or, in a pipeline, stages
   StateStore state_;

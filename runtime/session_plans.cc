@@ -33,12 +33,14 @@ std::unique_ptr<Plan> Session::compile(const std::string& entry, Model flat, con
   if (plan_options.detect_anomaly) plan_options.lowering.on = false;
   if (std::string& folder = plan_options.pipeline.dump_dir; !folder.empty()) folder += "/" + entry;
   std::optional<Model> first = std::move(flat);
-  return plan_within(plan_options.memory, [&](size_t values) {
+  std::unique_ptr<Plan> plan = plan_within(plan_options.memory, [&](size_t values) {
     Model model = first ? *std::exchange(first, std::nullopt) : plain(entry, shapes);
     read_from_state(&model, state_);
     plan_options.lowering.memory = values;
     return std::make_unique<Plan>(std::move(model), state_.names(), shapes, device_, plan_options);
   });
+  if (const std::string forms = choices_->text(); !forms.empty()) set_metadata(Choices::kMetadata, forms);
+  return plan;
 }
 
 Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,

@@ -237,7 +237,7 @@ void Plan::select_kernels(const PlanOptions& options) {
     for (const Value* output : node->outputs()) typed = typed && (!output || output->type().is_static());
     Collectives* const ranks =
         options.collectives ? options.collectives->along(node->attr(kMeshAxis, "")) : options.collectives;
-    const NodeSpec spec(*node, std::move(known), num_threads(), options.arithmetic, ranks);
+    const NodeSpec spec(*node, std::move(known), num_threads(), options.arithmetic, ranks, options.choices);
     const Kernel* calls = typed ? find_subplan_kernel(device_, *node) : nullptr;
     const Kernel* kernel = calls ? calls : typed ? find_kernel(device_, spec) : nullptr;
     if (!kernel) {

@@ -27,6 +27,7 @@ struct PlanOptions {
   PipelineOptions pipeline;
   Arithmetic arithmetic;
   Collectives* collectives = nullptr;  // NodeSpec::collectives
+  Choices* choices = nullptr;          // NodeSpec::choices
   bool check_memory = false;           // whether each node runs under a guard, see memory_guard.h
   // Whether a run looks for the node at which a loss or gradients that are not finite begin (anomaly.h). Without
   // lowering nodes and values have the names that they have in the model.

@@ -14,8 +14,8 @@
 #include <string>
 #include <utility>
 
+#include "kernels/choices/cache.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/support/cache.h"
 #include "kernels/cuda/support/stream.h"
 #include "kernels/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
@@ -248,13 +248,19 @@ TEST_F(CudaFastest, ANormalizationHasAsManyPiecesAsTheDeviceHasMultiprocessors) 
 }
 
 TEST_F(CudaFastest, WhatIsKeptIsRead) {
-  write_cached("kind", "key", "content");
-  EXPECT_EQ(read_cached("kind", "key"), "content");
-  EXPECT_EQ(read_cached("kind", "other"), std::nullopt);
-  EXPECT_EQ(read_cached("other", "key"), std::nullopt);
+  const CacheEntry entry = {"cuda", "kind", "key"};
+  EXPECT_EQ(keep_cached(entry, "content"), "content");
+  EXPECT_EQ(read_cached(entry), "content");
+  EXPECT_EQ(keep_cached(entry, "of a later process"), "content");
+  EXPECT_EQ(read_cached(entry), "content");
+  EXPECT_EQ(read_cached({"cuda", "kind", "other"}), std::nullopt);
+  EXPECT_EQ(read_cached({"cuda", "other", "key"}), std::nullopt);
+  EXPECT_EQ(read_cached({"other", "kind", "key"}), std::nullopt);
   for (const auto& file : std::filesystem::directory_iterator(folder_ + "/cuda"))
     std::filesystem::resize_file(file.path(), std::filesystem::file_size(file.path()) - 1);
-  EXPECT_EQ(read_cached("kind", "key"), std::nullopt) << "a truncated file";
+  EXPECT_EQ(read_cached(entry), std::nullopt) << "a truncated file";
+  EXPECT_EQ(keep_cached(entry, "anew"), "anew");
+  EXPECT_EQ(read_cached(entry), "anew");
 }
 
 }  // namespace

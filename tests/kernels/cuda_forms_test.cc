@@ -1,4 +1,4 @@
-// Every form between which a node may choose (kernels/cuda/choices/fastest.h) computes what the CPU computes.
+// Every form between which a node may choose (kernels/choices/fastest.h) computes what the CPU computes.
 #include <gtest/gtest.h>
 
 #include <cmath>

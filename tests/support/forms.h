@@ -1,4 +1,4 @@
-// Runs a test with each form between which the nodes of a plan choose (kernels/cuda/choices/fastest.h).
+// Runs a test with each form between which the nodes of a plan choose (kernels/choices/fastest.h).
 #pragma once
 
 #include <string>

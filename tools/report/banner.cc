@@ -236,6 +236,12 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   head.add({"device", concat(session->device().name(), ", ", num_threads(), " threads",
                              arithmetic.tf32 && !is_host ? ", products of float32 in TF32" : "",
                              arithmetic.deterministic || is_host ? "" : ", not deterministic: sums in any order")});
+  if (const Choices::Timed timed = session->choices().timed(); timed.nodes > 0) {
+    const std::string left =
+        timed.cut_short > 0 ? concat(", ", timed.cut_short, " of them not in all ways: ONNX_TRAIN_TIMED_CHOICES") : "";
+    head.add({"kernels", concat("the fastest for ", timed.nodes, timed.nodes == 1 ? " node" : " nodes", ", timed for ",
+                                format_number(timed.seconds), " s", left, "; later runs have the same")});
+  }
   if (session->offload() != Offload::kNone) head.add({"offload", offload_text(session)});
   if (session->ranks() > 1) {
     const std::string batches =

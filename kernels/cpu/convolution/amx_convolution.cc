@@ -235,15 +235,21 @@ Prepared prepared(const NodeSpec& spec, const Convolution& c, bool gradient, int
 
 }  // namespace
 
+bool supports_amx(const Convolution& c) {
+  const bool is_empty = num_elements(c.x) == 0 || num_elements(c.w) == 0 || num_elements(c.y) == 0;
+  if (isa() < Isa::kAmx || c.operands != DType::kFloat || !c.channels_last || c.group > 1 || is_empty) return false;
+  constexpr int64_t kMostPairs = 1 << 17;
+  return std::max(num_elements(c.x), num_elements(c.y)) / c.batch() <= INT32_MAX &&
+         count_valid_taps(make_geometry(c.windows, c.x, c.y)) <= kMostPairs;
+}
+
 bool prefers_amx(const Convolution& c) {
-  if (isa() < Isa::kAmx || c.operands != DType::kFloat || !c.channels_last || c.group > 1) return false;
+  if (!supports_amx(c)) return false;
   const auto filled = [](int64_t rows) {
     return static_cast<double>(rows) / static_cast<double>(panels_of(rows) * kPanel);
   };
   constexpr double kLeastFilled = 0.6;
-  const bool is_filled = filled(c.batch()) * filled(c.in_channels()) * filled(c.out_channels()) >=
-                         kLeastFilled;  // false when a dimension is 0
-  if (!is_filled || std::max(num_elements(c.x), num_elements(c.y)) / c.batch() > INT32_MAX) return false;
+  if (filled(c.batch()) * filled(c.in_channels()) * filled(c.out_channels()) < kLeastFilled) return false;
   const WindowGeometry geometry = make_geometry(c.windows, c.x, c.y);
   const int64_t pairs = count_valid_taps(geometry), used = std::min(pairs, in_spatial_size(geometry));
   // Splitting an element pays only when enough products read it.
@@ -252,10 +258,10 @@ bool prefers_amx(const Convolution& c) {
       c.batch() * (used * c.in_channels() + out_spatial_size(geometry) * c.out_channels()) + num_elements(c.w);
   if (c.batch() * pairs * c.in_channels() * c.out_channels() < kLeastProducts * numbers) return false;
   // The input positions between the first and the last one that a window reads must fit into the cache.
-  constexpr int64_t kMostElements = 250, kMostPairs = 1 << 17;
+  constexpr int64_t kMostElements = 250;
   int64_t last = 0;
   for (const WindowAxis& axis : geometry) last = last * axis.in + (axis.kernel - 1) * axis.dilation;
-  return std::min(last, in_spatial_size(geometry)) < kMostElements && pairs <= kMostPairs;
+  return std::min(last, in_spatial_size(geometry)) < kMostElements;
 }
 
 Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const Forward& f) {

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 
+#include "kernels/cost.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/products/products.h"
+#include "kernels/cpu/support/choices.h"
 #include "kernels/cpu/support/onednn.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
+#include "kernels/registry.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {
@@ -91,11 +94,22 @@ Prepared prepare(const NodeSpec& spec, const Convolution& c, const Direction& di
                                                      : prepare_reference(spec, c, direction);
 }
 
+Prepared fastest_of(const NodeSpec& spec, std::vector<Way> ways) {
+  return fastest(spec, computation_of(spec), cost_of(spec.node()).total_flops(), std::move(ways));
+}
+
+// Forward and the gradient of the input.
+template <typename Direction>
+Prepared prepare_fastest(const NodeSpec& spec, const Convolution& c, const Direction& direction) {
+  constexpr bool kGradient = std::is_same_v<Direction, InputGradient>;
+  return fastest_of(spec, {{"AMX", supports_amx(c), prefers_amx(c), [&] { return prepare_amx(spec, c, direction); }},
+                           {"direct", supports_direct(c, kGradient), prefers_direct(c, kGradient),
+                            [&] { return prepare_direct(spec, c, direction); }},
+                           {"oneDNN", true, true, [&] { return prepare(spec, c, direction); }}});
+}
+
 Prepared prepare_conv(const NodeSpec& spec) {
-  const Convolution c = conv(spec);
-  const Forward forward{0, 1, spec.has_input(2) ? 2 : -1};
-  if (prefers_amx(c)) return prepare_amx(spec, c, forward);
-  return prefers_direct(c, /*gradient=*/false) ? prepare_direct(spec, c, forward) : prepare(spec, c, forward);
+  return prepare_fastest(spec, conv(spec), Forward{0, 1, spec.has_input(2) ? 2 : -1});
 }
 
 // y += bias, for y[batch, channels, spatial_size].
@@ -129,18 +143,18 @@ Prepared prepare_conv_transpose(const NodeSpec& spec) {
 }
 
 Prepared prepare_grad_input(const NodeSpec& spec) {
-  const Convolution c = conv_grad_input(spec);
-  const InputGradient gradient{0, 1};
-  if (prefers_amx(c)) return prepare_amx(spec, c, gradient);
-  return prefers_direct(c, /*gradient=*/true) ? prepare_direct(spec, c, gradient) : prepare(spec, c, gradient);
+  return prepare_fastest(spec, conv_grad_input(spec), InputGradient{0, 1});
 }
 
 Prepared prepare_grad_weight(const NodeSpec& spec) {
   const Convolution c = conv_grad_weight(spec);
   const WeightGradient gradient{0, 1, spec.has_output(1)};
-  if (prefers_amx(c)) return prepare_amx(spec, c, gradient);
-  if (prefers_wgrad_im2col(c)) return prepare_wgrad_im2col(c, gradient);
-  return prefers_wgrad_direct(c) ? prepare_wgrad_direct(c, gradient, spec.threads()) : prepare(spec, c, gradient);
+  return fastest_of(spec, {{"AMX", supports_amx(c), prefers_amx(c), [&] { return prepare_amx(spec, c, gradient); }},
+                           {"im2col", supports_wgrad_im2col(c), prefers_wgrad_im2col(c),
+                            [&] { return prepare_wgrad_im2col(c, gradient); }},
+                           {"direct", supports_wgrad_direct(c), prefers_wgrad_direct(c),
+                            [&] { return prepare_wgrad_direct(c, gradient, spec.threads()); }},
+                           {"oneDNN", true, true, [&] { return prepare(spec, c, gradient); }}});
 }
 
 // Whether a kernel supports this channels-last convolution; otherwise the node runs as its function body. The first

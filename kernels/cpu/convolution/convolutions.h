@@ -25,21 +25,27 @@ Prepared prepare_onednn(const NodeSpec& spec, const Convolution& c, const Forwar
 Prepared prepare_onednn(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
 Prepared prepare_onednn(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
 
-// Channels last: outer products of packed panels (wgrad_direct.cc). prefers_* is true if the implementation supports
-// the convolution and is the fastest on this machine.
+// For the next ones, supports_* is true if the implementation computes the convolution, on this machine, and could be
+// the fastest; prefers_* is the rule where nothing is timed (kernels/choices/fastest.h).
+
+// Channels last: outer products of packed panels (wgrad_direct.cc).
+bool supports_wgrad_direct(const Convolution& c);
 bool prefers_wgrad_direct(const Convolution& c);
 Prepared prepare_wgrad_direct(const Convolution& c, const WeightGradient& f, int threads);
 
 // bfloat16, channels last: im2col and one matrix product (wgrad_im2col.cc).
+bool supports_wgrad_im2col(const Convolution& c);
 bool prefers_wgrad_im2col(const Convolution& c);
 Prepared prepare_wgrad_im2col(const Convolution& c, const WeightGradient& f);
 
 // Small channels-last images: skips padded taps (direct.cc).
+bool supports_direct(const Convolution& c, bool gradient);
 bool prefers_direct(const Convolution& c, bool gradient);
 Prepared prepare_direct(const NodeSpec& spec, const Convolution& c, const Forward& f);
 Prepared prepare_direct(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
 
 // float32, channels last: AMX (amx_convolution.cc, amx_wgrad.cc).
+bool supports_amx(const Convolution& c);
 bool prefers_amx(const Convolution& c);
 Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const Forward& f);
 Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const InputGradient& f);

@@ -271,24 +271,29 @@ Prepared prepared(const NodeSpec& spec, const Convolution& c, bool gradient, int
 
 }  // namespace
 
-bool prefers_direct(const Convolution& c, bool gradient) {
+bool supports_direct(const Convolution& c, bool gradient) {
   const bool is_fp32 = c.operands == DType::kFloat;
-  const double mostly_useful = is_fp32 ? 0.87 : 0.97;  // oneDNN is as fast with less padding
   constexpr int64_t kFewChannels = 16;
   const int64_t out_channels = gradient ? c.in_channels() : c.out_channels(),
                 in_channels = gradient ? c.out_channels() : c.in_channels();
-  // On machines with AMX, oneDNN is up to ten times as fast with bfloat16 operands.
   const bool has_isa =
-      is_fp32 ? isa() >= Isa::kAvx512 : isa() == Isa::kAvx512Bf16 && in_channels % Bf16x2Traits::kChannels == 0;
-  const bool fits = has_isa && c.channels_last && c.group == 1 && in_channels >= kFewChannels &&
-                    is_nearly_full(out_channels, kColumns) && is_nearly_full(c.batch(), kRows);
+      is_fp32 ? isa() >= Isa::kAvx512 : isa() >= Isa::kAvx512Bf16 && in_channels % Bf16x2Traits::kChannels == 0;
+  return has_isa && c.channels_last && c.group == 1 && in_channels >= kFewChannels &&
+         is_nearly_full(out_channels, kColumns) && is_nearly_full(c.batch(), kRows);
+}
+
+bool prefers_direct(const Convolution& c, bool gradient) {
+  const bool is_fp32 = c.operands == DType::kFloat;
+  // On machines with AMX, oneDNN is up to ten times as fast with bfloat16 operands.
+  if (!supports_direct(c, gradient) || (!is_fp32 && isa() >= Isa::kAmx)) return false;
+  const double mostly_useful = is_fp32 ? 0.87 : 0.97;  // oneDNN is as fast with less padding
   // In bfloat16, oneDNN is also slow for input gradients of strided convolutions.
   const WindowGeometry geometry = make_geometry(c.windows, c.x, c.y);
   const bool strided =
       std::any_of(geometry.begin(), geometry.end(), [](const WindowAxis& axis) { return axis.stride > 1; });
   constexpr int64_t kFewElements = 256;
-  return fits && (useful_part(geometry) < mostly_useful ||
-                  (!is_fp32 && gradient && strided && in_spatial_size(geometry) <= kFewElements));
+  return useful_part(geometry) < mostly_useful ||
+         (!is_fp32 && gradient && strided && in_spatial_size(geometry) <= kFewElements);
 }
 
 Prepared prepare_direct(const NodeSpec& spec, const Convolution& c, const Forward& f) {

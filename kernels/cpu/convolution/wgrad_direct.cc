@@ -340,18 +340,22 @@ Prepared prepared(const Convolution& c, const WeightGradient& f, int threads) {
 
 }  // namespace
 
-bool prefers_wgrad_direct(const Convolution& c) {
-  const int64_t padded = blocks(c.in_channels(), kRows) * blocks(c.out_channels(), kColumns) * kTile;
+bool supports_wgrad_direct(const Convolution& c) {
   const int64_t elements = num_elements({c.x.begin() + 2, c.x.end()}) + num_elements({c.y.begin() + 2, c.y.end()});
   constexpr int64_t kManyElements = 1 << 16;  // positions of one image: its panels must stay in the cache
   const bool is_fp32 = c.operands == DType::kFloat;
-  // On machines with AMX, oneDNN is up to ten times as fast with bfloat16 operands.
-  const bool has_isa = is_fp32 ? isa() >= Isa::kAvx512 : isa() == Isa::kAvx512Bf16;
+  const bool has_isa = isa() >= (is_fp32 ? Isa::kAvx512 : Isa::kAvx512Bf16);
   // bfloat16 operands are always packed: this pays if each packed position is read often and each stack holds two
   // images.
   const bool worth_packing = is_fp32 || (num_elements(c.windows.kernel) >= kManyTaps && c.batch() > 1);
-  return has_isa && worth_packing && c.channels_last && c.group == 1 && elements <= kManyElements &&
-         padded <= c.in_channels() * c.out_channels() * 5 / 4;
+  return has_isa && worth_packing && c.channels_last && c.group == 1 && elements <= kManyElements;
+}
+
+bool prefers_wgrad_direct(const Convolution& c) {
+  const int64_t padded = blocks(c.in_channels(), kRows) * blocks(c.out_channels(), kColumns) * kTile;
+  // On machines with AMX, oneDNN is up to ten times as fast with bfloat16 operands.
+  if (!supports_wgrad_direct(c) || (c.operands != DType::kFloat && isa() >= Isa::kAmx)) return false;
+  return padded <= c.in_channels() * c.out_channels() * 5 / 4;
 }
 
 Prepared prepare_wgrad_direct(const Convolution& c, const WeightGradient& f, int threads) {

@@ -109,13 +109,17 @@ class WgradIm2col {
 
 }  // namespace
 
-bool prefers_wgrad_im2col(const Convolution& c) {
+bool supports_wgrad_im2col(const Convolution& c) {
   if (isa() < Isa::kAmx || c.operands != DType::kBFloat16 || !c.channels_last || c.group > 1) return false;
+  const WindowGeometry geometry = make_geometry(c.windows, c.x, c.y);
+  return reads_rows(geometry) || out_spatial_size(geometry) * c.in_channels() * taps(geometry) <= kElementsAtOnce;
+}
+
+bool prefers_wgrad_im2col(const Convolution& c) {
+  if (!supports_wgrad_im2col(c)) return false;
   constexpr int64_t kFewWindows = 64;  // windows of an image: with more, oneDNN's weight gradient is as fast
   const WindowGeometry geometry = make_geometry(c.windows, c.x, c.y);
-  const int64_t windows = out_spatial_size(geometry);
-  return reads_rows(geometry) ||
-         (windows <= kFewWindows && windows * c.in_channels() * taps(geometry) <= kElementsAtOnce);
+  return reads_rows(geometry) || out_spatial_size(geometry) <= kFewWindows;
 }
 
 Prepared prepare_wgrad_im2col(const Convolution& c, const WeightGradient& f) {

@@ -38,10 +38,14 @@ int64_t equal_parts(int64_t depth, int64_t most) { return steps_of(blocks(depth,
 
 }  // namespace
 
-bool is_amx_product(const Product& p, DType from) {
+bool supports_amx_product(const Product& p) {
   const bool shares_one_b = p.y.batch.empty() || (p.y.batch.size() == 1 && p.b.batch[0] == 1);
   const bool wastes_rows = !p.y.batch.empty() && p.m % kPanel != 0;
-  if (isa() < Isa::kAmx || !shares_one_b || wastes_rows || p.y.column_stride != 1) return false;
+  return isa() >= Isa::kAmx && shares_one_b && !wastes_rows && p.y.column_stride == 1;
+}
+
+bool is_amx_product(const Product& p, DType from) {
+  if (!supports_amx_product(p)) return false;
   // Packing copies k (rows + n) / (rows n) elements per element of y. The six products of split float32 operands pay
   // for that sooner than one product.
   constexpr int64_t kLeastDepth = 128;

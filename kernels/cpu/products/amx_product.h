@@ -20,8 +20,9 @@
 
 namespace onnx_train::cpu {
 
-// Whether this machine has AMX and the product is large enough for packing its operands to pay: one product of operands
-// of type `from`, or a batch that shares one b.
+// Whether this machine has AMX and the product is one, or a batch that shares one b.
+bool supports_amx_product(const Product& product);
+// The rule where nothing is timed: whether it is also so large that packing its operands, of type `from`, pays.
 bool is_amx_product(const Product& product, DType from);
 
 // One prepared product. It is immutable after construction; any thread outside a parallel region may call run(). The

@@ -1,12 +1,17 @@
 // Products of float32 operands, or of bfloat16 operands with float32 sums; the result may be stored as bfloat16. Large
-// products on AMX use amx_product.h, all others oneDNN. Transposed operands are strides, not copies.
+// products are computed in the way that is the fastest on this processor: on AMX (amx_product.h), or by oneDNN in one
+// of several ways; OpenBLAS takes about twice as long (docs/performance.md). Transposed operands are strides, not
+// copies.
 #include <algorithm>
 #include <string_view>
+#include <tuple>
 
 #include "kernels/cpu/products/amx_product.h"
 #include "kernels/cpu/products/products.h"
+#include "kernels/cpu/support/choices.h"
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/onednn.h"
+#include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -38,13 +43,26 @@ bool is_slow(const Chain& chain, const NodeSpec& spec, const Product& p) {
 struct Blocks {
   int64_t k, n;  // rows and columns of a block of b; the last blocks may be smaller
 
-  Blocks(const Product& p, DType from, DType to) : k(p.k), n(p.n) {
+  explicit Blocks(const Product& p) : k(p.k), n(p.n) {}
+
+  static Blocks by_rule(const Product& p, DType from, DType to) {
+    Blocks blocks(p);
     const int64_t least_rows = from == DType::kFloat ? 64 : 512;
-    if (!p.y.batch.empty() || p.b.column_stride != 1 || p.m < least_rows || p.n < 256) return;
-    if (from == DType::kBFloat16 && isa() >= Isa::kAmx) return;
-    n = equal_parts(p.n);
+    if (p.m < least_rows || p.n < 256 || (from == DType::kBFloat16 && isa() >= Isa::kAmx)) return blocks;
+    return in_parts(p, to);
+  }
+  static Blocks in_parts(const Product& p, DType to) {
+    Blocks blocks(p);
+    if (!p.y.batch.empty() || p.b.column_stride != 1) return blocks;
+    blocks.n = equal_parts(p.n);
     // A bfloat16 y would be rounded after every block of k; weight gradients (a transposed) gain nothing.
-    if (to == DType::kFloat && p.a.column_stride == 1) k = equal_parts(p.k);
+    if (to == DType::kFloat && p.a.column_stride == 1) blocks.k = equal_parts(p.k);
+    return blocks;
+  }
+  bool are_several(const Product& p) const { return k < p.k || n < p.n; }
+  Product first_of(Product p) const {
+    p.k = std::min(k, p.k), p.n = std::min(n, p.n);
+    return p;
   }
 
  private:
@@ -69,7 +87,7 @@ bool is_worth_packing(const Product& p) {
 }
 
 // Appends one oneDNN product, accumulating onto y if p says so.
-void add_product(Chain& chain, const Product& p, const OneDnnOperand& a, const OneDnnOperand& b,
+void add_product(Chain& chain, const Product& p, bool packs, const OneDnnOperand& a, const OneDnnOperand& b,
                  const OneDnnOperand* bias, const OneDnnOperand& y) {
   auto attributes = Chain::attributes();
   dnnl::post_ops after;
@@ -77,7 +95,7 @@ void add_product(Chain& chain, const Product& p, const OneDnnOperand& a, const O
   if (p.accumulate) after.append_sum(1);
   attributes.set_post_ops(after);
   Desc wanted = b.layout;
-  if (is_worth_packing(p)) wanted = {b.layout.get_dims(), b.layout.get_data_type(), dnnl::memory::format_tag::any};
+  if (packs) wanted = {b.layout.get_dims(), b.layout.get_data_type(), dnnl::memory::format_tag::any};
   using Matmul = dnnl::matmul::primitive_desc;
   const Matmul product = bias ? Matmul(chain.engine(), a.layout, wanted, bias->layout, y.layout, attributes)
                               : Matmul(chain.engine(), a.layout, wanted, y.layout, attributes);
@@ -99,13 +117,8 @@ Prepared prepare_amx_product(const NodeSpec& spec, const Product& p, bool bias) 
           {}};
 }
 
-}  // namespace
-
-Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
-  if (is_amx_product(p, spec.in_type())) {
-    return spec.in_type() == DType::kFloat ? prepare_amx_product<float>(spec, p, bias)
-                                           : prepare_amx_product<BFloat16>(spec, p, bias);
-  }
+// `packs`: whether oneDNN chooses the layout of b, into which it is copied.
+Prepared prepare_onednn(const NodeSpec& spec, Product p, bool bias, Blocks blocks, bool packs) {
   return prepare_chain(spec, [&](Chain& chain) {
     const DType from = spec.in_type(0), to_type = spec.out_type();
     OneDnnOperand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n, to_type));
@@ -119,10 +132,10 @@ Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
       p = copied;
       merge_batches(p);
       a.layout = layout(p.a, p.m, p.k, from);
+      blocks = Blocks::by_rule(p, from, to_type);
     }
     const DType b_type = spec.in_type(1);
     const Shape ones(p.y.batch.size(), 1);
-    const Blocks blocks(p, from, to_type);
     for (int64_t n = 0; n < p.n; n += blocks.n) {
       for (int64_t k = 0; k < p.k; k += blocks.k) {
         Product part = p;
@@ -135,11 +148,63 @@ Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
                             part_y = at_offset(made, n * p.y.column_stride, layout(p.y, p.m, part.n, to_type)),
                             part_bias =
                                 at_offset(input(2, {}), n, layout(row_major_matrices(ones, 1, part.n), 1, part.n));
-        add_product(chain, part, part_a, part_b, bias && k == 0 ? &part_bias : nullptr, part_y);
+        add_product(chain, part, packs, part_a, part_b, bias && k == 0 ? &part_bias : nullptr, part_y);
       }
     }
     chain.reorder(made, y);
   });
+}
+
+// ---- Ways
+
+// What is timed in the place of a product: its first rows and columns. The way that takes the least time for more of
+// them is the same.
+Product sample_of(Product p) {
+  constexpr int64_t kRows = 1024, kColumns = 4096;
+  if (p.y.batch.empty()) p.m = std::min(p.m, kRows), p.n = std::min(p.n, kColumns);
+  return p;
+}
+
+// Products of one text are computed in one way, whatever is added to them, so that plans that fuse other nodes have the
+// same bits.
+std::string text_of(const NodeSpec& spec, const Product& p) {
+  const auto layout = [](const Matrices& x) { return x.column_stride == 1 ? "" : "T"; };
+  std::string text = concat("product ", name(spec.in_type()), " ", p.m, " x ", p.k, layout(p.a), " x ", p.n,
+                            layout(p.b), " ", name(spec.out_type()));
+  for (const int64_t n : p.y.batch) text += concat(", ", n);
+  return text;
+}
+
+}  // namespace
+
+Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
+  const DType from = spec.in_type(), to = spec.out_type();
+  const Product sample = sample_of(p);
+  std::vector<Way> ways;
+  const auto add = [&](const char* name, bool is_supported, bool is_preferred, auto prepare) {
+    ways.push_back(
+        {name, is_supported, is_preferred, [=, &p] { return prepare(p); }, [=, &sample] { return prepare(sample); }});
+  };
+  add("AMX", supports_amx_product(p), is_amx_product(p, from), [&spec, from, bias](const Product& q) {
+    return from == DType::kFloat ? prepare_amx_product<float>(spec, q, bias)
+                                 : prepare_amx_product<BFloat16>(spec, q, bias);
+  });
+  const Blocks by_rule = Blocks::by_rule(p, from, to), most = Blocks::in_parts(p, to);
+  const bool has_parts = most.are_several(p), has_blocks = by_rule.are_several(p),
+             packs = is_worth_packing(by_rule.first_of(p));
+  const bool is_one = p.y.batch.empty();
+  for (const auto& [name, in_parts, packed] : {std::tuple{"oneDNN", false, false},
+                                               {"oneDNN, packed", false, true},
+                                               {"oneDNN in blocks", true, false},
+                                               {"oneDNN in blocks, packed", true, true}}) {
+    const bool is_rule = in_parts == has_blocks && packed == packs;
+    add(name, is_rule || (is_one && (has_parts || !in_parts)), is_rule,
+        [&spec, bias, to, in_parts = in_parts, packed = packed](const Product& q) {
+          return prepare_onednn(spec, q, bias, in_parts ? Blocks::in_parts(q, to) : Blocks(q), packed);
+        });
+  }
+  const double flops = 2.0 * static_cast<double>(p.m * p.n * p.k * num_elements(p.y.batch));
+  return fastest(spec, text_of(spec, sample), flops, std::move(ways));
 }
 
 }  // namespace onnx_train::cpu

@@ -1,303 +1,51 @@
 #include "kernels/cuda/choices/fastest.h"
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstdlib>
 #include <map>
-#include <memory>
 #include <mutex>
 
 #include "kernels/cuda/choices/difference.h"
 #include "kernels/cuda/choices/noise.h"
-#include "kernels/cuda/support/cache.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/support/launch.h"
-#include "kernels/cuda/support/stream.h"
+#include "kernels/cuda/support/runtime.h"
+#include "kernels/registry.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cuda {
 namespace {
 
-constexpr size_t kRounds = 9;   // a form's time is its least of this many, and of one before them
-constexpr double kSlow = 1.25;  // a form that takes so many times the best's time in the round before them is left out
+constexpr double kMostSeconds = 10, kMilliseconds = 50;
 
-// A form with a result that is further from the rule's, relative to the largest of all, is not chosen. Numbers of 16
-// bits and products in TF32 stay below it; an engine of a library that is wrong for a shape does not: on an H200, one
-// of cuDNN 9.19 for the gradient of three-dimensional filters.
-constexpr double kMostDifference = 0.03;
-
-// A form that needs more memory than the rule has a workspace of at most the size of the node's operands, or of so many
-// bytes.
-constexpr size_t kSmallWorkspace = size_t{32} << 20;
-
-// ---- ONNX_TRAIN_TIMED_CHOICES
-
-struct Setting {
-  double seconds = kMostSeconds;
-  std::optional<size_t> form = {};  // of each node
-};
-
-Setting setting() {
-  const char* const value = std::getenv("ONNX_TRAIN_TIMED_CHOICES");
-  const std::string text = value ? value : "";
-  constexpr std::string_view kForm = "form=";
-  if (text.empty() || text == "on") return {};
-  if (text == "off") return {0};
-  char* end = nullptr;
-  if (text.starts_with(kForm)) {
-    const size_t form = std::strtoul(text.c_str() + kForm.size(), &end, 10);
-    if (*end == '\0') return {0, form};
-  } else {
-    const double seconds = std::strtod(text.c_str(), &end);
-    if (*end == '\0' && seconds >= 0) return {seconds};
-  }
-  fail("ONNX_TRAIN_TIMED_CHOICES=", text, ": give seconds, off, or form=2");
+// Names the current device and its driver.
+std::string hardware() {
+  int driver = 0;
+  cudaDeviceProp device = {};
+  check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  check(cudaGetDeviceProperties(&device, current_device()), "cudaGetDeviceProperties");
+  return concat(device.name, "\n", driver);
 }
 
-// ---- What is kept
-
-// Names the current device and its driver. The answer is kept, because the driver takes milliseconds for it.
-const std::string& hardware() {
-  static auto& names = *new std::map<int, std::string>;  // by device; fastest() calls from one thread at a time
-  std::string& name = names[current_device()];
-  if (name.empty()) {
-    int driver = 0;
-    cudaDeviceProp device = {};
-    check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
-    check(cudaGetDeviceProperties(&device, current_device()), "cudaGetDeviceProperties");
-    name = concat(device.name, "\n", driver);
+// Of the current device. It is kept, because the driver takes milliseconds for the device's name.
+const Track& track() {
+  static std::mutex mutex;
+  static auto& tracks = *new std::map<int, Track>;  // by device
+  const std::lock_guard lock(mutex);
+  const int number = current_device();
+  auto found = tracks.find(number);
+  if (found == tracks.end()) {
+    found = tracks
+                .emplace(number, Track{&cuda_device(number), "cuda", hardware(), kMostSeconds, kMilliseconds,
+                                       /*must_keep=*/false, fill_with_noise, set_bytes, relative_difference})
+                .first;
   }
-  return name;
-}
-
-std::string key_of(const NodeSpec& spec, const std::string& library, const std::vector<Form>& forms) {
-  std::string key = concat(hardware(), " ", library, "\n", computation_of(spec));
-  for (const Form& form : forms) key += form.name + "\n";
-  return key;
-}
-
-// The names of chosen forms: those of this process, and those on disk.
-class Chosen {
- public:
-  // Empty if there is none.
-  const std::string& find(const std::string& key) {
-    std::string& name = names_[key];
-    if (name.empty()) {
-      const std::string text = read_cached("choice", key).value_or("");
-      name = text.substr(0, text.find('\n'));
-    }
-    return name;
-  }
-  // The file also says what was chosen for whom, for the people who look.
-  void keep(const std::string& key, const std::string& name, const std::string& times) {
-    names_[key] = name;
-    write_cached("choice", key, concat(name, "\n", times, key));
-  }
-
- private:
-  std::map<std::string, std::string> names_;
-};
-
-// ---- Timing
-
-// Memory for one run of a node; inputs that are floats are random, since arithmetic on zeros is faster.
-class Operands {
- public:
-  Operands(const Node& node, size_t workspace, CudaStream* stream) : stream_(stream) {
-    for (const Value* input : node.inputs()) inputs_.push_back(input ? add(bytes_of(input)) : nullptr);
-    for (const Value* output : node.outputs()) outputs_.push_back(output ? add(bytes_of(output)) : nullptr);
-    workspace_ = add(workspace);
-    fault_ = static_cast<Fault*>(add(sizeof(Fault)));
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (!inputs_[i]) continue;
-      const Value& input = *node.inputs()[i];
-      fill_with_noise(launch(), input.dtype(), num_elements(input.type().shape()), static_cast<uint32_t>(i) << 28,
-                      const_cast<void*>(inputs_[i]));
-    }
-  }
-
-  // Of the node's inputs, and of its outputs `copies` times.
-  static size_t bytes(const Node& node, size_t copies = 1) {
-    size_t sum = 0;
-    for (const Value* input : node.inputs()) sum += bytes_of(input);
-    for (const Value* output : node.outputs()) sum += copies * bytes_of(output);
-    return sum;
-  }
-
-  // Makes what the outputs hold the results that others are compared with.
-  void keep_results(const Node& node) {
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      const size_t bytes = bytes_of(node.outputs()[i]);
-      results_.push_back(add(bytes));
-      if (bytes > 0) stream_->copy({results_[i], outputs_[i], bytes});
-    }
-  }
-  // So that what a form does not write is NaN.
-  void spoil_outputs(const Node& node) {
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      if (outputs_[i]) set_bytes(launch(), outputs_[i], 0xff, bytes_of(node.outputs()[i]));
-    }
-  }
-  // Whether the outputs hold about the results that were kept.
-  bool agree(const Node& node) const {
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      const Value* const output = node.outputs()[i];
-      if (!output) continue;
-      const int64_t n = num_elements(output->type().shape());
-      const double difference = relative_difference(launch(), output->dtype(), n, outputs_[i], results_[i]);
-      if (!(difference <= kMostDifference)) return false;
-    }
-    return true;
-  }
-
-  Launch launch() const { return {inputs_.data(), outputs_.data(), workspace_, stream_, fault_, 1}; }
-
- private:
-  // 0 if the value is absent.
-  static size_t bytes_of(const Value* value) {
-    return value ? static_cast<size_t>(num_elements(value->type().shape())) * size_of(value->dtype()) : 0;
-  }
-
-  void* add(size_t bytes) {
-    bytes = std::max<size_t>(bytes, 1);
-    memory_.push_back(std::make_unique<DeviceMemory>(bytes));
-    check(cudaMemsetAsync(memory_.back()->data(), 0, bytes, stream_->handle()), "cudaMemsetAsync");
-    return memory_.back()->data();
-  }
-
-  CudaStream* const stream_;
-  std::vector<std::unique_ptr<DeviceMemory>> memory_;
-  std::vector<const void*> inputs_;
-  std::vector<void*> outputs_, results_;
-  void* workspace_ = nullptr;
-  Fault* fault_ = nullptr;
-};
-
-// A form that takes part.
-struct Candidate {
-  size_t form;
-  Prepared prepared;
-  double time = 0;  // milliseconds
-};
-
-// Sets the candidates' times. They take turns, so that a change of the clock meets all of them.
-void time(const NodeSpec& spec, const SetInputs& set_inputs, std::vector<Candidate>* candidates) {
-  size_t workspace = 0;
-  for (const Candidate& candidate : *candidates) workspace = std::max(workspace, candidate.prepared.workspace);
-  CudaStream stream(current_device());
-  Operands operands(spec.node(), workspace, &stream);
-  const Launch launch = operands.launch();
-  const auto run = [&](size_t rounds, const std::vector<Candidate*>& some) {
-    const std::vector<double> ends =
-        stream.time(rounds * some.size(), [&](size_t i) { some[i % some.size()]->prepared.run(launch); });
-    for (size_t i = 0; i < ends.size(); ++i) {
-      double& of_form = some[i % some.size()]->time;
-      const double time = ends[i] - (i == 0 ? 0 : ends[i - 1]);
-      of_form = of_form == 0 ? time : std::min(of_form, time);
-    }
-  };
-  if (set_inputs) set_inputs(launch);
-  // The first run loads what a form needs. It may find that the library does not run what it has promised to run, or
-  // that it computes something else.
-  std::erase_if(*candidates, [&](const Candidate& candidate) {
-    try {
-      operands.spoil_outputs(spec.node());
-      candidate.prepared.run(launch);
-      if (candidate.form == 0) operands.keep_results(spec.node());
-      return !operands.agree(spec.node());
-    } catch (const Error&) {
-      if (candidate.form == 0) throw;
-      return true;
-    }
-  });
-  std::vector<Candidate*> some;
-  for (Candidate& candidate : *candidates) some.push_back(&candidate);
-  run(1, some);
-  const double best =
-      (*std::min_element(some.begin(), some.end(), [](auto* a, auto* b) { return a->time < b->time; }))->time;
-  std::erase_if(some,
-                [&](const Candidate* candidate) { return candidate->form > 0 && candidate->time > kSlow * best; });
-  if (some.size() > 1) run(kRounds, some);
-}
-
-struct Choice {
-  size_t form = 0;
-  bool is_final = true;    // false: seconds were over
-  bool is_kept = true;     // false: there was too little memory, of which there may be more next time
-  std::string times = {};  // a line for each form that was timed
-};
-
-Choice choose(const NodeSpec& spec, const std::vector<Form>& forms, const SetInputs& set_inputs,
-              const std::function<bool()>& is_over) {
-  size_t free = 0, total = 0;
-  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  const size_t most = free / 2, operands = Operands::bytes(spec.node()), held = Operands::bytes(spec.node(), 2);
-  Choice choice;
-  std::vector<Candidate> candidates;
-  for (size_t i = 0; i < forms.size() && choice.is_final; ++i) {
-    if (held > most) return {.is_kept = false};
-    choice.is_final = !is_over();
-    std::optional<Prepared> prepared = choice.is_final ? forms[i].prepare() : std::nullopt;
-    if (!prepared) continue;
-    const size_t needed = candidates.empty() ? prepared->workspace : candidates[0].prepared.workspace;
-    if (prepared->workspace > std::max({needed, operands, kSmallWorkspace})) continue;
-    const bool has_room = prepared->workspace <= most - held;
-    if (i == 0 && !has_room) return {.is_kept = false};
-    choice.is_kept = choice.is_kept && has_room;
-    if (has_room) candidates.push_back({i, std::move(*prepared)});
-  }
-  if (candidates.size() < 2) return choice;
-  choice.is_kept = true;
-  time(spec, set_inputs, &candidates);
-  const auto best = std::min_element(candidates.begin(), candidates.end(),
-                                     [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
-  for (const Candidate& candidate : candidates)
-    choice.times += concat(candidate.time, " ms ", forms[candidate.form].name, "\n");
-  if (best->time < (1 - kGain) * candidates[0].time) choice.form = best->form;
-  return choice;
+  return found->second;
 }
 
 }  // namespace
 
-bool has_choices() {
-  const Setting given = setting();
-  return given.form || given.seconds > 0;
-}
-
 Prepared fastest(const NodeSpec& spec, const std::string& library, const std::vector<Form>& forms,
                  const SetInputs& set_inputs) {
-  const auto made = [&](size_t i, const std::string& note = "") -> std::optional<Prepared> {
-    std::optional<Prepared> prepared = forms[i].prepare();
-    if (prepared) prepared->form = forms[i].name + note;
-    return prepared;
-  };
-  const Setting given = setting();
-  for (size_t i = std::min(given.form.value_or(0), forms.size() - 1); i > 0; --i) {
-    if (auto prepared = made(i)) return *prepared;
-  }
-  if (forms.size() == 1 || given.form || given.seconds == 0) return *made(0);
-  // One thread at a time, so that none is in the time of another.
-  static std::mutex mutex;
-  static auto& chosen = *new Chosen;
-  static double spent = 0;  // seconds
-  const std::lock_guard lock(mutex);
-  const std::string key = key_of(spec, library, forms);
-  // A choice that was cut short is kept with the limit, too.
-  const std::string hasty_key = concat(key, "within ", given.seconds, " s\n");
-  const std::string hasty = concat(", chosen when ", given.seconds, " s of choices were over");
-  for (const bool is_final : {true, false}) {
-    const std::string& name = chosen.find(is_final ? key : hasty_key);
-    const auto form = std::find_if(forms.begin(), forms.end(), [&](const Form& f) { return f.name == name; });
-    if (form == forms.end()) continue;
-    if (auto prepared = made(static_cast<size_t>(form - forms.begin()), is_final ? "" : hasty)) return *prepared;
-  }
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point start = Clock::now();
-  const auto seconds = [&] { return spent + std::chrono::duration<double>(Clock::now() - start).count(); };
-  const Choice choice = choose(spec, forms, set_inputs, [&] { return seconds() >= given.seconds; });
-  spent = seconds();
-  if (choice.is_kept) chosen.keep(choice.is_final ? key : hasty_key, forms[choice.form].name, choice.times);
-  return *made(choice.form, choice.is_final ? "" : hasty);
+  return onnx_train::fastest(track(), spec, {library, computation_of(spec)}, forms, set_inputs);
 }
 
 }  // namespace onnx_train::cuda

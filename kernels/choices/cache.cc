@@ -1,6 +1,6 @@
 // A file's name is a hash of its key. A file is written under another name first, and starts with a hash of its
 // content, so that nobody reads a truncated or damaged one.
-#include "kernels/cuda/support/cache.h"
+#include "kernels/choices/cache.h"
 
 #include <unistd.h>
 #include <xxhash.h>
@@ -12,7 +12,7 @@
 
 #include "onnx_passes/ir/error.h"
 
-namespace onnx_train::cuda {
+namespace onnx_train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -30,7 +30,12 @@ std::optional<fs::path> cache_folder() {
 
 constexpr size_t kHashDigits = 32;
 
-// Returns kHashDigits hexadecimal digits.
+fs::path path_of(const fs::path& folder, const CacheEntry& entry) {
+  return folder / entry.backend / (hash_of(entry.key) + "." + entry.kind);
+}
+
+}  // namespace
+
 std::string hash_of(const std::string& bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   char text[kHashDigits + 1];
@@ -39,34 +44,45 @@ std::string hash_of(const std::string& bytes) {
   return text;
 }
 
-fs::path path_of(const fs::path& folder, const std::string& kind, const std::string& key) {
-  return folder / "cuda" / (hash_of(key) + "." + kind);
-}
-
-}  // namespace
-
-std::optional<std::string> read_cached(const std::string& kind, const std::string& key) {
+std::optional<std::string> read_cached(const CacheEntry& entry) {
   const std::optional<fs::path> folder = cache_folder();
   if (!folder) return std::nullopt;
-  std::ifstream file(path_of(*folder, kind, key), std::ios::binary);
+  std::ifstream file(path_of(*folder, entry), std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(file), {});
   if (text.size() <= kHashDigits) return std::nullopt;
   std::string content = text.substr(kHashDigits);
   return hash_of(content) == text.substr(0, kHashDigits) ? std::optional(std::move(content)) : std::nullopt;
 }
 
-void write_cached(const std::string& kind, const std::string& key, const std::string& content) {
+std::optional<std::string> keep_cached(const CacheEntry& entry, const std::string& content) {
   const std::optional<fs::path> folder = cache_folder();
-  if (!folder) return;
-  const fs::path path = path_of(*folder, kind, key);
+  if (!folder) return std::nullopt;
+  const fs::path path = path_of(*folder, entry);
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
-  const fs::path partial = concat(path.string(), ".", gettid());
+  const fs::path partial = concat(path.string(), ".", getpid(), ".", gettid());
   std::ofstream file(partial, std::ios::binary);
   file << hash_of(content) << content;
   file.close();
-  if (file) fs::rename(partial, path, error);
-  if (!file || error) fs::remove(partial, error);
+  std::optional<std::string> kept;
+  if (file) {
+    // A link is made only where there is no file.
+    fs::create_hard_link(partial, path, error);
+    if (error) kept = read_cached(entry);
+    // The file there is damaged, or the file system has no links.
+    if (error && !kept) fs::rename(partial, path, error);
+    if (!error && !kept) kept = content;
+  }
+  fs::remove(partial, error);
+  return kept;
 }
 
-}  // namespace onnx_train::cuda
+bool has_cache(const std::string& backend) {
+  const std::optional<fs::path> folder = cache_folder();
+  if (!folder) return false;
+  std::error_code error;
+  fs::create_directories(*folder / backend, error);
+  return fs::is_directory(*folder / backend, error) && access((*folder / backend).c_str(), W_OK) == 0;
+}
+
+}  // namespace onnx_train

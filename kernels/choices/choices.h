@@ -1,0 +1,40 @@
+// Which forms the nodes of a training have (fastest.h). Forms round differently, so a checkpoint keeps them: who
+// resumes has the same bits, on a machine with the same kernels whatever is faster there. One object a session; any
+// thread.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace onnx_train {
+
+class Choices {
+ public:
+  // The metadata under which a model keeps them, one a line: a hash of what is computed, a space, the form's name.
+  static constexpr const char* kMetadata = "onnx_train.choices";
+
+  // The lines of `text` hold. Lines that are none are left out.
+  explicit Choices(const std::string& text = "");
+
+  std::optional<std::string> find(const std::string& computation) const;
+  void keep(const std::string& computation, const std::string& form);
+  // In the order of hashes.
+  std::string text() const;
+
+  // How many nodes were timed for this session, for how many of these time was over, and how long it took.
+  struct Timed {
+    int nodes = 0, cut_short = 0;
+    double seconds = 0;
+  };
+  void add_timed(double seconds, bool is_final);
+  Timed timed() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::string> forms_;  // by hash
+  Timed timed_;
+};
+
+}  // namespace onnx_train
