@@ -16,9 +16,9 @@
 #include <set>
 #include <string>
 
+#include "kernels/choices/choices.h"
 #include "onnx_passes/adapt/test_time_augmentation.h"
 #include "onnx_passes/distribution/sharded_states.h"
-#include "kernels/choices/choices.h"
 #include "runtime/distribution/rank_group.h"
 #include "runtime/plan/executable.h"
 #include "runtime/state_store.h"
