@@ -1,4 +1,5 @@
 // The list of passes that make a training model, in order.
+#include "onnx_passes/io/format.h"
 #include "onnx_passes/loss/loss.h"
 #include "onnx_passes/metrics/metrics.h"
 #include "onnx_passes/passes.h"
@@ -16,7 +17,7 @@ namespace {
 
 Pass describe(const BuildOptions& options) {
   return {"describe", [options](Model& model) {
-            model.set_metadata("onnx_train.version", "1");
+            model.set_metadata(kFormatKey, std::to_string(kFormatVersion));
             model.set_metadata("onnx_train.mode", name(options.mode));
             if (options.precision != Precision::kFloat32)
               model.set_metadata("onnx_train.precision", name(options.precision));

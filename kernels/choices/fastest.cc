@@ -92,7 +92,9 @@ class Chosen {
 // Memory for one run of a node; inputs that are floats are random, since arithmetic on zeros is faster.
 class Operands {
  public:
-  Operands(const Track& track, const Node& node, size_t workspace, Stream* stream) : track_(track), stream_(stream) {
+  // Of each operand the first `bytes` are used.
+  Operands(const Track& track, const Node& node, size_t bytes, size_t workspace, Stream* stream)
+      : track_(track), bytes_(bytes), stream_(stream) {
     for (const Value* input : node.inputs()) inputs_.push_back(input ? add(bytes_of(input)) : nullptr);
     for (const Value* output : node.outputs()) outputs_.push_back(output ? add(bytes_of(output)) : nullptr);
     workspace_ = add(workspace);
@@ -100,7 +102,7 @@ class Operands {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       if (!inputs_[i]) continue;
       const Value& input = *node.inputs()[i];
-      track.fill_with_noise(launch(), input.dtype(), num_elements(input.type().shape()), static_cast<uint32_t>(i) << 28,
+      track.fill_with_noise(launch(), input.dtype(), used_elements(input), static_cast<uint32_t>(i) << 28,
                             const_cast<void*>(inputs_[i]));
     }
   }
@@ -120,7 +122,7 @@ class Operands {
   // Makes what the outputs hold the results that others are compared with.
   void keep_results(const Node& node) {
     for (size_t i = 0; i < outputs_.size(); ++i) {
-      const size_t bytes = bytes_of(node.outputs()[i]);
+      const size_t bytes = std::min(bytes_of(node.outputs()[i]), bytes_);
       results_.push_back(add(bytes));
       if (bytes > 0) stream_->copy({results_[i], outputs_[i], bytes});
     }
@@ -128,7 +130,7 @@ class Operands {
   // So that what a form does not write is far from the results, and finite, since some products add to what is there.
   void spoil_outputs(const Node& node) {
     for (size_t i = 0; i < outputs_.size(); ++i) {
-      if (outputs_[i]) track_.set_bytes(launch(), outputs_[i], kSpoilt, bytes_of(node.outputs()[i]));
+      if (outputs_[i]) track_.set_bytes(launch(), outputs_[i], kSpoilt, std::min(bytes_of(node.outputs()[i]), bytes_));
     }
   }
   // Whether the outputs hold about the results that were kept.
@@ -136,8 +138,8 @@ class Operands {
     for (size_t i = 0; i < outputs_.size(); ++i) {
       const Value* const output = node.outputs()[i];
       if (!output) continue;
-      const int64_t n = num_elements(output->type().shape());
-      const double difference = track_.relative_difference(launch(), output->dtype(), n, outputs_[i], results_[i]);
+      const double difference =
+          track_.relative_difference(launch(), output->dtype(), used_elements(*output), outputs_[i], results_[i]);
       if (!(difference <= kMostDifference)) return false;
     }
     return true;
@@ -151,6 +153,10 @@ class Operands {
     return value ? static_cast<size_t>(num_elements(value->type().shape())) * size_of(value->dtype()) : 0;
   }
 
+  int64_t used_elements(const Value& value) const {
+    return static_cast<int64_t>(std::min(bytes_of(&value), bytes_) / size_of(value.dtype()));
+  }
+
   void* add(size_t bytes) {
     bytes = std::max<size_t>(bytes, 1);
     memory_.reserve(memory_.size() + 1);  // so that no memory is lost
@@ -158,6 +164,7 @@ class Operands {
   }
 
   const Track& track_;
+  const size_t bytes_;
   Stream* const stream_;
   std::vector<std::pair<void*, size_t>> memory_;  // and bytes
   std::vector<const void*> inputs_;
@@ -174,11 +181,12 @@ struct Candidate {
 };
 
 // Sets the candidates' times. They take turns, so that a change of the clock meets all of them.
-void time(const Track& track, const NodeSpec& spec, const SetInputs& set_inputs, std::vector<Candidate>* candidates) {
+void time(const Track& track, const NodeSpec& spec, size_t bytes, const SetInputs& set_inputs,
+          std::vector<Candidate>* candidates) {
   size_t workspace = 0;
   for (const Candidate& candidate : *candidates) workspace = std::max(workspace, candidate.prepared.workspace);
   const std::unique_ptr<Stream> stream = track.device->make_stream();
-  Operands operands(track, spec.node(), workspace, stream.get());
+  Operands operands(track, spec.node(), bytes, workspace, stream.get());
   const Launch launch = operands.launch();
   const auto run = [&](size_t rounds, const std::vector<Candidate*>& some) {
     const std::vector<double> ends =
@@ -203,6 +211,7 @@ void time(const Track& track, const NodeSpec& spec, const SetInputs& set_inputs,
       return true;
     }
   });
+  if (candidates->size() < 2) return;
   std::vector<Candidate*> some;
   for (Candidate& candidate : *candidates) some.push_back(&candidate);
   run(1, some);
@@ -220,8 +229,8 @@ struct Choice {
   std::string times = {};  // a line for each form that was timed
 };
 
-Choice choose(const Track& track, const NodeSpec& spec, const std::vector<Form>& forms, const SetInputs& set_inputs,
-              const std::function<bool()>& is_over) {
+Choice choose(const Track& track, const NodeSpec& spec, size_t bytes, const std::vector<Form>& forms,
+              const SetInputs& set_inputs, const std::function<bool()>& is_over) {
   const size_t most = track.device->available_bytes() / 2, operands = Operands::bytes(spec.node()),
                held = Operands::bytes(spec.node(), 2);
   Choice choice;
@@ -241,7 +250,8 @@ Choice choose(const Track& track, const NodeSpec& spec, const std::vector<Form>&
   }
   if (candidates.size() < 2) return choice;
   choice.is_kept = true;
-  time(track, spec, set_inputs, &candidates);
+  time(track, spec, bytes, set_inputs, &candidates);
+  if (candidates.size() < 2) return choice;
   const auto best = std::min_element(candidates.begin(), candidates.end(),
                                      [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
   for (const Candidate& candidate : candidates)
@@ -303,7 +313,8 @@ Prepared fastest(const Track& track, const NodeSpec& spec, const Computation& co
   const Clock::time_point start = Clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   double& all_seconds = spent[track.backend];
-  const Choice choice = choose(track, spec, forms, set_inputs, [&] { return all_seconds + seconds() >= most_seconds; });
+  const Choice choice = choose(track, spec, computation.bytes, forms, set_inputs,
+                               [&] { return all_seconds + seconds() >= most_seconds; });
   std::string name = forms[choice.form].name;
   if (choice.is_kept) name = chosen.keep(choice.is_final ? entry : hasty_entry, name, choice.times, track.must_keep);
   // Another process may have had the time that this one lacked.

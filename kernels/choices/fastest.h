@@ -48,7 +48,9 @@ struct Track {
 // What a node computes, for the cache and the checkpoint: nodes of one text share a choice.
 struct Computation {
   std::string library;  // what the forms call, with its version
-  std::string text;     // computation_of(spec), or a class of computations between which the forms differ alike
+  std::string text;     // computation_of(spec), or that of the samples
+  // What samples read and write of each operand lies in so many bytes from its start.
+  size_t bytes = SIZE_MAX;
 };
 
 // False with ONNX_TRAIN_TIMED_CHOICES=off: fastest() takes the first form, and others need not be found.

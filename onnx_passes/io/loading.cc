@@ -14,6 +14,7 @@
 
 #include "onnx_passes/io/external_data.h"
 #include "onnx_passes/io/file.h"
+#include "onnx_passes/io/format.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/io/message_reader.h"
 #include "onnx_passes/ir/error.h"
@@ -168,6 +169,7 @@ ModelMessage parse(Bytes bytes, const std::shared_ptr<const void>& owner, const 
   std::vector<RawData> left_out;
   const bool parsed = read_message(bytes, kMaxMessageDepth, &proto, &left_out);
   if (!parsed || !proto.has_graph() || proto.ir_version() <= 0) explain(bytes);
+  upgrade(&proto);
   if (folder) map_external_data(*folder, &message);
   for (const RawData& raw : left_out) {
     if (reference_of(*raw.tensor)) continue;  // external data take precedence over other data of the tensor

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "onnx_passes/io/format.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
@@ -420,6 +421,48 @@ TEST_F(Loading, PipelineDumpsTimesAndVerifies) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(std::string(error.what()), HasSubstr("[break_it] entry point 'predict'"));
+  }
+}
+
+// ---- The version of our format
+
+onnx::ModelProto model_of_version(const std::string& version) {
+  onnx::ModelProto model;
+  auto* entry = model.add_metadata_props();
+  entry->set_key(kFormatKey);
+  entry->set_value(version);
+  return model;
+}
+
+TEST(Format, StepsLeadToTheNewestVersion) {
+  const auto add = [](onnx::ModelProto* model, const char* what) { model->set_doc_string(model->doc_string() + what); };
+  static constexpr auto kAdd = add;
+  const Upgrade steps[] = {{2, [](onnx::ModelProto* model) { kAdd(model, "b"); }},
+                           {1, [](onnx::ModelProto* model) { kAdd(model, "a"); }}};
+  onnx::ModelProto oldest = model_of_version("1"), older = model_of_version("2"), none;
+  for (onnx::ModelProto* model : {&oldest, &older, &none}) upgrade(model, steps, 3);
+  EXPECT_EQ(oldest.doc_string(), "ab");
+  EXPECT_EQ(oldest.metadata_props(0).value(), "3");
+  EXPECT_EQ(older.doc_string(), "b");
+  EXPECT_EQ(none.metadata_props_size(), 0) << "a model that is not ours";
+}
+
+TEST(Format, WhatCannotBeReadIsRefused) {
+  const auto refusal = [](const std::string& version, int newest) {
+    onnx::ModelProto model = model_of_version(version);
+    return error_of([&] { upgrade(&model, {}, newest); });
+  };
+  EXPECT_THAT(refusal("4", 3), HasSubstr("version 4, and this onnx-train reads up to 3"));
+  EXPECT_THAT(refusal("1", 3), HasSubstr("version 1, from which nothing leads to 2"));
+  for (const char* version : {"", "one", "1.5", "0", "-1", "99999999999"})
+    EXPECT_THAT(refusal(version, 3), HasSubstr("which is no version of this format")) << version;
+}
+
+// Every version before the newest has a step.
+TEST(Format, NoStepIsMissing) {
+  for (int version = 1; version <= kFormatVersion; ++version) {
+    onnx::ModelProto model = model_of_version(std::to_string(version));
+    EXPECT_NO_THROW(upgrade(&model)) << version;
   }
 }
 

@@ -94,18 +94,47 @@ Prepared prepare(const NodeSpec& spec, const Convolution& c, const Direction& di
                                                      : prepare_reference(spec, c, direction);
 }
 
-Prepared fastest_of(const NodeSpec& spec, std::vector<Way> ways) {
-  return fastest(spec, computation_of(spec), cost_of(spec.node()).total_flops(), std::move(ways));
+// What is timed in the place of a convolution: its first images.
+Convolution sample_of(Convolution c) {
+  constexpr int64_t kImages = 64;
+  c.x[0] = c.y[0] = std::min(c.batch(), kImages);
+  return c;
+}
+
+// A way to compute a convolution. `prepare` makes a Prepared of it or of its sample.
+struct ConvolutionWay {
+  const char* name;
+  bool is_supported, is_preferred;
+  std::function<Prepared(const Convolution&)> prepare;
+};
+
+Prepared fastest_of(const NodeSpec& spec, const Convolution& c, const std::vector<ConvolutionWay>& ways) {
+  const Convolution sample = sample_of(c);
+  std::vector<Way> all;
+  for (const ConvolutionWay& way : ways) {
+    all.push_back({way.name, way.is_supported, way.is_preferred, [&] { return way.prepare(c); },
+                   [&] { return way.prepare(sample); }});
+  }
+  const Windows& w = c.windows;
+  std::string text = concat(spec.node().op(), c.channels_last ? ", channels last" : "", ", group ", c.group);
+  for (const Shape* shape : {&sample.x, &c.w, &sample.y, &w.kernel, &w.strides, &w.dilations, &w.pads_begin})
+    text += " " + to_string(*shape);
+  for (int i = 0; i < spec.num_outputs(); ++i) text += concat(" ", spec.has_output(i) ? name(spec.out_type(i)) : "-");
+  const int64_t most = std::max({num_elements(sample.x), num_elements(c.w), num_elements(sample.y)});
+  return fastest(spec, {concat(text, " of ", name(c.operands)), static_cast<size_t>(most) * sizeof(float)},
+                 cost_of(spec.node()).total_flops(), std::move(all));
 }
 
 // Forward and the gradient of the input.
 template <typename Direction>
 Prepared prepare_fastest(const NodeSpec& spec, const Convolution& c, const Direction& direction) {
   constexpr bool kGradient = std::is_same_v<Direction, InputGradient>;
-  return fastest_of(spec, {{"AMX", supports_amx(c), prefers_amx(c), [&] { return prepare_amx(spec, c, direction); }},
-                           {"direct", supports_direct(c, kGradient), prefers_direct(c, kGradient),
-                            [&] { return prepare_direct(spec, c, direction); }},
-                           {"oneDNN", true, true, [&] { return prepare(spec, c, direction); }}});
+  return fastest_of(spec, c,
+                    {{"AMX", supports_amx(c), prefers_amx(c),
+                      [&](const Convolution& part) { return prepare_amx(spec, part, direction); }},
+                     {"direct", supports_direct(c, kGradient), prefers_direct(c, kGradient),
+                      [&](const Convolution& part) { return prepare_direct(spec, part, direction); }},
+                     {"oneDNN", true, true, [&](const Convolution& part) { return prepare(spec, part, direction); }}});
 }
 
 Prepared prepare_conv(const NodeSpec& spec) {
@@ -149,12 +178,14 @@ Prepared prepare_grad_input(const NodeSpec& spec) {
 Prepared prepare_grad_weight(const NodeSpec& spec) {
   const Convolution c = conv_grad_weight(spec);
   const WeightGradient gradient{0, 1, spec.has_output(1)};
-  return fastest_of(spec, {{"AMX", supports_amx(c), prefers_amx(c), [&] { return prepare_amx(spec, c, gradient); }},
-                           {"im2col", supports_wgrad_im2col(c), prefers_wgrad_im2col(c),
-                            [&] { return prepare_wgrad_im2col(c, gradient); }},
-                           {"direct", supports_wgrad_direct(c), prefers_wgrad_direct(c),
-                            [&] { return prepare_wgrad_direct(c, gradient, spec.threads()); }},
-                           {"oneDNN", true, true, [&] { return prepare(spec, c, gradient); }}});
+  return fastest_of(spec, c,
+                    {{"AMX", supports_amx(c), prefers_amx(c),
+                      [&](const Convolution& part) { return prepare_amx(spec, part, gradient); }},
+                     {"im2col", supports_wgrad_im2col(c), prefers_wgrad_im2col(c),
+                      [&](const Convolution& part) { return prepare_wgrad_im2col(part, gradient); }},
+                     {"direct", supports_wgrad_direct(c), prefers_wgrad_direct(c),
+                      [&](const Convolution& part) { return prepare_wgrad_direct(part, gradient, spec.threads()); }},
+                     {"oneDNN", true, true, [&](const Convolution& part) { return prepare(spec, part, gradient); }}});
 }
 
 // Whether a kernel supports this channels-last convolution; otherwise the node runs as its function body. The first

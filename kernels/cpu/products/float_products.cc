@@ -157,12 +157,22 @@ Prepared prepare_onednn(const NodeSpec& spec, Product p, bool bias, Blocks block
 
 // ---- Ways
 
-// What is timed in the place of a product: its first rows and columns. The way that takes the least time for more of
-// them is the same.
+// What is timed in the place of a product: its first rows, columns and products. The way that takes the least time for
+// more of them is the same.
 Product sample_of(Product p) {
-  constexpr int64_t kRows = 1024, kColumns = 4096;
-  if (p.y.batch.empty()) p.m = std::min(p.m, kRows), p.n = std::min(p.n, kColumns);
+  constexpr int64_t kRows = 1024, kDepth = 4096, kColumns = 4096;
+  if (p.y.batch.empty()) p.m = std::min(p.m, kRows), p.k = std::min(p.k, kDepth), p.n = std::min(p.n, kColumns);
   return p;
+}
+
+// The largest number of bytes from the start of an operand to the end of what the product reads or writes there.
+size_t extent_of(const NodeSpec& spec, const Product& p) {
+  if (!p.y.batch.empty()) return SIZE_MAX;
+  const auto bytes = [](const Matrices& x, int64_t rows, int64_t columns, DType type) {
+    return static_cast<size_t>((rows - 1) * x.row_stride + (columns - 1) * x.column_stride + 1) * size_of(type);
+  };
+  return std::max({bytes(p.a, p.m, p.k, spec.in_type(0)), bytes(p.b, p.k, p.n, spec.in_type(1)),
+                   bytes(p.y, p.m, p.n, spec.out_type())});
 }
 
 // Products of one text are computed in one way, whatever is added to them, so that plans that fuse other nodes have the
@@ -192,19 +202,21 @@ Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
   const Blocks by_rule = Blocks::by_rule(p, from, to), most = Blocks::in_parts(p, to);
   const bool has_parts = most.are_several(p), has_blocks = by_rule.are_several(p),
              packs = is_worth_packing(by_rule.first_of(p));
-  const bool is_one = p.y.batch.empty();
+  constexpr size_t kMostCopied = size_t{32} << 20;  // bytes of a copy of b, which is a part of the arena
+  const bool is_one = p.y.batch.empty(),
+             can_pack = static_cast<size_t>(p.k * p.n) * size_of(spec.in_type(1)) <= kMostCopied;
   for (const auto& [name, in_parts, packed] : {std::tuple{"oneDNN", false, false},
                                                {"oneDNN, packed", false, true},
                                                {"oneDNN in blocks", true, false},
                                                {"oneDNN in blocks, packed", true, true}}) {
     const bool is_rule = in_parts == has_blocks && packed == packs;
-    add(name, is_rule || (is_one && (has_parts || !in_parts)), is_rule,
+    add(name, is_rule || (is_one && (has_parts || !in_parts) && (can_pack || !packed)), is_rule,
         [&spec, bias, to, in_parts = in_parts, packed = packed](const Product& q) {
           return prepare_onednn(spec, q, bias, in_parts ? Blocks::in_parts(q, to) : Blocks(q), packed);
         });
   }
   const double flops = 2.0 * static_cast<double>(p.m * p.n * p.k * num_elements(p.y.batch));
-  return fastest(spec, text_of(spec, sample), flops, std::move(ways));
+  return fastest(spec, {text_of(spec, sample), extent_of(spec, sample)}, flops, std::move(ways));
 }
 
 }  // namespace onnx_train::cpu

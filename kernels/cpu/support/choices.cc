@@ -23,13 +23,8 @@ namespace {
 constexpr double kMostSeconds = 1, kMilliseconds = 10;
 constexpr double kFewFlops = 4e6;  // which take about 20 microseconds
 
-// Samples read and write the first elements of large operands. What is behind so many bytes is zeros, in no memory.
+// What is used of an operand beyond so many bytes is zeros.
 constexpr size_t kMostBytes = size_t{64} << 20;
-
-template <typename S>
-int64_t few(int64_t n) {
-  return std::min<int64_t>(n, kMostBytes / sizeof(S));
-}
 
 // Calls f(S{}) for the floats that kernels store; else does nothing.
 template <typename F>
@@ -42,7 +37,7 @@ void for_float(DType type, const F& f) {
 void fill_with_noise(const Launch&, DType type, int64_t n, uint32_t seed, void* to) {
   for_float(type, [&]<typename S>(S) {
     auto* const elements = static_cast<S*>(to);
-    parallel_for(few<S>(n), kElementGrain, [=](int64_t i, int64_t end) {
+    parallel_for(n, kElementGrain, [=](int64_t i, int64_t end) {
       for (; i < end; ++i) {
         // Mixes the bits of a number ("murmur3", 32-bit finalizer).
         uint32_t x = static_cast<uint32_t>(i) + seed;
@@ -55,17 +50,15 @@ void fill_with_noise(const Launch&, DType type, int64_t n, uint32_t seed, void* 
   });
 }
 
-void set_bytes(const Launch&, void* to, int value, size_t bytes) {
-  std::memset(to, value, std::min(bytes, kMostBytes));
-}
+void set_bytes(const Launch&, void* to, int value, size_t bytes) { std::memset(to, value, bytes); }
 
 double relative_difference(const Launch&, DType type, int64_t n, const void* x, const void* y) {
   double difference = 0, largest = 0;
   for_float(type, [&]<typename S>(S) {
     const auto *const a = static_cast<const S*>(x), *const b = static_cast<const S*>(y);
-    for (int64_t i = 0; i < few<S>(n); ++i) {
+    for (int64_t i = 0; i < n; ++i) {
       const double p = load(a[i]), q = load(b[i]);
-      if (std::isnan(q)) continue;
+      if (std::isnan(q) || p == q) continue;
       difference = std::isnan(p) ? NAN : std::max(std::abs(p - q), difference);
       largest = std::max(std::abs(q), largest);
       if (std::isnan(p)) break;
@@ -109,7 +102,7 @@ std::string library() {
 
 }  // namespace
 
-Prepared fastest(const NodeSpec& spec, const std::string& text, double flops, std::vector<Way> ways) {
+Prepared fastest(const NodeSpec& spec, const Sample& sample, double flops, std::vector<Way> ways) {
   std::erase_if(ways, [](const Way& way) { return !way.is_supported; });
   const auto rule = std::find_if(ways.begin(), ways.end(), [](const Way& way) { return way.is_preferred; });
   if (rule == ways.end()) fail(spec.node().label(), ": no kernel is preferred");
@@ -117,14 +110,12 @@ Prepared fastest(const NodeSpec& spec, const std::string& text, double flops, st
   std::rotate(ways.begin(), rule, rule + 1);
   std::vector<Form> forms;
   for (const Way& way : ways) {
-    const auto optional = [](const std::function<Prepared()>& prepare) -> std::function<std::optional<Prepared>()> {
-      return prepare ? [&prepare] { return std::optional(prepare()); } : std::function<std::optional<Prepared>()>();
-    };
-    forms.push_back({way.name, optional(way.prepare), optional(way.sample)});
+    forms.push_back(
+        {way.name, [&way] { return std::optional(way.prepare()); }, [&way] { return std::optional(way.sample()); }});
   }
   const Track track = {&Device::cpu(),  "cpu",     hardware(),          kMostSeconds, kMilliseconds, /*must_keep=*/true,
                        fill_with_noise, set_bytes, relative_difference, allocate,     free};
-  return onnx_train::fastest(track, spec, {library(), text}, forms);
+  return onnx_train::fastest(track, spec, {library(), sample.text, std::min(sample.bytes, kMostBytes)}, forms);
 }
 
 }  // namespace onnx_train::cpu
