@@ -103,6 +103,8 @@ class Session {
   // Copies the value of a state to `to` on rank 0, from the rank that keeps it. All ranks call it; those
   // that give null want no value.
   void collect_state(size_t i, void* to);
+  // Gives rank 0 the forms of the nodes of other stages, for checkpoints. All ranks call it.
+  void collect_choices();
   const Stream& stream() const { return *stream_; }  // on which all work of the session runs
   bool has_entry(const std::string& entry) const;
   // The name of the entry point's output with this role ("loss": roles.h); null if there is none.
@@ -167,6 +169,7 @@ class Session {
   std::function<StateMemory(const std::string&)> memory_of_states() const;
   // `sizes` are those of PlanOptions.
   using FoundSizes = std::optional<std::vector<Tensor>>;
+  void keep_choices();  // in the model's metadata
   std::unique_ptr<Plan> compile(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes,
                                 const FoundSizes& sizes);
   CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes,

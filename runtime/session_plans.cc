@@ -39,8 +39,12 @@ std::unique_ptr<Plan> Session::compile(const std::string& entry, Model flat, con
     plan_options.lowering.memory = values;
     return std::make_unique<Plan>(std::move(model), state_.names(), shapes, device_, plan_options);
   });
-  if (const std::string forms = choices_->text(); !forms.empty()) set_metadata(Choices::kMetadata, forms);
+  keep_choices();
   return plan;
+}
+
+void Session::keep_choices() {
+  if (const std::string forms = choices_->text(); !forms.empty()) set_metadata(Choices::kMetadata, forms);
 }
 
 Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,

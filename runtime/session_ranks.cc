@@ -197,4 +197,21 @@ void Session::collect_state(size_t i, void* to) {
   collectives()->exchange(state_.names()[i], out, in);
 }
 
+void Session::collect_choices() {
+  if (!is_pipeline()) return;
+  const std::string mine = choices_->text();
+  const std::vector<uint32_t> sizes = collectives()->gather("the sizes of choices", static_cast<uint32_t>(mine.size()));
+  std::vector<std::span<const std::byte>> out(sizes.size());
+  std::vector<std::span<std::byte>> in(sizes.size());
+  std::vector<std::string> texts(sizes.size());
+  if (rank() > 0) out[0] = std::as_bytes(std::span(mine));
+  for (size_t r = 1; r < sizes.size() && rank() == 0; ++r) {
+    texts[r].resize(sizes[r]);
+    in[r] = std::as_writable_bytes(std::span(texts[r]));
+  }
+  collectives()->exchange("choices", out, in);
+  for (const std::string& text : texts) choices_->add(text);
+  keep_choices();
+}
+
 }  // namespace onnx_train

@@ -7,7 +7,8 @@
 
 namespace onnx_train {
 
-Choices::Choices(const std::string& text) {
+void Choices::add(const std::string& text) {
+  const std::lock_guard lock(mutex_);
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const size_t space = line.find(' ');

@@ -16,10 +16,12 @@ class Choices {
   static constexpr const char* kMetadata = "onnx_train.choices";
 
   // The lines of `text` hold. Lines that are none are left out.
-  explicit Choices(const std::string& text = "");
+  explicit Choices(const std::string& text = "") { add(text); }
 
   std::optional<std::string> find(const std::string& computation) const;
   void keep(const std::string& computation, const std::string& form);
+  // Those of `text` for which this has none.
+  void add(const std::string& text);
   // In the order of hashes.
   std::string text() const;
 

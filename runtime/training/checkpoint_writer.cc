@@ -75,12 +75,14 @@ void CheckpointWriter::save_and_wait(const TrainingPosition& position, std::vect
 
 void CheckpointWriter::give_states() {
   if (!session_.shards_states()) return;
+  session_.collect_choices();
   for (size_t i = 0; i < session_.state().names().size(); ++i) session_.collect_state(i, nullptr);
 }
 
 void CheckpointWriter::copy_state() {
   StateStore& store = session_.state();
   const bool on_host = session_.device().uses_host_memory();
+  session_.collect_choices();
   for (size_t i = 0; i < store.names().size(); ++i) {
     const bool is_new = copy_.size() == i;
     if (is_new) copy_.emplace_back(store.dtype(i), store.shape(i));
