@@ -29,7 +29,7 @@ constexpr const char* kCacheVariable = "ONNX_TRAIN_CACHE";
 constexpr const char* kChoicesVariable = "ONNX_TRAIN_TIMED_CHOICES";
 constexpr const char* kEnoughSeconds = "600";
 
-// The folder of modules' caches in this process.
+// The folder of caches in this process.
 void keep_in(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -52,10 +52,6 @@ std::string files_in(const std::string& folder) {
 
 int run(const CompileArguments& arguments) {
   const SessionOptions options = session_options(arguments.runtime);
-  if (options.device->uses_host_memory()) {
-    throw UsageError(
-        concat("--device ", options.device->name(), ": its kernels are a part of this program; name a GPU"));
-  }
   const auto start = std::chrono::steady_clock::now();
   Model model = load_any_model(arguments.model);
   keep_in(arguments.output);
@@ -87,7 +83,7 @@ int run(const CompileArguments& arguments) {
 Subcommand compile_command() {
   auto a = std::make_shared<CompileArguments>();
   return {"compile",
-          "Compiles a GPU's kernels and chooses between them before the first run, into a folder to carry along",
+          "Chooses between kernels, and compiles a GPU's, before the first run, into a folder to carry along",
           "  onnx-train compile train.onnx --device cuda --batch-size 64 -o train.kernels\n"
           "  ONNX_TRAIN_CACHE=train.kernels onnx-train fit train.onnx --data train.npz --epochs 10 --device cuda "
           "--batch-size 64",

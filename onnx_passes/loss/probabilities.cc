@@ -1,5 +1,6 @@
 #include "onnx_passes/loss/probabilities.h"
 
+#include <cmath>
 #include <string_view>
 
 #include "onnx_passes/inference/inference.h"
@@ -43,6 +44,27 @@ const Value* of_two_classes(const Node& node) {
   return !one.empty() && is_float(one.dtype()) && one.holds_only(1) ? node.input(1) : nullptr;
 }
 
+// Whether the node keeps probabilities away from 0 and 1 by a little, as Keras does before it takes logarithms.
+bool bounds_probabilities(const Node& node) {
+  constexpr double kMost = 0.01;
+  if (!node.is("Clip")) return false;
+  const auto is_near = [&](int i, double end) {
+    if (i >= node.num_inputs() || !node.input(i)) return true;
+    const Tensor bound = constant_of(node.input(i));
+    return bound.size() == 1 && is_float(bound.dtype()) && std::abs(bound.at(0) - end) <= kMost;
+  };
+  return is_near(1, 0) && is_near(2, 1);
+}
+
+// Whether the numbers that a Softmax makes sum to 1 over an axis that losses take for that of classes: the second or
+// the last one. Weights of attention sum to 1 over another one.
+bool is_over_classes(const Node& softmax) {
+  const TensorType& type = softmax.output(0)->type();
+  if (!type.has_rank()) return true;
+  const int64_t axis = softmax.attr("axis", -1), at = axis < 0 ? axis + type.rank() : axis;
+  return at == 1 || at == type.rank() - 1;
+}
+
 const Value* first_float(const Graph& graph) {
   for (const Value* output : graph.outputs()) {
     if (is_float(output->dtype())) return output;
@@ -81,7 +103,10 @@ std::optional<Probabilities> probabilities_of(const Value& value) {
   const Value* v = &value;
   for (int i = 0; i < kMaxSteps && v && v->producer(); ++i) {
     const Node& node = *v->producer();
-    if (node.is("Softmax")) return Probabilities{&node, moved ? nullptr : node.input(0), true};
+    if (node.is("Softmax")) {
+      if (!is_over_classes(node)) return std::nullopt;
+      return Probabilities{&node, moved ? nullptr : node.input(0), true};
+    }
     if (node.is("Sigmoid")) return Probabilities{&node, moved || of_classes ? nullptr : node.input(0), of_classes};
     if (const Value* p = of_two_classes(node)) {
       of_classes = true;
@@ -89,7 +114,8 @@ std::optional<Probabilities> probabilities_of(const Value& value) {
       continue;
     }
     const bool divides = divides_by_sum(node);
-    if (!divides && !is_moved(node) && !node.is("Identity") && !node.is("Cast")) return std::nullopt;
+    const bool keeps = node.is("Identity") || node.is("Cast") || bounds_probabilities(node);
+    if (!divides && !is_moved(node) && !keeps) return std::nullopt;
     of_classes = of_classes || divides;
     moved = moved || is_moved(node);
     v = node.input(0);

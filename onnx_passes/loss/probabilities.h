@@ -17,7 +17,7 @@ struct Probabilities {
   bool of_classes;      // they sum to 1 over the classes; otherwise each is a yes or no
 };
 
-// Looks back from a value through nodes that move it, through its division by the sum (as scikit-learn's converter
+// Looks back from a value through nodes that move it or bound it close to 0 and 1, through its division by the sum (as scikit-learn's converter
 // writes one-vs-rest classifiers), and through [1 - p, p]. Nothing where it holds no probabilities.
 std::optional<Probabilities> probabilities_of(const Value& value);
 

@@ -202,7 +202,7 @@ TEST(BuildNotes, ATrainingModelKeepsThem) {
 std::vector<std::string> doubled(const std::string& end, const std::string& loss) {
   const Model model = from_text(
       "<ir_version: 10, opset_import: [\"\" : 21]> g (float[n,2] x) => (float[n,2] y) <float[2,2] w = {1, 2, 3, 4}, "
-      "float one = {1}> { s = MatMul(x, w) " +
+      "float one = {1}, float little = {1e-7}, float most = {0.9999999}, float half = {0.5}> { s = MatMul(x, w) " +
       end + " }");
   infer_types(model.graph.get());
   BuildOptions options;
@@ -228,7 +228,13 @@ TEST(BuildNotes, ASoftmaxThatTheLossDoublesIsSaid) {
   EXPECT_THAT(doubled("y = Softmax(s)", "nll"), ElementsAre(HasSubstr("nll(y, log=true)")));
   for (const char* loss : {"nll(y, log=true)", "mse(y, t)", "cross_entropy(s)", "multi_margin(y)"})
     EXPECT_THAT(doubled("y = Softmax(s)", loss), IsEmpty()) << loss;
-  EXPECT_THAT(doubled("y = LogSoftmax(s)", "cross_entropy"), IsEmpty());  // whose softmax is the same
+  EXPECT_THAT(doubled("p = Softmax(s) y = Clip(p, little, most)", "cross_entropy"),
+              ElementsAre(HasSubstr("cross_entropy(s)")));
+  EXPECT_THAT(doubled("p = Softmax(s) y = Clip(p, little)", "cross_entropy"),
+              ElementsAre(HasSubstr("cross_entropy(s)")));
+  EXPECT_THAT(doubled("p = Softmax(s) y = Clip(p, half, most)", "cross_entropy"), IsEmpty());
+  EXPECT_THAT(doubled("y = Softmax<axis = 0>(s)", "cross_entropy"), IsEmpty());  // over the samples
+  EXPECT_THAT(doubled("y = LogSoftmax(s)", "cross_entropy"), IsEmpty());         // whose softmax is the same
   EXPECT_THAT(doubled("y = Relu(s)", "cross_entropy"), IsEmpty());
 }
 

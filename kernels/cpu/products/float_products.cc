@@ -175,14 +175,14 @@ size_t extent_of(const NodeSpec& spec, const Product& p) {
                    bytes(p.y, p.m, p.n, spec.out_type())});
 }
 
-// Products of one text are computed in one way, whatever is added to them, so that plans that fuse other nodes have the
-// same bits.
-std::string text_of(const NodeSpec& spec, const Product& p) {
+// Products of one text have the same ways, and are computed in one of them, whatever is added to them, so that plans
+// that fuse other nodes have the same bits. `rest`: what the sample does not show.
+std::string text_of(const NodeSpec& spec, const Product& sample, const std::string& rest) {
   const auto layout = [](const Matrices& x) { return x.column_stride == 1 ? "" : "T"; };
-  std::string text = concat("product ", name(spec.in_type()), " ", p.m, " x ", p.k, layout(p.a), " x ", p.n,
-                            layout(p.b), " ", name(spec.out_type()));
-  for (const int64_t n : p.y.batch) text += concat(", ", n);
-  return text;
+  std::string text = concat("product ", name(spec.in_type()), " ", sample.m, " x ", sample.k, layout(sample.a), " x ",
+                            sample.n, layout(sample.b), " ", name(spec.out_type()));
+  for (const int64_t n : sample.y.batch) text += concat(", ", n);
+  return text + rest;
 }
 
 }  // namespace
@@ -215,8 +215,9 @@ Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
           return prepare_onednn(spec, q, bias, in_parts ? Blocks::in_parts(q, to) : Blocks(q), packed);
         });
   }
+  const std::string rest = concat(packs ? ", packed by rule" : "", can_pack ? "" : ", too large to pack");
   const double flops = 2.0 * static_cast<double>(p.m * p.n * p.k * num_elements(p.y.batch));
-  return fastest(spec, {text_of(spec, sample), extent_of(spec, sample)}, flops, std::move(ways));
+  return fastest(spec, {text_of(spec, sample, rest), extent_of(spec, sample)}, flops, std::move(ways));
 }
 
 }  // namespace onnx_train::cpu

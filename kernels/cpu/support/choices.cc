@@ -58,10 +58,13 @@ double relative_difference(const Launch&, DType type, int64_t n, const void* x, 
     const auto *const a = static_cast<const S*>(x), *const b = static_cast<const S*>(y);
     for (int64_t i = 0; i < n; ++i) {
       const double p = load(a[i]), q = load(b[i]);
-      if (std::isnan(q) || p == q) continue;
-      difference = std::isnan(p) ? NAN : std::max(std::abs(p - q), difference);
+      if (std::isnan(q)) continue;
       largest = std::max(std::abs(q), largest);
-      if (std::isnan(p)) break;
+      if (std::isnan(p)) {
+        difference = NAN;
+        break;
+      }
+      if (p != q) difference = std::max(std::abs(p - q), difference);
     }
   });
   return difference == 0 ? 0 : difference / largest;
