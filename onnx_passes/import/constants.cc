@@ -113,6 +113,35 @@ bool reads_input(const Use& use) {
   return is_affine(node) && node.input(1 - use.index) && is_scaled_input(node.input(1 - use.index));
 }
 
+// Whether the value is computed of constants alone.
+bool is_of_constants(const Value* value, int steps = 0) {
+  constexpr int kMaxSteps = 8;
+  if (!value || value->is_initializer()) return value != nullptr;
+  const Node* node = value->producer();
+  if (!node || steps == kMaxSteps || !node->subgraphs().empty()) return false;
+  return std::all_of(node->inputs().begin(), node->inputs().end(),
+                     [&](const Value* input) { return !input || is_of_constants(input, steps + 1); });
+}
+
+// The readers, where one computes a number of the constant and others for each of its own, as a deviation of a
+// variance, those of that number in its place.
+std::vector<Use> after_own_numbers(std::vector<Use> readers) {
+  for (size_t i = 0; i < readers.size() && readers.size() < kMaxFollowed;) {
+    const Node& node = *readers[i].node;
+    const Value* made = node.output();
+    const bool computes =
+        is_affine(node) || is_one_of(node, {"Sqrt", "Reciprocal", "Pow", "Exp", "Max", "Min", "Clip", "Abs"});
+    if (!computes || !made || made->graph().is_output(made) || !is_of_constants(made)) {
+      ++i;
+      continue;
+    }
+    readers.erase(readers.begin() + static_cast<std::ptrdiff_t>(i));
+    const std::vector<Use> next = readers_of(*made);
+    readers.insert(readers.end(), next.begin(), next.end());
+  }
+  return readers;
+}
+
 // Whether a mean is subtracted from an input, or an input divided by a deviation.
 bool standardizes_input(const std::vector<Use>& readers) {
   return any_of(readers, [](const Use& use) {
@@ -255,14 +284,14 @@ const char* reason_of(const Value& value) {
       origin == Origin::kNamed && all_of(readers, [](const Use& use) { return use.node->is("Pow"); });
   if (all_of(readers, [](const Use& use) { return makes_settings(use, 0); }) && !is_learned_exponent) return kSetting;
   if (belongs_to_groups(value) || belongs_to_samples(value)) return kGroups;
-  if (origin == Origin::kNamed) return standardizes_input(readers) ? kNormalizes : nullptr;
+  if (origin == Origin::kNamed) return standardizes_input(after_own_numbers(readers)) ? kNormalizes : nullptr;
   if (is_number(value)) return kNumber;
   if (are_frequencies(value)) return kFrequencies;
   const Tensor contents = stored_contents(value);
   const char* kind = kind_of_contents(contents, readers);
   release_pages(contents.data(), contents.bytes());
   if (kind) return kind;
-  return normalizes_input(value, readers) ? kNormalizes : nullptr;
+  return normalizes_input(value, after_own_numbers(readers)) ? kNormalizes : nullptr;
 }
 
 // Why a single number is a weight; null if it is none, or no matter of course.

@@ -183,6 +183,23 @@ TEST(Constants, WhatShiftsAndScalesAnInputIsNoWeight) {
   EXPECT_THAT(findings[0].advice, HasSubstr("guess"));
 }
 
+TEST(Constants, AnInputIsDividedByADeviationOfAVariance) {  // as ML-Agents normalizes observations
+  const Model model = imported(R"(
+    g (float[N, 3] x) => (float[N, 2] y)
+    <float[3] mean = {0.4, 0.7, 0.6}, float[3] variance = {2, 3, 5}, int32[1] steps = {4}, float[3, 2] w = {1, 2, 3, 4, 5, 7},
+     float[2] squares = {2, 5}> {
+      centred = Sub(x, mean)
+      count = Cast<to = 1>(steps)
+      part = Div(variance, count)
+      deviation = Sqrt(part)
+      normal = Div(centred, deviation)
+      h = MatMul(normal, w)
+      gain = Sqrt(squares)
+      y = Mul(h, gain)
+    })");
+  EXPECT_THAT(trained(model), ElementsAre("w", "squares"));
+}
+
 TEST(Constants, WithoutAnotherWeightWhatScalesAnInputIsOne) {
   EXPECT_THAT(trained(imported(R"(g (float[N, 3] x) => (float[N, 3] y)
     <float[3] w = {1, 2, 5}, float[3] b = {1, 2, 5}> { s = Mul(x, w) y = Add(s, b) })")),
