@@ -113,29 +113,31 @@ bool reads_input(const Use& use) {
   return is_affine(node) && node.input(1 - use.index) && is_scaled_input(node.input(1 - use.index));
 }
 
-// Whether the value is computed of constants alone.
-bool is_of_constants(const Value* value, int steps = 0) {
-  constexpr int kMaxSteps = 8;
-  if (!value || value->is_initializer()) return value != nullptr;
-  const Node* node = value->producer();
-  if (!node || steps == kMaxSteps || !node->subgraphs().empty()) return false;
-  return std::all_of(node->inputs().begin(), node->inputs().end(),
-                     [&](const Value* input) { return !input || is_of_constants(input, steps + 1); });
+// Whether the value is computed of constants alone, by a few nodes.
+bool is_of_constants(const Value* value) {
+  std::vector<const Value*> pending = {value};
+  for (size_t i = 0; i < pending.size(); ++i) {
+    const Value* v = pending[i];
+    if (!v || v->is_initializer()) continue;
+    if (!v->producer() || !v->producer()->subgraphs().empty() || pending.size() > kMaxFollowed) return false;
+    pending.insert(pending.end(), v->producer()->inputs().begin(), v->producer()->inputs().end());
+  }
+  return true;
 }
 
-// The readers, where one computes a number of the constant and others for each of its own, as a deviation of a
-// variance, those of that number in its place.
+// The readers; where one of them computes a number of constants alone, such as a deviation of a variance, the readers
+// of that number in its place.
 std::vector<Use> after_own_numbers(std::vector<Use> readers) {
-  for (size_t i = 0; i < readers.size() && readers.size() < kMaxFollowed;) {
-    const Node& node = *readers[i].node;
+  size_t at = 0;
+  for (size_t steps = 0; at < readers.size() && readers.size() < kMaxFollowed && steps < kMaxFollowed; ++steps) {
+    const Node& node = *readers[at].node;
     const Value* made = node.output();
-    const bool computes =
-        is_affine(node) || is_one_of(node, {"Sqrt", "Reciprocal", "Pow", "Exp", "Max", "Min", "Clip", "Abs"});
+    const bool computes = operator_of(node).kind == OperatorKind::kElementwise;
     if (!computes || !made || made->graph().is_output(made) || !is_of_constants(made)) {
-      ++i;
+      ++at;
       continue;
     }
-    readers.erase(readers.begin() + static_cast<std::ptrdiff_t>(i));
+    readers.erase(readers.begin() + static_cast<std::ptrdiff_t>(at));
     const std::vector<Use> next = readers_of(*made);
     readers.insert(readers.end(), next.begin(), next.end());
   }
