@@ -122,6 +122,7 @@ TEST(ConstantValues, FrequenciesWindowsAndFilters) {
   EXPECT_TRUE(is_ramp(table(6, 6, [](int64_t i, int64_t j) { return -0.25 * std::abs(static_cast<double>(i - j)); })));
   EXPECT_FALSE(is_ramp(drawn({6, 6})));
   EXPECT_TRUE(is_grid(table(2, 80, [](int64_t i, int64_t j) { return static_cast<double>(i ? j / 8 : j % 8) + 0.5; })));
+  EXPECT_TRUE(is_grid(table(64, 2, [](int64_t i, int64_t j) { return static_cast<double>(j ? i / 8 : i % 8) - 0.5; })));
   EXPECT_TRUE(is_grid(filled({1, 80}, [](int64_t i) { return i < 64 ? 8.0 : 16.0; })));
   EXPECT_FALSE(is_grid(filled({1, 80}, [](int64_t) { return 8.0; })));
   EXPECT_FALSE(is_grid(drawn({8, 10})));

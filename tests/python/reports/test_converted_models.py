@@ -161,6 +161,59 @@ def test_a_voice_is_trained_on_from_its_file(tmp_path):
     assert heard[0].shape == tuple(waveform.shape) and not np.allclose(heard[0], waveform.detach(), atol=1e-6)
 
 
+def yolo(path):
+    """A head of YOLOv5 as its exporter writes it: one picture, boxes decoded in the graph by constants of the code."""
+    weights = {"model.0.conv.weight": floats(8, 3, 3, 3, scale=0.3), "model.0.conv.bias": floats(8, scale=0.1),
+               "model.24.m.0.weight": floats(21, 8, 1, 1, scale=0.4), "model.24.m.0.bias": floats(21, scale=0.1)}  # fmt: skip
+    grid = np.stack(np.meshgrid(np.arange(4), np.arange(4)), -1) - np.float32(0.5)
+    anchors = np.float32([[10, 13], [16, 30], [33, 23]]).reshape(3, 1, 1, 2)
+    cells = [np.broadcast_to(x, (1, 3, 4, 4, 2)).astype(np.float32).copy() for x in (grid, anchors)]
+    constants = {"two": np.float32(2), "eight": np.float32(8), "parts": np.int64([2, 2, 3]), "split": np.int64([1, 3, 7, 4, 4]),
+                 "rows": np.int64([1, 48, 7]), "/model.24/Constant_2_output_0": cells[0], "/model.24/Constant_5_output_0": cells[1]}  # fmt: skip
+    nodes = [*(node("Constant", [], [name], value=onnx.numpy_helper.from_array(np.asarray(x))) for name, x in constants.items()),
+             node("Conv", "images model.0.conv.weight model.0.conv.bias", "c", pads=[1, 1, 1, 1], strides=[2, 2]),
+             node("Sigmoid", "c", "s"), node("Mul", "c s", "h"), node("Conv", "h model.24.m.0.weight model.24.m.0.bias", "m"),
+             node("Reshape", "m split", "r"), node("Transpose", "r", "raw", perm=[0, 1, 3, 4, 2]), node("Sigmoid", "raw", "p"),
+             node("Split", "p parts", "xy wh rest", axis=4), node("Mul", "xy two", "xy2"),
+             node("Add", "xy2 /model.24/Constant_2_output_0", "cell"), node("Mul", "cell eight", "centre"),
+             node("Mul", "wh two", "wh2"), node("Pow", "wh2 two", "square"), node("Mul", "square /model.24/Constant_5_output_0", "size"),
+             node("Concat", "centre size rest", "boxes", axis=4), node("Reshape", "boxes rows", "output0")]  # fmt: skip
+    save(path, nodes, [value("images", 1, 3, 8, 8)], [value("output0", 1, 48, 7)], weights, 17, 8)
+    return weights, cells
+
+
+def test_a_detector_of_one_picture_is_trained_in_batches(tmp_path):
+    """ultralytics/yolov5#11595: train.py takes .pt files alone, "use onnx as pre-trained weights" is not possible.
+
+    They needed to fine-tune an exported detector, whose batch is 1 in its Reshapes (microsoft/onnxruntime#10463), and
+    whose grid of cells is a constant of the code and no weight.
+    """
+    model = tmp_path / "model.onnx"
+    weights, (grid, anchors) = yolo(model)
+    text = tool.run("check", model)
+    assert "Next: onnx-train build" in text and "--batch dynamic" in text
+    assert "'/model.24/Constant_2_output_0': positions" in text and "1 weight: constants" not in text
+    tool.run("build", model, "-o", tmp_path / "train.onnx", "--batch", "dynamic", "--loss", "mse")
+    session, x, target = onnx_train.Session(str(tmp_path / "train.onnx"), threads=1), floats(5, 3, 8, 8), floats(5, 48, 7)
+    assert not [name for name in session.state if "Constant" in name]
+    p = doubles(weights)
+    raw = F.conv2d(F.silu(F.conv2d(torch.tensor(x).double(), p["model.0.conv.weight"], p["model.0.conv.bias"], 2, 1)),
+                   p["model.24.m.0.weight"], p["model.24.m.0.bias"]).reshape(5, 3, 7, 4, 4).permute(0, 1, 3, 4, 2)  # fmt: skip
+    xy, wh, rest = raw.sigmoid().split([2, 2, 3], -1)
+    boxes = torch.cat([(xy * 2 + torch.tensor(grid)) * 8, (wh * 2) ** 2 * torch.tensor(anchors), rest], -1).reshape(5, 48, 7)
+    loss = F.mse_loss(boxes, torch.tensor(target).double())
+    assert session.evaluate(x, target).loss == pytest.approx(loss.item(), rel=1e-5)
+    # The raw scores, before what the graph decodes: a loss of one's own starts from them.
+    tool.run("build", model, "-o", tmp_path / "raw.onnx", "--batch", "dynamic", "--cut", "raw", "--loss", "bce_with_logits(raw, wanted)")
+    wanted = RNG.integers(0, 2, (5, 3, 4, 4, 7)).astype(np.float32)
+    data = tool.save(tmp_path / "data.npz", {"images": x, "wanted": wanted})
+    tool.run("fit", tmp_path / "raw.onnx", "--data", data, "--steps", 1, "--batch-size", 5, "--out", tmp_path / "run")
+    expected = F.binary_cross_entropy_with_logits(raw, torch.tensor(wanted).double())
+    assert tool.losses(tmp_path / "run")[0] == pytest.approx(expected.item(), rel=1e-5)
+    one = {"images": x[:1], "labels": target[:1]}
+    expect_pytorchs(gradients(model, one, "mse"), F.mse_loss(boxes[:1], torch.tensor(target[:1]).double()), p)
+
+
 def test_the_leaves_of_trees_as_products_are_fine_tuned(tmp_path):
     """microsoft/hummingbird#517: "First attempt on fine-tuning tree-based models", which it compiles to products.
 
