@@ -183,7 +183,7 @@ def yolo(path):
 
 
 def test_a_detector_of_one_picture_is_trained_in_batches(tmp_path):
-    """ultralytics/yolov5#11595: train.py takes .pt files alone, "use onnx as pre-trained weights" is not possible.
+    """ultralytics/yolov5#11595: "use onnx as pre-trained weights", where the training program takes .pt files alone.
 
     They needed to fine-tune an exported detector, whose batch is 1 in its Reshapes (microsoft/onnxruntime#10463), and
     whose grid of cells is a constant of the code and no weight.

@@ -224,6 +224,8 @@ def test_batch_normalization_and_two_outputs_of_an_othello_player(tmp_path):
     served = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tmp_path / "served.onnx").graph.initializer}
     for name, expected in statistics.items():
         np.testing.assert_allclose(served[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    text = tool.run("build", model, "-o", tmp_path / "policy.onnx", "--loss", "cross_entropy(pi, labels)")
+    assert 'the loss does not depend on ["fc4.weight", "fc4.bias"]; they are not trained' in text and "trained         10 tensors" in text
     # The loss of AlphaZero, of both outputs.
     policy, outcome = RNG.dirichlet(np.ones(37), 8).astype(np.float32), RNG.uniform(-1, 1, (8, 1)).astype(np.float32)
     batch = {"board": board, "target_pi": policy, "target_v": outcome}
