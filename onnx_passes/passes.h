@@ -106,7 +106,7 @@ void build_evaluation_model(Model* model, const BuildOptions& options);
 std::vector<Value*> select_trainable(const Model& model, const std::vector<std::string>& train,
                                      const std::vector<std::string>& freeze);
 // Why that is empty, in one sentence about the model `name`.
-std::string nothing_to_train(const std::string& name, const BuildOptions& options);
+std::string nothing_to_train(const std::string& name, const Graph& graph, const BuildOptions& options);
 
 // Adds roles to the values of a training model that another program wrote, according to their names: loss, accuracy,
 // what they count (loss_count, accuracy_count), grad_norm; learning_rate, clip_norm, seed; next/<state>. Values that

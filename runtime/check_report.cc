@@ -154,7 +154,7 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   describe(*model.graph, trainable, &report);
   for (const std::string& note : adapted_notes(model)) report.facts.emplace_back("changed", note);
   try {
-    if (trainable.empty()) fail(nothing_to_train(name, options));
+    if (trainable.empty()) fail(nothing_to_train(name, *model.graph, options));
     report.loss = options.loss = options.loss.empty() ? suggest_loss(*model.graph) : options.loss;
   } catch (const Error& error) {
     report.failure = error.what();

@@ -5,6 +5,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
+#include "onnx_passes/training/entry_point.h"
 #include "onnx_passes/training/parameter_groups.h"
 #include "runtime/adapt.h"
 #include "runtime/build_notes.h"
@@ -23,7 +24,7 @@ namespace onnx_train {
 namespace {
 
 struct BuildArguments {
-  BuildArguments() { settings.build.loss.clear(); }  // the training model's, or cross_entropy
+  BuildArguments() { settings.build.loss.clear(); }  // the training model's, or one that fits the outputs
 
   std::string model, output, config;
   BuildSettings settings;
@@ -56,16 +57,30 @@ std::string rounded_text(const Model& model) {
   return count.empty() ? "" : concat(", of ", count, count == "1" ? " operator" : " operators");
 }
 
+// How many of the selected weights, with their numbers of elements, the loss depends on: "12 tensors, 5.4k elements".
+std::string trained_text(const Model& model, const std::vector<std::pair<std::string, double>>& selected) {
+  const std::string untrained = model.metadata("onnx_train.not_trained");  // a list in JSON
+  size_t count = 0;
+  double elements = 0;
+  for (const auto& [name, size] : selected) {
+    const std::string list = json_list({name});
+    if (untrained.find(list.substr(1, list.size() - 2)) != std::string::npos) continue;
+    ++count;
+    elements += size;
+  }
+  return concat(count, " tensors, ", format_count(elements), " elements");
+}
+
 int run(const BuildArguments& arguments) {
   BuildSettings settings = arguments.settings;
   std::vector<std::string> kept;
   std::vector<Finding> found;
   Model model = load_to_build(arguments.model, &settings, &kept, &found);
   const BuildOptions options = resolve(settings);
-  double trained = 0;
   const auto weights = select_trainable(model, options.train, options.freeze);
-  for (const Value* weight : weights) trained += static_cast<double>(num_elements(weight->type().shape()));
-  const size_t count = weights.size();
+  std::vector<std::pair<std::string, double>> selected;
+  for (const Value* weight : weights)
+    selected.emplace_back(weight->name(), static_cast<double>(num_elements(weight->type().shape())));
   const std::vector<GroupLine> groups = parameter_groups(model, weights, options).lines;
   const std::vector<PassTiming> timings = build_with_notes(&model, options, std::move(found));
   if (!arguments.force) expect_plans(model, arguments, options);
@@ -74,7 +89,7 @@ int run(const BuildArguments& arguments) {
   TextTable table("lw");
   table.add({"training model", arguments.output});
   for (const std::string& note : adapted_notes(model)) table.add({"changed", note});
-  table.add({"trained", std::to_string(count) + " tensors, " + format_count(trained) + " elements"});
+  table.add({"trained", trained_text(model, selected)});
   if (!options.init.empty()) table.add({"drawn anew", concat("--init ", options.init, " --seed ", options.seed)});
   for (const char* key : {"loss", "teacher", "optimizer", "mode", "precision"}) {
     const std::string value = model.metadata(std::string("onnx_train.") + key);

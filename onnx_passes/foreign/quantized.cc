@@ -75,6 +75,10 @@ constexpr const char* kInIntegers =
     "made "
     "from, or quantize it in the form QDQ";
 
+constexpr const char* kOfIntegers =
+    "it computes with integers alone, which have no gradient; take the float model that it was made from, or quantize "
+    "that in the form QDQ";
+
 }  // namespace
 
 std::vector<ForeignRow> quantized_foreign() {
@@ -82,6 +86,10 @@ std::vector<ForeignRow> quantized_foreign() {
   for (const char* op : {"DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QAttention", "QGemm",
                          "QEmbedLayerNormalization", "DynamicQuantizeLSTM"})
     rows.push_back({op, nullptr, "com.microsoft", kInIntegers});
+  for (const char* op :
+       {"QLinearAdd", "QLinearAveragePool", "QLinearConcat", "QLinearGlobalAveragePool", "QLinearLeakyRelu",
+        "QLinearMul", "QLinearReduceMean", "QLinearSigmoid", "QLinearSoftmax", "QLinearWhere"})
+    rows.push_back({op, nullptr, "com.microsoft", kOfIntegers});
   return rows;
 }
 

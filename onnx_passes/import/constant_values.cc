@@ -264,7 +264,7 @@ bool is_grid(const Tensor& x) {
   const bool halves = all_elements(x, [&](double v) {
     least = std::min(least, v);
     most = std::max(most, v);
-    return v > 0 && std::isfinite(v) && 2 * v == std::floor(2 * v);
+    return v >= -0.5 && std::isfinite(v) && 2 * v == std::floor(2 * v);
   });
   return halves && most >= 2 && least < most;
 }

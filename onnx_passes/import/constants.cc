@@ -113,6 +113,37 @@ bool reads_input(const Use& use) {
   return is_affine(node) && node.input(1 - use.index) && is_scaled_input(node.input(1 - use.index));
 }
 
+// Whether the value is computed of constants alone, by a few nodes.
+bool is_of_constants(const Value* value) {
+  std::vector<const Value*> pending = {value};
+  for (size_t i = 0; i < pending.size(); ++i) {
+    const Value* v = pending[i];
+    if (!v || v->is_initializer()) continue;
+    if (!v->producer() || !v->producer()->subgraphs().empty() || pending.size() > kMaxFollowed) return false;
+    pending.insert(pending.end(), v->producer()->inputs().begin(), v->producer()->inputs().end());
+  }
+  return true;
+}
+
+// The readers; where one of them computes a number of constants alone, such as a deviation of a variance, the readers
+// of that number in its place.
+std::vector<Use> after_own_numbers(std::vector<Use> readers) {
+  size_t at = 0;
+  for (size_t steps = 0; at < readers.size() && readers.size() < kMaxFollowed && steps < kMaxFollowed; ++steps) {
+    const Node& node = *readers[at].node;
+    const Value* made = node.output();
+    const bool computes = operator_of(node).kind == OperatorKind::kElementwise;
+    if (!computes || !made || made->graph().is_output(made) || !is_of_constants(made)) {
+      ++at;
+      continue;
+    }
+    readers.erase(readers.begin() + static_cast<std::ptrdiff_t>(at));
+    const std::vector<Use> next = readers_of(*made);
+    readers.insert(readers.end(), next.begin(), next.end());
+  }
+  return readers;
+}
+
 // Whether a mean is subtracted from an input, or an input divided by a deviation.
 bool standardizes_input(const std::vector<Use>& readers) {
   return any_of(readers, [](const Use& use) {
@@ -255,14 +286,14 @@ const char* reason_of(const Value& value) {
       origin == Origin::kNamed && all_of(readers, [](const Use& use) { return use.node->is("Pow"); });
   if (all_of(readers, [](const Use& use) { return makes_settings(use, 0); }) && !is_learned_exponent) return kSetting;
   if (belongs_to_groups(value) || belongs_to_samples(value)) return kGroups;
-  if (origin == Origin::kNamed) return standardizes_input(readers) ? kNormalizes : nullptr;
+  if (origin == Origin::kNamed) return standardizes_input(after_own_numbers(readers)) ? kNormalizes : nullptr;
   if (is_number(value)) return kNumber;
   if (are_frequencies(value)) return kFrequencies;
   const Tensor contents = stored_contents(value);
   const char* kind = kind_of_contents(contents, readers);
   release_pages(contents.data(), contents.bytes());
   if (kind) return kind;
-  return normalizes_input(value, readers) ? kNormalizes : nullptr;
+  return normalizes_input(value, after_own_numbers(readers)) ? kNormalizes : nullptr;
 }
 
 // Why a single number is a weight; null if it is none, or no matter of course.

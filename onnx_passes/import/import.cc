@@ -356,10 +356,7 @@ void collect_weights(Model* model, const Notes& notes) {
   Graph* graph = model->graph.get();
   remove_idle_casts(graph);
   read_initializers_directly(graph);
-  const std::vector<std::string> lifted = lift_weights(model);
-  if (!lifted.empty())
-    notes.add(concat(lifted.size(), lifted.size() == 1 ? " weight" : " weights"),
-              concat("constants of the graph: ", list_of(lifted)), "they are initializers now, and can be trained");
+  std::vector<std::string> lifted = lift_weights(model);
   const std::vector<std::string> restored = restore_linear_weights(graph);
   if (!restored.empty())
     notes.add(concat(restored.size(), restored.size() == 1 ? " weight" : " weights"),
@@ -373,6 +370,11 @@ void collect_weights(Model* model, const Notes& notes) {
   }
   record_original_types(model);
   mark_constants(model);
+  const auto constants = constants_of(*model);
+  std::erase_if(lifted, [&](const std::string& name) { return constants.count(name) > 0; });
+  if (!lifted.empty())
+    notes.add(concat(lifted.size(), lifted.size() == 1 ? " weight" : " weights"),
+              concat("constants of the graph: ", list_of(lifted)), "they are initializers now, and can be trained");
 }
 
 }  // namespace

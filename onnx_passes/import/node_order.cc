@@ -140,7 +140,14 @@ Defined names_in(const onnx::GraphProto& graph) {
   for (const auto& input : graph.input()) defined.insert(input.name());
   for (const auto& tensor : graph.initializer()) defined.insert(tensor.name());
   for (const auto& tensor : graph.sparse_initializer()) defined.insert(tensor.values().name());
-  for (const auto& node : graph.node()) defined.insert(node.output().begin(), node.output().end());
+  for (const auto& node : graph.node()) {
+    for (const std::string& name : node.output()) {
+      if (!name.empty() && !defined.insert(name).second)
+        fail("[Import] ", label(node), " writes '", name,
+             "', the name of another value; which of the two its readers mean is not known, so the file is damaged: "
+             "export it again, with other names");
+    }
+  }
   return defined;
 }
 

@@ -10,7 +10,8 @@ namespace onnx_train {
 // possible. Returns whether a node moved. Throws Error that names the nodes of a cycle.
 bool sort_nodes(onnx::ModelProto* model);
 
-// Throws Error that names a node of the graph which reads a name that no input, initializer or other node defines.
+// Throws Error that names a node of the graph which reads a name that no input, initializer or other node defines, or
+// writes one that another of them has.
 void expect_defined_names(const onnx::GraphProto& graph);
 
 }  // namespace onnx_train

@@ -159,9 +159,18 @@ Node* softmax(Node* node) {
   return give_way(node, reshape(rows, shape(input)));
 }
 
+// With spatial=0 each element of a sample has numbers of its own. Those of a vector are its channels; where an image
+// has one for each channel, as MXNet writes it, no other reading fits.
+bool is_by_channel(const Node& node) {
+  const Value *x = node.input(0), *scale = node.input(1);
+  if (!x || !scale || !x->has_rank() || !scale->has_rank() || x->rank() < 2 || scale->rank() != 1) return false;
+  const Dim channels = x->type().dims->at(1), size = scale->type().dims->at(0);
+  return x->rank() == 2 || (size.known() && channels == size);
+}
+
 // The number of outputs selected training mode, and the last two outputs no longer exist.
 Node* batch_normalization(Node* node) {
-  if (node->attr("spatial", 1) != 1) refuse_upgrade(*node, "spatial=0 has no successor");
+  if (node->attr("spatial", 1) != 1 && !is_by_channel(*node)) refuse_upgrade(*node, "spatial=0 has no successor");
   node->remove_attr("spatial");
   bool training = false;
   for (int i = 1; i < node->num_outputs(); ++i) training = training || node->output(i);

@@ -5,6 +5,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/loss_table.h"
 #include "onnx_passes/loss/loss_targets.h"
+#include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
@@ -28,7 +29,7 @@ class Resolver {
     const LossRow& row = row_of(term_);
     auto& names = term_.arguments.names;
     const size_t predictions = num_predictions(row);
-    if (names.empty() && predictions == 1) names.push_back({first_float_output(), false, term_.loss.column});
+    if (names.empty() && predictions == 1) names.push_back({default_name(), false, term_.loss.column});
     if (names.size() < predictions) {
       reader_.fail_at(term_.loss.column, concat(row.name, " takes ", arguments_text(row), "; name the ", predictions,
                                                 " predictions: ", row.name, "(", names_of_predictions(row), ")"));
@@ -100,10 +101,8 @@ class Resolver {
     }
   }
 
-  std::string first_float_output() {
-    for (const Value* output : graph_.outputs()) {
-      if (is_float(output->dtype())) return output->name();
-    }
+  std::string default_name() {
+    if (const Value* output = default_prediction(graph_)) return output->name();
     reader_.fail_at(term_.loss.column, "the model has no float output; name the value to use in parentheses");
   }
 

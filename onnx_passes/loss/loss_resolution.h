@@ -1,6 +1,6 @@
-// Resolves a loss expression against the model: fills in the prediction (the model's first float output), the class
-// axis and the names of targets, and rejects what does not fit. Used by the loss pass before any node is built; any
-// thread.
+// Resolves a loss expression against the model: fills in the prediction (probabilities.h: default_prediction), the
+// class axis and the names of targets, and rejects what does not fit. Used by the loss pass before any node is built;
+// any thread.
 //
 // A target has the prediction's shape, without the class axis if it holds class indices. A name that the model does not
 // have becomes an input of that type. A value of the model must already have that shape: only weights

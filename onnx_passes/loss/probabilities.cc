@@ -1,5 +1,6 @@
 #include "onnx_passes/loss/probabilities.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 
@@ -9,6 +10,7 @@
 #include "onnx_passes/loss/loss_expression.h"
 #include "onnx_passes/loss/loss_table.h"
 #include "onnx_passes/loss/loss_terms.h"
+#include "onnx_passes/training/liveness.h"
 
 namespace onnx_train {
 namespace {
@@ -65,11 +67,19 @@ bool is_over_classes(const Node& softmax) {
   return at == 1 || at == type.rank() - 1;
 }
 
-const Value* first_float(const Graph& graph) {
-  for (const Value* output : graph.outputs()) {
-    if (is_float(output->dtype())) return output;
-  }
-  return nullptr;
+bool follows_from_input(const Value* output) {
+  const Graph& graph = output->graph();
+  Liveness live;
+  live.need(output);
+  live.trace(graph);
+  const auto& inputs = graph.inputs();
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [&](const Value* input) { return !input->is_initializer() && live.needs(input); });
+}
+
+// Whether the axis of classes, as cross_entropy finds it, has one place.
+bool has_one_class(const Value& value) {
+  return value.has_rank() && value.rank() > 1 && value.type().dims->at(value.rank() == 3 ? 2 : 1) == Dim(1);
 }
 
 // What the loss makes probabilities with: "softmax", "sigmoid", or "" where it takes the prediction as it is.
@@ -123,12 +133,37 @@ std::optional<Probabilities> probabilities_of(const Value& value) {
   return std::nullopt;
 }
 
+const Value* default_prediction(const Graph& graph) {
+  const Value* first = nullptr;
+  for (const Value* output : graph.outputs()) {
+    if (!is_float(output->dtype())) continue;
+    if (follows_from_input(output)) return output;
+    if (!first) first = output;
+  }
+  return first;
+}
+
 DefaultLoss default_loss(const Graph& graph) {
   const BuildOptions defaults;
-  const Value* output = first_float(graph);
-  const auto p = output ? probabilities_of(*output) : std::nullopt;
-  if (!p || !p->of_classes) return {defaults.loss, std::nullopt};
+  const Value* output = default_prediction(graph);
+  if (!output) return {defaults.loss, std::nullopt};
+  if (output->has_rank() && output->rank() < 2) {
+    const bool is_number = output->rank() == 0 || output->type().dims->at(0) == Dim(1);
+    return {is_number ? quoted_if_needed(output->name()) : "mse", std::nullopt};
+  }
+  const auto p = probabilities_of(*output);
+  if (!p && has_one_class(*output))
+    return {"mse", Finding{output->name(), "has one number for each sample and no axis of classes",
+                           "the loss is mse; where the number is the score of a yes or no, --loss bce_with_logits"}};
+  if (!p) return {defaults.loss, std::nullopt};
   const std::string what = concat("holds probabilities, which ", p->node->label(), " makes");
+  if (!p->of_classes) {
+    if (!p->scores) return {defaults.loss, std::nullopt};
+    return {concat("bce_with_logits(", quoted_if_needed(p->scores->name()), ")"),
+            Finding{output->name(), what,
+                    concat("each is a yes or no; the loss compares '", p->scores->name(),
+                           "', of which it makes them, for bce_with_logits has a sigmoid of its own")}};
+  }
   if (p->scores)
     return {concat(defaults.loss, "(", quoted_if_needed(p->scores->name()), ")"),
             Finding{output->name(), what,
@@ -150,11 +185,19 @@ std::vector<Finding> describe_predictions(const Graph& graph, const BuildOptions
   for (LossTerm& term : terms) {
     if (!term.row) continue;
     auto& names = term.arguments.names;
-    const Value* value = names.empty() ? first_float(graph) : graph.find(names[0].text);
-    const auto p = value ? probabilities_of(*value) : std::nullopt;
-    if (!p) continue;
+    const Value* value = names.empty() ? default_prediction(graph) : graph.find(names[0].text);
+    if (!value) continue;
     if (names.empty()) names.push_back({value->name(), false, 0});
     const std::string_view activation = activation_of(term), name = term.row->name;
+    if (activation == "softmax" && !find_option(term, "axis") && has_one_class(*value)) {
+      findings.push_back({"loss",
+                          concat("'", value->name(), "' is ", to_string(value->type()),
+                                 ": the softmax of one class is 1, so that nothing is learned by ", name),
+                          "for numbers --loss mse, for a yes or no --loss bce_with_logits"});
+      continue;
+    }
+    const auto p = probabilities_of(*value);
+    if (!p) continue;
     const std::string what = concat("'", value->name(), "' holds probabilities, which ", p->node->label(), " makes; ");
     if (!activation.empty()) {
       findings.push_back({"loss", concat(what, name, " has a ", activation, " of its own, so that there are two"),

@@ -21,8 +21,14 @@ struct Probabilities {
 // writes one-vs-rest classifiers), and through [1 - p, p]. Nothing where it holds no probabilities.
 std::optional<Probabilities> probabilities_of(const Value& value);
 
-// The loss where the user names none: over classes, of the first float output or, where that holds probabilities, of
-// the scores that they are made of, or of their logarithms. `finding` then says so.
+// What a loss compares where the user names nothing: the first float output that follows from an input of the model.
+// Outputs before it may be numbers about the file, such as its version. Where none does, it is the first float output;
+// null if there is none.
+const Value* default_prediction(const Graph& graph);
+
+// The loss where the user names none, of that prediction: itself where it is one number, mse where it has one number
+// for each sample, otherwise cross_entropy over classes. Where it holds probabilities, the loss is that of the scores
+// that they are made of, or of their logarithms. `finding` says what the expression alone does not.
 struct DefaultLoss {
   std::string loss;
   std::optional<Finding> finding;

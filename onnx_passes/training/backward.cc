@@ -111,7 +111,7 @@ bool add_backward(Model& model, const BuildOptions& options) {
   EntryPoint* step = model.find_entry_point("step");
   if (!step || step->algorithm->outputs().empty()) fail("[Gradients] the model has no loss; run the pass 'loss' first");
   const std::vector<Value*> weights = select_trainable(model, options.train, options.freeze);
-  if (weights.empty()) fail("[Gradients] ", nothing_to_train("the model", options));
+  if (weights.empty()) fail("[Gradients] ", nothing_to_train("the model", *model.graph, options));
   forget_constants(&model, weights);
   const std::vector<Value*> parts = accumulated_parts(*step, options);
   Value* loss = step->algorithm->outputs()[0];

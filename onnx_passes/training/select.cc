@@ -13,6 +13,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/loss/expression.h"
+#include "onnx_passes/operators/missing.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/weights/weight_origin.h"
 
@@ -153,6 +154,19 @@ std::vector<std::string> for_weights(const std::vector<std::string>& patterns, c
   return kept;
 }
 
+// Throws Error for names that no gradient belongs to.
+void expect_gradients(const Model& model, const std::vector<std::string>& train, const std::vector<std::string>& left) {
+  for (const std::string& name : left) {
+    const Value* value = model.graph->find(name);
+    if (value && value->is_initializer() && !is_float(value->dtype()))
+      fail("--train '", name, "' is ", to_string(value->type()), ", no float, and has no gradient; leave it out");
+  }
+  if (!train.empty() && left.empty())
+    fail("--train '", train[0],
+         "' names running statistics of batch normalization, which it updates without a gradient, "
+         "and no weight; name weights, too");
+}
+
 }  // namespace
 
 bool matches(const std::string& pattern, const std::string& name) {
@@ -221,7 +235,9 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
     return adapted.empty() ? train.empty() && is_weight(v) : adapted.count(v->name()) > 0;
   });
   // A glob such as "*" selects weights; constants only if it matches no weight, or by their names.
-  for_each_pattern(candidates, patterns(train, "--train"), "--train", [&](std::vector<Value*>& found, bool is_name) {
+  const std::vector<std::string> for_training = patterns(train, "--train");
+  expect_gradients(model, train, for_training);
+  for_each_pattern(candidates, for_training, "--train", [&](std::vector<Value*>& found, bool is_name) {
     const bool any_weight = std::any_of(found.begin(), found.end(), is_weight);
     if (any_weight && !is_name) std::erase_if(found, [&](const Value* v) { return !is_weight(v); });
     chosen.insert(found.begin(), found.end());
@@ -233,7 +249,12 @@ std::vector<Value*> select_trainable(const Model& model, const std::vector<std::
   return candidates;
 }
 
-std::string nothing_to_train(const std::string& name, const BuildOptions& options) {
+std::string nothing_to_train(const std::string& name, const Graph& graph, const BuildOptions& options) {
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    if (computes_in_integers(*node))
+      return concat(name, " has no weights to train, for ", node->label(),
+                    " computes in integers, which have no gradient; ", replacement_advice(*node));
+  }
   if (!options.train.empty() || !options.freeze.empty())
     return concat("--train and --freeze leave nothing of ", name, " to train");
   return concat(

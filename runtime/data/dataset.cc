@@ -48,9 +48,17 @@ std::string names_of(const TensorMap& arrays) {
 
 std::string describe(const Tensor& tensor) { return name(tensor.dtype()) + to_string(tensor.shape()); }
 
+// Labels with an axis of classes where the loss takes the number of a class.
+std::string advice_for_labels(const InputSpec& spec, const Tensor& found) {
+  const bool has_classes = spec.type.has_rank() && static_cast<int64_t>(found.shape().size()) == spec.type.rank() + 1;
+  if (!spec.from_loss || !is_integer(spec.type.dtype) || !has_classes) return "";
+  return "; one-hot rows and probabilities of classes are for a loss such as --loss "
+         "'cross_entropy(probabilities=true)', or store the number of each class (argmax)";
+}
+
 [[noreturn]] void fail_mismatch(const InputSpec& spec, const Tensor& found, const std::string& why) {
   fail_as(ErrorCode::kData, "data '", spec.name, "': the model expects ", to_string(spec.type), ", the data holds ",
-          describe(found), why);
+          describe(found), why.empty() ? advice_for_labels(spec, found) : why);
 }
 
 // The arrays with those of readers, of which only the types and shapes are there.
@@ -103,7 +111,9 @@ void check_type(const InputSpec& spec, const Tensor& data, const RowReader* read
   const DType from = data.dtype(), to = spec.type.dtype;
   if (!converts(from, to)) {
     fail_mismatch(spec, data,
-                  is_float(from) && is_integer(to) ? "; floats are not rounded to integers, store integers" : "");
+                  is_float(from) && is_integer(to) && advice_for_labels(spec, data).empty()
+                      ? "; floats are not rounded to integers, store integers"
+                      : "");
   }
   if (from == to || !is_integer(from) || !is_integer(to)) return;
   const auto [low, high] = range_of(to);

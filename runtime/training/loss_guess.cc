@@ -22,6 +22,7 @@ struct Target {
   DType dtype;
   Shape shape;
   bool zeros_and_ones = false;
+  bool one_hot = false;  // of these a single one along the axis of classes
 };
 
 // Whether a few masks, from all parts of the data, hold 0 and one other value: 255 is refused by the check of the data,
@@ -43,27 +44,47 @@ bool are_binary(const PictureFiles& files) {
   return values.size() <= 2 && values.count(0) > 0;
 }
 
-bool holds_zeros_and_ones(const Tensor& tensor) {
-  constexpr int64_t kMost = int64_t{1} << 20;  // elements that are looked at
-  const Tensor values = reinterpret_cast<uintptr_t>(tensor.data()) % 16 == 0 ? tensor : tensor.clone();
-  for (int64_t i = 0; i < std::min(values.size(), kMost); ++i) {
+constexpr int64_t kMostLooked = int64_t{1} << 20;  // elements of a target
+
+bool holds_zeros_and_ones(const Tensor& values) {
+  for (int64_t i = 0; i < std::min(values.size(), kMostLooked); ++i) {
     if (const double value = values.at(i); value != 0 && value != 1) return false;
   }
   return true;
 }
 
+// Where cross_entropy looks for the classes.
+size_t axis_of_classes(size_t rank) { return rank == 3 ? 2 : 1; }
+
+// Whether zeros and ones have a single one in each place, along the axis of classes.
+bool is_one_hot(const Tensor& values) {
+  const Shape& shape = values.shape();
+  if (shape.size() < 2) return false;
+  const size_t axis = axis_of_classes(shape.size());
+  const int64_t classes = shape[axis],
+                inner = num_elements(Shape(shape.begin() + static_cast<std::ptrdiff_t>(axis) + 1, shape.end()));
+  if (classes < 2 || inner == 0) return false;
+  const int64_t blocks = std::min(values.size(), kMostLooked) / (classes * inner);
+  for (int64_t i = 0; i < blocks * inner; ++i) {
+    double sum = 0;
+    for (int64_t c = 0; c < classes; ++c) sum += values.at(i / inner * classes * inner + c * inner + i % inner);
+    if (sum != 1) return false;
+  }
+  return blocks > 0;
+}
+
 Target target_of(const std::string& name, const Tensor& tensor) {
   const bool is_number = is_float(tensor.dtype()) || is_integer(tensor.dtype()) || tensor.dtype() == DType::kBool;
-  return {name, tensor.dtype(), tensor.shape(), is_number && holds_zeros_and_ones(tensor)};
+  const Tensor values = reinterpret_cast<uintptr_t>(tensor.data()) % 16 == 0 ? tensor : tensor.clone();
+  const bool zeros_and_ones = is_number && holds_zeros_and_ones(values);
+  return {name, tensor.dtype(), tensor.shape(), zeros_and_ones, zeros_and_ones && is_one_hot(values)};
 }
 
 class Guess {
  public:
   Guess(const Model& forward, std::string what) : model_(forward), what_(std::move(what)) {
     for (const InputSpec& spec : entry_inputs(forward, "predict")) inputs_.push_back(spec);
-    for (const Value* output : forward.graph->outputs()) {
-      if (is_float(output->dtype()) && !output_) output_ = output;
-    }
+    output_ = default_prediction(*forward.graph);
     if (!output_) fail_as(ErrorCode::kData, "none of the model's outputs is a float, so that there is no loss of it");
   }
 
@@ -99,8 +120,13 @@ class Guess {
       }
       if (has_shape_of_output(target)) {
         const std::string same = concat(", of the shape of ", described(*output_));
+        const auto p = probabilities_of(*output_);
+        const bool takes_one_hot = !p || (p->of_classes && p->scores);
+        if (target.one_hot && takes_one_hot) {
+          const std::string& scores = p ? p->scores->name() : output_->name();
+          return {call("cross_entropy", scores, target, "probabilities=true"), concat(found, same, ", one-hot")};
+        }
         if (target.zeros_and_ones) {
-          const auto p = probabilities_of(*output_);
           const Value* scores = p && !p->of_classes && p->scores ? p->scores : output_;
           return {call("bce_with_logits", scores->name(), target), concat(found, same, ", of two values")};
         }
@@ -156,7 +182,7 @@ class Guess {
   bool is_class_of(const Target& target) const {
     Dims dims = *output_->type().dims;
     if (dims.size() < 2) return false;
-    const auto axis = dims.begin() + (dims.size() == 3 ? 2 : 1);
+    const auto axis = dims.begin() + static_cast<std::ptrdiff_t>(axis_of_classes(dims.size()));
     if (*axis == Dim(1)) return false;
     dims.erase(axis);
     return fits(dims, target.shape);
@@ -170,10 +196,12 @@ class Guess {
     return concat("nll(", quoted_if_needed(output_->name()), ", ", quoted_if_needed(target.name), ", log=true)");
   }
 
-  std::string call(const char* loss, const std::string& prediction, const Target& target) const {
+  std::string call(const char* loss, const std::string& prediction, const Target& target,
+                   const std::string& option = "") const {
     const bool plain = prediction == output_->name() && target.name == kLabels;
-    if (plain) return loss;
-    return concat(loss, "(", quoted_if_needed(prediction), ", ", quoted_if_needed(target.name), ")");
+    std::string arguments = plain ? "" : concat(quoted_if_needed(prediction), ", ", quoted_if_needed(target.name));
+    if (!option.empty()) arguments += (plain ? "" : ", ") + option;
+    return arguments.empty() ? loss : concat(loss, "(", arguments, ")");
   }
 
   const Model& model_;

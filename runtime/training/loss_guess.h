@@ -1,5 +1,6 @@
-// A loss for a forward model and its data, where the user names none: the model's first float output is compared with
-// what the data hold beside the model's inputs. What is guessed is printed. Pure functions; any thread.
+// A loss for a forward model and its data, where the user names none: the model's prediction (default_prediction of
+// onnx_passes/loss/probabilities.h) is compared with what the data hold beside the model's inputs. What is guessed is
+// printed. Pure functions; any thread.
 #pragma once
 
 #include <string>
@@ -17,6 +18,7 @@ struct LossGuess {
 // The rules, of which the first that fits wins. Sizes of 1 do not count, and open sizes fit any.
 //
 //   integers, of the output's shape without the axis of classes   cross_entropy
+//   one-hot rows, of the output's shape                           cross_entropy(probabilities=true)
 //   zeros and ones, or masks of two values, of the output's shape bce_with_logits
 //   numbers, of the output's shape                                mse
 //   nothing beside the inputs, and one output of one element      that output

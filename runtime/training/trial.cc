@@ -175,12 +175,7 @@ std::string in_one_sentence(const std::vector<Hindrance>& obstacles) {
 }
 
 std::string suggest_loss(const Graph& graph) {
-  for (const Value* output : graph.outputs()) {
-    if (!is_float(output->dtype())) continue;
-    if (!output->has_rank() || output->rank() > 1) return default_loss(graph).loss;
-    const bool is_number = output->rank() == 0 || output->type().dims->at(0) == Dim(1);
-    return is_number ? quoted_if_needed(output->name()) : "mse";
-  }
+  if (default_prediction(graph)) return default_loss(graph).loss;
   fail("none of the model's outputs is a float, so there is nothing a loss could be made of");
 }
 

@@ -21,8 +21,8 @@ struct Hindrance {
 // The obstacles in one sentence, for the last line of an error; the first of them where there are several.
 std::string in_one_sentence(const std::vector<Hindrance>& obstacles);
 
-// A loss that fits the model's first float output: cross_entropy over classes, the output itself where it is one
-// number, mse otherwise. Throws Error when no output is a float.
+// The loss that `build` takes without --loss (onnx_passes/loss/probabilities.h). Throws Error when no output is a
+// float.
 std::string suggest_loss(const Graph& graph);
 
 // How a trial ended.

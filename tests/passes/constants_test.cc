@@ -122,6 +122,7 @@ TEST(ConstantValues, FrequenciesWindowsAndFilters) {
   EXPECT_TRUE(is_ramp(table(6, 6, [](int64_t i, int64_t j) { return -0.25 * std::abs(static_cast<double>(i - j)); })));
   EXPECT_FALSE(is_ramp(drawn({6, 6})));
   EXPECT_TRUE(is_grid(table(2, 80, [](int64_t i, int64_t j) { return static_cast<double>(i ? j / 8 : j % 8) + 0.5; })));
+  EXPECT_TRUE(is_grid(table(64, 2, [](int64_t i, int64_t j) { return static_cast<double>(j ? i / 8 : i % 8) - 0.5; })));
   EXPECT_TRUE(is_grid(filled({1, 80}, [](int64_t i) { return i < 64 ? 8.0 : 16.0; })));
   EXPECT_FALSE(is_grid(filled({1, 80}, [](int64_t) { return 8.0; })));
   EXPECT_FALSE(is_grid(drawn({8, 10})));
@@ -181,6 +182,23 @@ TEST(Constants, WhatShiftsAndScalesAnInputIsNoWeight) {
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].subject, "'mean', 'std', 'scale' and 1 more");
   EXPECT_THAT(findings[0].advice, HasSubstr("guess"));
+}
+
+TEST(Constants, AnInputIsDividedByADeviationOfAVariance) {  // as ML-Agents normalizes observations
+  const Model model = imported(R"(
+    g (float[N, 3] x) => (float[N, 2] y)
+    <float[3] mean = {0.4, 0.7, 0.6}, float[3] variance = {2, 3, 5}, int32[1] steps = {4}, float[3, 2] w = {1, 2, 3, 4, 5, 7},
+     float[2] squares = {2, 5}> {
+      centred = Sub(x, mean)
+      count = Cast<to = 1>(steps)
+      part = Div(variance, count)
+      deviation = Sqrt(part)
+      normal = Div(centred, deviation)
+      h = MatMul(normal, w)
+      gain = Sqrt(squares)
+      y = Mul(h, gain)
+    })");
+  EXPECT_THAT(trained(model), ElementsAre("w", "squares"));
 }
 
 TEST(Constants, WithoutAnotherWeightWhatScalesAnInputIsOne) {

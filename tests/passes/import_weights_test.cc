@@ -295,6 +295,14 @@ TEST(ImportOrder, ACycleIsAnErrorThatNamesItsNodes) {
   EXPECT_THAT(error_of(proto), HasSubstr("reads 'nothing'"));
 }
 
+TEST(ImportOrder, ANameOfTwoValuesIsAnErrorThatNamesTheNode) {
+  onnx::ModelProto proto = parse_graph(
+      "g (float[N] x) => (float[N] y) <float[1] w = {1}> { [one] a = Add(x, w) [two] b = Neg(a) [three] y = Exp(b) }");
+  proto.mutable_graph()->mutable_node(1)->set_output(0, "w");
+  proto.mutable_graph()->mutable_node(2)->set_input(0, "w");
+  EXPECT_THAT(error_of(proto), HasSubstr("node 'two' (Neg) writes 'w', the name of another value"));
+}
+
 // ---- Opsets 27 and 28
 
 TEST(ImportNewerOpsets, OperatorsThatDidNotChangeAreWrittenInTheOpsetThatHasThem) {

@@ -98,6 +98,9 @@ TEST(Select, APatternThatMatchesNothingIsAnError) {
   EXPECT_THAT(message({}, {"encoder.*"}),
               HasSubstr("--freeze 'encoder.*' matches none of the 4 weights; they are called "
                         "'fc1.weight', 'fc1.bias', 'fc2.weight', ..."));
+  EXPECT_THAT(message({"axes"}, {}), HasSubstr("--train 'axes' is int64[1], no float, and has no gradient"));
+  EXPECT_THAT(message({"variance", "mean"}, {}), HasSubstr("--train 'variance' names running statistics"));
+  EXPECT_THAT(selected({"variance", "fc2.weight"}, {}), ElementsAre("fc2.weight"));
   EXPECT_THAT(message({"@/nowhere"}, {}), HasSubstr("--train @/nowhere: the file cannot be read"));
   EXPECT_THAT(selected({}, {"*"}), testing::IsEmpty());
 }

@@ -75,6 +75,7 @@ NORM = {"s": values(6) + 1, "b": values(6), "m": values(6), "v": values(6) + 2}
 # name: opset, node, inputs, initializers
 UPGRADES = {
     "batchnorm_7": (7, node("BatchNormalization", "x", "s", "b", "m", "v", epsilon=0.01), X, NORM),
+    "batchnorm_vectors": (7, node("BatchNormalization", "x", "s", "b", "m", "v", spatial=0), {"x": values(5, 6)}, NORM),
     "batchnorm_9": (9, node("BatchNormalization", "x", "s", "b", "m", "v"), X, NORM),
     "clip_6": (7, node("Clip", "x", min=-0.5, max=0.25), X, {}),
     "clip_6_max": (10, node("Clip", "x", max=0.25), X, {}),
@@ -197,7 +198,7 @@ def test_a_resize_of_opset_10_may_compute_its_scales(factors, tmp_path):
 
 
 REFUSED = {
-    "spatial": (7, node("BatchNormalization", "x", "s", "b", "m", "v", spatial=0), "spatial"),
+    "spatial": (7, node("BatchNormalization", "x", "s", "b", "m", "v", spatial=0), "spatial"),  # numbers for each pixel
     "opset_6": (6, node("Relu", "x"), "opset 6"),
     "opset_29": (29, node("Relu", "x"), "opset 29"),
     "attribute": (13, node("Relu", "x", slope=1), "slope"),
@@ -209,7 +210,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_by_name(name, tmp_path):
     opset, op, reason = REFUSED[name]
-    initializers = {"roi": floats(), "f": floats(1, 1, 2, 0.5), "s": values(6), "b": values(6), "m": values(6), "v": values(6)}
+    each = values(*X["x"].shape[1:])
+    initializers = {"roi": floats(), "f": floats(1, 1, 2, 0.5), "s": each, "b": each, "m": each, "v": each}
     onnx.save(model_of(opset, [op], X, initializers), tmp_path / "before.onnx")
     assert reason in run_pass("import", tmp_path / "before.onnx", tmp_path / "after.onnx")
 

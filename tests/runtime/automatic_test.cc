@@ -60,6 +60,16 @@ TEST(LossGuess, FollowsTheTypeAndTheShapeOfTheTarget) {
   EXPECT_EQ(guess(make_linear(1), "price", numbers), "mse(scores, price)");
 }
 
+TEST(LossGuess, RowsWithASingleOneAreClasses) {
+  const Tensor rows = Tensor::of<float>({4, 3}, {0, 1, 0, 1, 0, 0, 0, 0, 1, 0, 1, 0});
+  const Tensor several = Tensor::of<int64_t>({4, 3}, {0, 1, 0, 1, 0, 1, 0, 0, 1, 0, 1, 0});
+  EXPECT_EQ(guess(make_linear(3), "labels", rows), "cross_entropy(probabilities=true)");
+  EXPECT_EQ(guess(make_linear(3), "digit", rows), "cross_entropy(scores, digit, probabilities=true)");
+  EXPECT_EQ(guess(make_linear(3, "Softmax"), "labels", rows), "cross_entropy(scores, labels, probabilities=true)");
+  EXPECT_EQ(guess(make_linear(3, "Sigmoid"), "labels", rows), "bce_with_logits(scores, labels)");
+  EXPECT_EQ(guess(make_linear(3), "labels", several), "bce_with_logits");
+}
+
 TEST(LossGuess, SaysWhatItFoundWhereNothingFits) {
   const auto message = [](const Model& model, const TensorMap& arrays) -> std::string {
     try {

@@ -236,6 +236,8 @@ TEST(BuildNotes, ASoftmaxThatTheLossDoublesIsSaid) {
   EXPECT_THAT(doubled("y = Softmax<axis = 0>(s)", "cross_entropy"), IsEmpty());  // over the samples
   EXPECT_THAT(doubled("y = LogSoftmax(s)", "cross_entropy"), IsEmpty());         // whose softmax is the same
   EXPECT_THAT(doubled("y = Relu(s)", "cross_entropy"), IsEmpty());
+  EXPECT_THAT(doubled("c = ReduceMax <keepdims = 1> (s) y = Add(s, c)", "cross_entropy(c)"),
+              ElementsAre(HasSubstr("for numbers --loss mse")));
 }
 
 TEST(BuildNotes, WithoutALossScoresBeforeASoftmaxAreCompared) {
@@ -246,6 +248,21 @@ TEST(BuildNotes, WithoutALossScoresBeforeASoftmaxAreCompared) {
   const DefaultLoss chosen = default_loss(*model.graph);
   EXPECT_EQ(chosen.loss, "cross_entropy(s)");
   EXPECT_EQ(chosen.finding->subject, "y");
+}
+
+TEST(BuildNotes, WithoutALossTheFirstOutputThatFollowsFromAnInputIsCompared) {
+  const auto loss_of = [](const std::string& outputs, const std::string& end) {
+    const Model model =
+        from_text("<ir_version: 10, opset_import: [\"\" : 21]> g (float[n,2] x) => (float[1] version, " + outputs +
+                  ") <float[2,2] w = {1, 2, 3, 4}, float[2,1] v = {1, 2}, float[1] version = {3}> { " + end + " }");
+    infer_types(model.graph.get());
+    EXPECT_EQ(default_prediction(*model.graph)->name(), "y");
+    return default_loss(*model.graph).loss;
+  };
+  EXPECT_EQ(loss_of("float[n,2] y", "y = MatMul(x, w)"), "cross_entropy");
+  EXPECT_EQ(loss_of("float[n,1] y", "y = MatMul(x, v)"), "mse");  // the softmax of one class is 1
+  EXPECT_EQ(loss_of("float[n,1] y", "s = MatMul(x, v) y = Sigmoid(s)"), "bce_with_logits(s)");
+  EXPECT_EQ(loss_of("float y", "y = ReduceMean <keepdims = 0> (x)"), "y");
 }
 
 }  // namespace

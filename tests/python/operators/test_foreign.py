@@ -372,6 +372,7 @@ def test_a_cut_comes_before_operators_are_judged(tmp_path):
 
 REFUSED = {
     "DynamicQuantizeMatMul": (MS, "computes in integers that it makes of its inputs, which have no gradient"),
+    "QLinearAdd": (MS, "computes with integers alone, which have no gradient; take the float model"),
     "TreeEnsembleClassifier": (ML, "decisions of trees have no gradient"),
     "CastMap": (ML, "no tensors of numbers"),
     "SVMRegressor": (ML, "support vectors are not trained"),

@@ -11,6 +11,7 @@ from typing import Any
 from ... import losses
 from ..._errors import UnsupportedError, UsageError
 from ..._model import Model, load
+from ..._session import Session
 from . import onnxblock
 from ._checkpoint import write_checkpoint
 
@@ -104,6 +105,13 @@ def generate_artifacts(
     if not isinstance(chosen, (type(None), onnxblock.optim.AdamW, onnxblock.optim.SGD)):
         raise UsageError(f"generate_artifacts: optimizer is {type(chosen).__name__}; it must be an OptimType, or an AdamW or SGD of onnxblock.optim")
     proto, beside = _structure(model)
+    _expect_floats(proto, requires_grad)
+    if isinstance(loss, LossType) and loss_input_names is None and len(proto.graph.output) > 1:
+        outputs = ", ".join(f"'{output.name}'" for output in proto.graph.output[:3])
+        raise UsageError(
+            f"generate_artifacts: the model has {len(proto.graph.output)} outputs ({outputs}{', ...' if len(proto.graph.output) > 3 else ''}), and "
+            f"{loss.name} compares one with its target; name it: loss_input_names=['{proto.graph.output[0].name}'], or give a block"
+        )
     inputs = list(loss_input_names or (output.name for output in proto.graph.output))
     forward, expression, proto = _with_loss(model, proto, loss, inputs)
     training = forward.build(
@@ -114,6 +122,7 @@ def generate_artifacts(
         accumulate_mean="batches",  # the gradient of a parameter is the sum of those of the calls
         clip=chosen.clip_grad.max_norm if chosen and chosen.clip_grad else None,
     )
+    _expect_trained(training, requires_grad)
     folder = Path(os.fsdecode(artifact_directory or "."))
     training.save(folder / f"{prefix}training_model.onnx")
     training.flatten("evaluate").save(folder / f"{prefix}eval_model.onnx")
@@ -144,6 +153,33 @@ def _structure(model: Any) -> tuple[Any, str]:
     if is_too_large:
         raise UsageError("generate_artifacts: the model has more than 2 GB; give the path of its file")
     return model, ""
+
+
+def _expect_floats(proto: Any, names: Sequence[str]) -> None:
+    """Throws for initializers that hold no floats, such as the shape of a Reshape: they have no gradient."""
+    import onnx
+
+    types = onnx.TensorProto
+    floats = (types.FLOAT, types.DOUBLE, types.FLOAT16, types.BFLOAT16)
+    integers = {tensor.name for tensor in proto.graph.initializer if tensor.data_type not in floats}
+    wrong = [name for name in names if name in integers]
+    if wrong:
+        more = f" and {len(wrong) - 1} more, which are no floats and have" if len(wrong) > 1 else ", which is no float and has"
+        raise UsageError(
+            f"generate_artifacts: requires_grad names '{wrong[0]}'{more} no gradient; "
+            "take [t.name for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT]"
+        )
+
+
+def _expect_trained(training: Model, names: Sequence[str]) -> None:
+    """Throws for weights that the training model leaves as they are, because the loss does not depend on them."""
+    left = list(names)
+    for entry in ("apply", "accumulate"):  # the second one updates running statistics
+        if left:
+            updated = {port.of for port in Session(training.flatten(entry)).outputs("predict") if port.role == "next"}
+            left = [name for name in left if name not in updated]
+    if left:
+        raise UsageError(f"generate_artifacts: the loss does not depend on '{left[0]}' of requires_grad; leave it out, or put it in frozen_params")
 
 
 def _value(tensors: dict[str, Any], name: str, folder: str) -> Any:
