@@ -9,7 +9,7 @@ from pathlib import Path
 from peers_workloads import COMMAND, ROOT
 
 # Each has an environment of its own, build/contestants/NAME, as bench/contestants/NAME.txt describes it.
-OWN_ENVIRONMENT = ["ort-training"]
+OWN_ENVIRONMENT = ["ort-training", "spingalett"]
 ALL = ["eager", "compile", "jax", "onnxruntime", "ort-training", "ours"]
 SCRIPTS = {"jax": "peers_jax.py", "ort-training": "peers_ort_training.py"}
 # Those who do not train every network in every precision: (networks, precisions).
