@@ -1,12 +1,14 @@
-"""Whole training steps against PyTorch eager, torch.compile and ONNX Runtime: time, memory, and the arithmetic bound.
+"""Whole training steps against PyTorch, JAX and ONNX Runtime: time, memory, and the arithmetic bound.
 
+    bench/install_contestants ort-training
     .deps/venv/bin/python bench/peers.py --write docs/performance.md
     .deps/venv/bin/python bench/peers.py --contestants ours --before OLD_BUILD/onnx-train
 
 Every contestant trains the same exported network on the same batch in a process of its own, all pinned to the same
 cores with as many threads. They take turns of a few seconds, all but one stopped, so that whatever else the machine
 does meets all of them. A step counts when it lies wholly within a turn, behind the first few. PyTorch uses its fused
-AdamW, its fastest; ONNX Runtime runs our training step, flattened to a plain model, and is a figure, not the bar.
+AdamW, its fastest; ONNX Runtime runs our training step, flattened to a plain model, and is a figure, not the bar. JAX and
+ONNX Runtime Training train the networks that they have (peers_contestants.py); docs/performance.md says how.
 
 Memory is the peak resident set of the whole run, less what the process held once its libraries were loaded, less the
 weights, the two moments and the batch, which every contestant has to hold.

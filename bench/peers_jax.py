@@ -24,11 +24,11 @@ def adamw(weight, gradient, first, second, count):
 
 def make_step(network, sizes, loss, precision):
     """(state, inputs, labels) -> (new state, loss). The state is that of `initial_state`."""
-    products = jnp.float32 if precision == "float32" else jnp.bfloat16
+    operands = jnp.float32 if precision == "float32" else jnp.bfloat16
 
     def forward(weights, statistics, key, inputs, labels):
         new = dict(statistics)
-        logits = NETWORKS[network](Pass(weights, new, key, products, sizes), **inputs)
+        logits = NETWORKS[network](Pass(weights, new, key, operands, sizes), **inputs)
         return LOSSES[loss](logits, labels), new
 
     def step(state, inputs, labels):

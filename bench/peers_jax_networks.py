@@ -24,13 +24,15 @@ class Pass:
     weights: dict
     statistics: dict  # running means and variances of batch norms; a pass puts the new ones in their place
     key: jax.Array  # of dropout
-    products: jnp.dtype  # of the operands of products and convolutions
+    operands: jnp.dtype  # of products and convolutions, whose results are float32: XLA is slower where they are bfloat16
     sizes: dict  # the arguments of the function of models/networks.py
 
+    def product(self, terms, a, b):
+        return jnp.einsum(terms, a.astype(self.operands), b.astype(self.operands), preferred_element_type=jnp.float32)
+
     def linear(self, x, name):
-        y = x.astype(self.products) @ self.weights[f"{name}.weight"].astype(self.products)
-        bias = self.weights.get(f"{name}.bias")
-        return y if bias is None else y + bias.astype(y.dtype)
+        y = self.product("...i,io->...o", x, self.weights[f"{name}.weight"])
+        return y + self.weights[f"{name}.bias"] if f"{name}.bias" in self.weights else y
 
     def perceptron(self, x, name, layers, last_activation):
         for i in range(layers):
@@ -39,20 +41,22 @@ class Pass:
         return x
 
     def convolution(self, x, name, stride=1):
-        kernel = self.weights[f"{name}.weight"].astype(self.products)
+        kernel = self.weights[f"{name}.weight"].astype(self.operands)
         padding = [(kernel.shape[0] // 2,) * 2] * 2
-        form = ("NHWC", "HWIO", "NHWC")
-        return lax.conv_general_dilated(x.astype(self.products), kernel, (stride, stride), padding, dimension_numbers=form)
+        return lax.conv_general_dilated(
+            x.astype(self.operands), kernel, (stride, stride), padding,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"), preferred_element_type=jnp.float32,
+        )  # fmt: skip
 
     def batch_norm(self, x, name, momentum=0.1, epsilon=1e-5):
-        whole, axes, count = x.astype(jnp.float32), (0, 1, 2), x.size // x.shape[-1]
-        mean = whole.mean(axes)
-        variance = (whole * whole).mean(axes) - mean * mean
+        axes, count = (0, 1, 2), x.size // x.shape[-1]
+        mean = x.mean(axes)
+        variance = (x * x).mean(axes) - mean * mean
         for kind, new in (("running_mean", mean), ("running_var", variance * count / (count - 1))):
             old = self.statistics[f"{name}.{kind}"]
             self.statistics[f"{name}.{kind}"] = (1 - momentum) * old + momentum * lax.stop_gradient(new)
         factor = lax.rsqrt(variance + epsilon) * self.weights[f"{name}.weight"]
-        return ((whole - mean) * factor + self.weights[f"{name}.bias"]).astype(x.dtype)
+        return (x - mean) * factor + self.weights[f"{name}.bias"]
 
     def layer_norm(self, x, name, epsilon):
         mean = x.mean(-1, keepdims=True)
@@ -65,15 +69,14 @@ class Pass:
         if not rate:
             return x
         self.key, key = jax.random.split(self.key)
-        return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0).astype(x.dtype)
+        return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
 
     def attention(self, q, k, v, visible):
         """Of [batch, tokens, width]; `visible` is True where a query, on the last axis but one, sees a key."""
-        q, k, v = (t.reshape(*t.shape[:2], self.sizes["heads"], -1).astype(self.products) for t in (q, k, v))
-        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / np.sqrt(q.shape[-1])
-        scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
-        seen = self.dropout(nn.softmax(scores).astype(self.products))
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", seen, v)
+        q, k, v = (t.reshape(*t.shape[:2], self.sizes["heads"], -1) for t in (q, k, v))
+        scores = self.product("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
+        seen = self.dropout(nn.softmax(jnp.where(visible, scores, jnp.finfo(jnp.float32).min)))
+        mixed = self.product("bhqk,bkhd->bqhd", seen, v)
         return mixed.reshape(*mixed.shape[:2], -1)
 
 
@@ -124,17 +127,16 @@ def masked_lm(run, input_ids, attention_mask, token_type_ids):
     head = "model.cls.predictions"
     x = nn.gelu(run.linear(x, f"{head}.transform.dense"), approximate=False)
     x = run.layer_norm(x, f"{head}.transform.LayerNorm", epsilon)
-    logits = x.astype(run.products) @ words.T.astype(run.products)
-    return logits + run.weights[f"{head}.bias"].astype(logits.dtype)
+    return run.product("bti,oi->bto", x, words) + run.weights[f"{head}.bias"]
 
 
 def dlrm(run, dense, categories):
     """All tables are one, whose rows follow one another."""
     tables, rows = run.sizes["tables"], run.sizes["rows"]
     x = run.perceptron(dense, "bottom.", len(run.sizes["bottom"]) - 1, last_activation=True)
-    embedded = run.weights["embeddings"][categories + rows * np.arange(tables)].astype(x.dtype)
+    embedded = run.weights["embeddings"][categories + rows * np.arange(tables)]
     vectors = jnp.concatenate([x[:, None], embedded], 1)
-    products = jnp.einsum("bid,bjd->bij", vectors, vectors)
+    products = run.product("bid,bjd->bij", vectors, vectors)
     pairs = products[:, *np.tril_indices(tables + 1, -1)]
     return run.perceptron(jnp.concatenate([x, pairs], 1), "top.", len(run.sizes["top"]) + 1, last_activation=False)
 
@@ -143,20 +145,18 @@ def lstm(run, input_ids):
     """The products of the inputs are made for all steps at once; a scan makes those of the hidden state."""
     x = run.weights["embedding.weight"][input_ids].swapaxes(0, 1)
     for layer in range(run.sizes["layers"]):
-        weights = {kind: run.weights[f"recurrent.{kind}_l{layer}"] for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
-        recurrent = weights["weight_hh"].astype(run.products)
-        inputs = x.astype(run.products) @ weights["weight_ih"].astype(run.products)
-        inputs = inputs + (weights["bias_ih"] + weights["bias_hh"]).astype(inputs.dtype)
+        w = {kind: run.weights[f"recurrent.{kind}_l{layer}"] for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+        inputs = run.product("tbi,io->tbo", x, w["weight_ih"]) + (w["bias_ih"] + w["bias_hh"])
 
-        def step(carried, gates, recurrent=recurrent):
+        def step(carried, gates, recurrent=w["weight_hh"].astype(run.operands)):
             hidden, cell = carried
-            i, f, g, o = jnp.split(gates + hidden @ recurrent, 4, -1)
+            i, f, g, o = jnp.split(gates + run.product("bi,io->bo", hidden, recurrent), 4, -1)
             cell = nn.sigmoid(f) * cell + nn.sigmoid(i) * jnp.tanh(g)
-            hidden = (nn.sigmoid(o) * jnp.tanh(cell)).astype(hidden.dtype)
+            hidden = nn.sigmoid(o) * jnp.tanh(cell)
             return (hidden, cell), hidden
 
-        start = jnp.zeros((x.shape[1], recurrent.shape[0]))
-        _, x = lax.scan(step, (start.astype(run.products), start), inputs)
+        start = jnp.zeros((x.shape[1], w["weight_hh"].shape[0]))
+        _, x = lax.scan(step, (start, start), inputs)
     return run.linear(x.swapaxes(0, 1), "head")
 
 
@@ -165,13 +165,12 @@ NETWORKS = {function.__name__: function for function in (mlp, resnet18, gpt2, ma
 
 def cross_entropy(logits, labels):
     """The mean over labels that are not -100."""
-    logits, asked = logits.astype(jnp.float32), labels != -100
+    asked = labels != -100
     picked = jnp.take_along_axis(logits, jnp.where(asked, labels, 0)[..., None], -1)[..., 0]
     return jnp.where(asked, nn.logsumexp(logits, -1) - picked, 0).sum() / asked.sum()
 
 
 def bce_with_logits(logits, labels):
-    logits = logits.astype(jnp.float32)
     return (nn.softplus(logits) - logits * labels).mean()
 
 
