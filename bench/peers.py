@@ -159,8 +159,9 @@ def check_evaluation(workload, precision, example, files):
 
 
 def check_losses(workload, precision, results):
-    """Everybody trains what PyTorch trains: the same first loss, before any update, to TOLERANCE. Who does not has no times.
-    Later losses are only shown: AdamW's first updates are nearly signs, and those of tiny gradients are rounding's."""
+    """Everybody trains what PyTorch trains: the same first loss, before any update, to TOLERANCE. A contestant that does not
+    loses its times. Later losses are only printed: AdamW's first updates are nearly the signs of the gradients, and rounding
+    decides the signs of tiny ones."""
     theirs = results["eager"].losses
     for kind in [kind for kind, result in results.items() if kind != "eager" and result.losses]:
         losses = results[kind].losses
@@ -187,7 +188,9 @@ def compare(workload, precision, options):
                     print(f"  {kind} does not take part: it has no {precision} version of this network", flush=True)
                     continue
                 try:
-                    command = peers_contestants.command_of(kind, workload, example, precision, files, folder, len(CORES), options)
+                    command = peers_contestants.command_of(
+                        kind, workload, example, precision, files, folder, len(CORES), options
+                    )  # fmt: skip
                 except Exception as failure:  # of an exporter; what a peer cannot do is a finding
                     error = f"{type(failure).__name__}: {failure}".splitlines()[0]
                 else:

@@ -12,7 +12,7 @@ from peers_workloads import COMMAND, ROOT
 OWN_ENVIRONMENT = ["ort-training", "spingalett"]
 ALL = ["eager", "compile", "jax", "onnxruntime", "ort-training", "ours"]
 SCRIPTS = {"jax": "peers_jax.py", "ort-training": "peers_ort_training.py"}
-# Those who do not train every network in every precision: (networks, precisions).
+# What contestants train that do not train everything: (networks, precisions).
 TRAINS = {
     "jax": (["mlp", "resnet18", "gpt2", "dlrm", "lstm", "masked_lm"], ["float32", "gemm-bf16", "bf16"]),
     "ort-training": (["mlp", "resnet18", "masked_lm"], ["float32"]),
