@@ -1,12 +1,14 @@
-"""Whole training steps against PyTorch eager, torch.compile and ONNX Runtime: time, memory, and the arithmetic bound.
+"""Whole training steps against PyTorch, JAX and ONNX Runtime: time, memory, and the arithmetic bound.
 
+    bench/install_contestants ort-training
     .deps/venv/bin/python bench/peers.py --write docs/performance.md
     .deps/venv/bin/python bench/peers.py --contestants ours --before OLD_BUILD/onnx-train
 
 Every contestant trains the same exported network on the same batch in a process of its own, all pinned to the same
 cores with as many threads. They take turns of a few seconds, all but one stopped, so that whatever else the machine
 does meets all of them. A step counts when it lies wholly within a turn, behind the first few. PyTorch uses its fused
-AdamW, its fastest; ONNX Runtime runs our training step, flattened to a plain model, and is a figure, not the bar.
+AdamW, its fastest; ONNX Runtime runs our training step, flattened to a plain model, and is a figure, not the bar. JAX and
+ONNX Runtime Training train the networks that they have (peers_contestants.py); docs/performance.md says how.
 
 Memory is the peak resident set of the whole run, less what the process held once its libraries were loaded, less the
 weights, the two moments and the batch, which every contestant has to hold.
@@ -22,9 +24,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import peers_contestants
 from peers_table import tables, write_between_marks
 from peers_workloads import COMMAND, WORKLOADS, inherent_bytes, loss_function, make_files, takes_precision
 
@@ -32,7 +35,6 @@ CORES = sorted(os.sched_getaffinity(0))[: int(os.environ.get("PEERS_THREADS", 2)
 WARM_UP = 5  # steps that do not count
 TURN, STEPS_IN_A_TURN, LONGEST_TURN = 3.0, 2, 60.0  # seconds; as many whole steps if that is longer; but no longer
 LONGEST_START = 900  # seconds until a contestant has to be warm; torch.compile takes minutes
-CONTESTANTS = ["eager", "compile", "onnxruntime", "ours"]
 # How far apart the losses of the first step may be, relatively.
 TOLERANCE = {"float32": 1e-4, "gemm-bf16": 2e-2, "bf16": 2e-2}
 
@@ -122,20 +124,6 @@ class Contestant:
         self.process.wait()
 
 
-def start(kind, workload, precision, files, folder, options):
-    if kind in ("ours", "before"):
-        command = COMMAND if kind == "ours" else options.before
-        return Contestant(
-            [command, "bench", files.training, "--data", files.data, "--batch-size", str(workload.sizes["batch"]),
-             "--seconds", "1e9", "--each-step"], folder, kind)  # fmt: skip
-    arguments = dict(
-        kind=kind, workload=asdict(workload), precision=precision, threads=len(CORES), fused=not options.plain_adamw,
-        training=str(files.training), step=str(files.step), data=str(files.data),
-    )  # fmt: skip
-    worker = Path(__file__).with_name("peers_worker.py")
-    return Contestant([sys.executable, worker, json.dumps(arguments)], folder, kind)
-
-
 def measure_bound(workload, files):
     """FLOPs of the step's products and convolutions, and FLOP/s of a large product, as `bench` counts and measures."""
     result = subprocess.run(
@@ -159,17 +147,30 @@ def evaluation_losses(workload, example, files):
     return theirs, json.loads(printed)["loss"]
 
 
-def check_losses(workload, precision, losses, results):
-    """Ours trains what PyTorch trains: the same first loss, before any update, to TOLERANCE."""
-    theirs, ours = losses
-    apart = abs(ours - theirs) / abs(theirs)
-    what = "evaluation loss" if workload.dropout else "first loss"
-    print(f"  {what}: PyTorch {theirs:.6f}, ours {ours:.6f}, apart {apart:.1e}", end="")
-    if "eager" in results and "ours" in results and not workload.dropout:
-        theirs, ours = (results[kind].losses[-1] for kind in ("eager", "ours"))
-        print(f"; at step {WARM_UP} {theirs:.6f}, {ours:.6f}, apart {abs(ours - theirs) / abs(theirs):.1e}", end="")
-    print()
-    assert apart <= TOLERANCE[precision], f"{workload.title}: we do not train what PyTorch trains"
+def relative(loss, reference):
+    return abs(loss - reference) / abs(reference)
+
+
+def check_evaluation(workload, precision, example, files):
+    """With dropout the masks of all differ: only our loss of evaluation is compared."""
+    theirs, ours = evaluation_losses(workload, example, files)
+    print(f"  evaluation loss: PyTorch {theirs:.6f}, ours {ours:.6f}, apart {relative(ours, theirs):.1e}")
+    assert relative(ours, theirs) <= TOLERANCE[precision], f"{workload.title}: we do not train what PyTorch trains"
+
+
+def check_losses(workload, precision, results):
+    """Everybody trains what PyTorch trains: the same first loss, before any update, to TOLERANCE. A contestant that does not
+    loses its times. Later losses are only printed: AdamW's first updates are nearly the signs of the gradients, and rounding
+    decides the signs of tiny ones."""
+    theirs = results["eager"].losses
+    for kind in [kind for kind, result in results.items() if kind != "eager" and result.losses]:
+        losses = results[kind].losses
+        apart, later = (relative(losses[i], theirs[i]) for i in (0, -1))
+        print(f"  {kind}: first loss {losses[0]:.6f}, PyTorch {theirs[0]:.6f}, apart {apart:.1e}; "
+              f"at step {WARM_UP} {losses[-1]:.6f}, {theirs[-1]:.6f}, apart {later:.1e}", flush=True)  # fmt: skip
+        if apart > TOLERANCE[precision]:
+            assert kind != "ours", f"{workload.title}: we do not train what PyTorch trains"
+            results[kind] = Result(f"its first loss is {losses[0]:.6f}, PyTorch's {theirs[0]:.6f}")
 
 
 def compare(workload, precision, options):
@@ -183,13 +184,22 @@ def compare(workload, precision, options):
         running, results = {}, {}
         try:
             for kind in options.contestants + ["before"] * (options.before is not None):
-                contestant = start(kind, workload, precision, files, folder, options)
-                running[kind] = contestant
-                error = contestant.warm_up()
+                if not peers_contestants.trains(kind, workload, precision):
+                    print(f"  {kind} does not take part: it has no {precision} version of this network", flush=True)
+                    continue
+                try:
+                    command = peers_contestants.command_of(
+                        kind, workload, example, precision, files, folder, len(CORES), options
+                    )  # fmt: skip
+                except Exception as failure:  # of an exporter; what a peer cannot do is a finding
+                    error = f"{type(failure).__name__}: {failure}".splitlines()[0]
+                else:
+                    running[kind] = Contestant(command, folder, kind)
+                    error = running[kind].warm_up()
                 if error:
                     print(f"  {kind} does not take part: {error}", flush=True)
                     results[kind] = Result(error)
-                    running.pop(kind)
+                    running.pop(kind, None)
             for _ in range(max(1, round(options.seconds / TURN))):
                 for contestant in running.values():
                     contestant.take_turn()
@@ -207,9 +217,9 @@ def compare(workload, precision, options):
             memory_ratio = results["ours"].memory / before.memory
             print(f"  ours takes {time_ratio:.3f} of the time of before, {memory_ratio:.3f} of its memory")
         if workload.dropout:
-            check_losses(workload, precision, evaluation_losses(workload, example, files), results)
-        elif {"eager", "ours"} <= running.keys():
-            check_losses(workload, precision, [results[kind].losses[0] for kind in ("eager", "ours")], results)
+            check_evaluation(workload, precision, example, files)
+        elif "eager" in running:
+            check_losses(workload, precision, results)
     return results, min(bounds, key=lambda bound: bound["bound"]) | {"inherent": inherent}
 
 
@@ -230,7 +240,9 @@ def parse_arguments():
     parser.add_argument("--only", default="", help="part of a workload's title")
     parser.add_argument("--precision", type=names, default=["float32", "bf16"],
                         help="float32, bf16, gemm-bf16: a table for each [float32,bf16]")  # fmt: skip
-    parser.add_argument("--contestants", type=names, default=CONTESTANTS, help=f"[{','.join(CONTESTANTS)}]")
+    installed, known = peers_contestants.installed(), peers_contestants.ALL
+    parser.add_argument("--contestants", type=names, default=installed,
+                        help=f"some of {','.join(known)} [those that are installed]")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=30, help="time for each contestant and workload [30]")
     parser.add_argument("--before", type=Path, help="the command of another build, which takes turns with ours")
     parser.add_argument("--plain-adamw", action="store_true", help="PyTorch's AdamW without fused=True, its default")
@@ -240,8 +252,10 @@ def parse_arguments():
         if name not in TOLERANCE:
             parser.error(f"no precision '{name}'; there are {', '.join(TOLERANCE)}")
     for name in options.contestants:
-        if name not in CONTESTANTS:
-            parser.error(f"no contestant '{name}'; there are {', '.join(CONTESTANTS)}")
+        if name not in known:
+            parser.error(f"no contestant '{name}'; there are {', '.join(known)}")
+        if name not in installed:
+            parser.error(f"'{name}' is not installed: bench/install_contestants {name}")
     return options
 
 

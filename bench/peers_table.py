@@ -1,13 +1,19 @@
 """The tables that peers.py prints and writes into a document."""
 
 import datetime
+import importlib.metadata
 import math
 import re
 import statistics
 from pathlib import Path
 
-THEIRS = ["eager", "compile"]  # the faster of them is the bar
-TITLES = {"eager": "PyTorch eager", "compile": "torch.compile", "onnxruntime": "ONNX Runtime", "ours": "ours"}
+import peers_contestants
+
+THEIRS = ["eager", "compile", "jax", "ort-training"]  # the fastest of them is the bar
+TITLES = {
+    "eager": "PyTorch eager", "compile": "torch.compile", "jax": "JAX", "onnxruntime": "ONNX Runtime",
+    "ort-training": "ONNX Runtime Training", "ours": "ours",
+}  # fmt: skip
 ABSENT = "–"
 
 
@@ -50,13 +56,13 @@ def time_cell(results, kind):
 
 
 def speed(results):
-    """How many times as fast as the faster of PyTorch's two; nothing where one side is absent."""
+    """How many times as fast as the fastest of theirs; nothing where one side is absent."""
     best = [median(results[kind]) for kind in THEIRS if took_part(results, kind)]
     return min(best) / median(results["ours"]) if best and took_part(results, "ours") else None
 
 
 def memory_ratio(results):
-    """Of ours to the smaller of PyTorch's two."""
+    """Of ours to the least of theirs."""
     least = [results[kind].memory for kind in THEIRS if took_part(results, kind)]
     return results["ours"].memory / min(least) if least and took_part(results, "ours") and min(least) > 0 else None
 
@@ -134,13 +140,23 @@ def absences(rows):
     return ["", *lines] if lines else []
 
 
-def tables(measured, threads, plain_adamw):
-    import onnxruntime
+def took_part_anywhere(kind, measured):
+    return any(took_part(results, kind) for rows in measured.values() if rows for results in compared(rows))
+
+
+def versions(measured, plain_adamw):
+    """Of the libraries whose contestants took part."""
     import torch
 
     optimizer = "AdamW" if plain_adamw else "AdamW (fused)"
-    lines = [*measured_here(threads), f"PyTorch {torch.__version__} with {optimizer}, "
-             f"ONNX Runtime {onnxruntime.__version__}."]  # fmt: skip
+    others = {"jax": lambda: importlib.metadata.version("jax"), "onnxruntime": lambda: importlib.metadata.version("onnxruntime"),
+              "ort-training": lambda: peers_contestants.version("ort-training")}  # fmt: skip
+    named = [f"{TITLES[kind]} {version()}" for kind, version in others.items() if took_part_anywhere(kind, measured)]
+    return ", ".join([f"PyTorch {torch.__version__} with {optimizer}", *named]) + "."
+
+
+def tables(measured, threads, plain_adamw):
+    lines = [*measured_here(threads), versions(measured, plain_adamw)]
     for precision, rows in measured.items():
         if rows is None:
             lines += ["", f"#### {precision}", "", "Left out: this onnx-train builds no training models in it."]

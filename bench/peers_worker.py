@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from peers_workloads import RATE, Workload, loss_function
+from peers_workloads import BETAS, DECAY, EPSILON, RATE, Workload, loss_function
 
 
 def say(**fields):
@@ -46,7 +46,7 @@ def pytorch_step(workload, threads, precision, compiled, fused):
     say(resident=resident_bytes())
     example = workload.example()
     module, inputs, labels = example.module.train(), list(example.inputs.values()), example.labels
-    optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=0.01, fused=fused or None)
+    optimizer = torch.optim.AdamW(module.parameters(), RATE, BETAS, EPSILON, DECAY, fused=fused or None)
     compute_loss = loss_function(example)
 
     def forward(inputs, labels):
@@ -99,21 +99,24 @@ def onnxruntime_step(training, flattened, data, threads):
     return step
 
 
-def main():
-    arguments = json.loads(sys.argv[1])
-    kind, threads = arguments["kind"], arguments["threads"]
+def run(make_step, arguments):
+    """make_step(arguments) says what is resident and returns the step; what it cannot do is a finding of the comparison,
+    not a fault."""
     try:
-        if kind == "onnxruntime":
-            step = onnxruntime_step(arguments["training"], arguments["step"], arguments["data"], threads)
-        else:
-            workload = Workload(**arguments["workload"])
-            step = pytorch_step(workload, threads, arguments["precision"], kind == "compile", arguments["fused"])
-        train_forever(step)
-    except Exception as error:  # whatever a peer cannot do is a finding, not a fault of the comparison
+        train_forever(make_step(arguments))
+    except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         say(error=f"{type(error).__name__}: {lines[0] if lines else ''}")
         raise
 
 
+def step_of(arguments):
+    kind, threads = arguments["kind"], arguments["threads"]
+    if kind == "onnxruntime":
+        return onnxruntime_step(arguments["training"], arguments["step"], arguments["data"], threads)
+    workload = Workload(**arguments["workload"])
+    return pytorch_step(workload, threads, arguments["precision"], kind == "compile", arguments["fused"])
+
+
 if __name__ == "__main__":
-    main()
+    run(step_of, json.loads(sys.argv[1]))

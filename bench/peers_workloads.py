@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 COMMAND = ROOT / "build" / "onnx-train"
-RATE = 1e-4
+RATE, DECAY, BETAS, EPSILON = 1e-4, 0.01, (0.9, 0.999), 1e-8  # of AdamW, everybody's
 
 sys.path.insert(0, str(ROOT / "models"))
 
@@ -125,7 +125,7 @@ def make_files(workload, example, precision, folder):
     options = [] if precision == "float32" else ["--precision", precision]
     for arguments in (
         ["build", forward, "-o", files.training, "--loss", example.loss,
-         "--optimizer", f"adamw(lr={RATE},weight_decay=0.01)", "--decay", "*", *options],
+         "--optimizer", f"adamw(lr={RATE},weight_decay={DECAY})", "--decay", "*", *options],
         ["flatten", files.training, "--entry", "step", "-o", files.step],
     ):  # fmt: skip
         result = subprocess.run([COMMAND, *arguments], capture_output=True, text=True)

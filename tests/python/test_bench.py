@@ -1,4 +1,4 @@
-"""`bench`: its JSON, its trace, its counts; and the tables of bench/peers.py."""
+"""`bench`: its JSON, its trace, its counts; and the tables and contestants of bench/peers.py."""
 
 import json
 import sys
@@ -95,4 +95,98 @@ def test_the_tables_of_peers():
     assert "| 19% | 25% | – | 50% |" in text
     assert "- ONNX Runtime, a net: it does not run this" in text
     assert "| not made | – | – | – | – | – |" in text and "- not made: left out: why" in text
-    assert "Left out" in text
+    assert "Left out" in text and "JAX" not in text
+
+    # JAX trains by itself: it may be the fastest of theirs.
+    results["jax"] = Result(times=[4.5] * 5, memory=60 << 20)
+    assert peers_table.speed(results) == 1.5
+    assert peers_table.memory_ratio(results) == pytest.approx(40 / 60)
+    text = peers_table.tables({"float32": {"a net": (results, bound)}}, 2, False)
+    assert "| 8.00 (8.00–8.00) | 6.00 (6.00–6.00) | 4.50 (4.50–4.50) | – | 3.00 (2.00–4.00) | **1.50** |" in text
+    assert "JAX 0." in text
+
+
+def test_a_contestant_that_trains_something_else_has_no_times():
+    import peers
+    from peers_workloads import Workload
+
+    def results():
+        return {"eager": peers.Result(times=[1.0], losses=[2.0, 1.9]), "ours": peers.Result(times=[1.0], losses=[2.0, 1.9]),
+                "jax": peers.Result(times=[1.0], losses=[2.1, 1.9])}  # fmt: skip
+
+    checked = results()
+    peers.check_losses(Workload("a net", "mlp", {}), "float32", checked)
+    assert checked["jax"].error == "its first loss is 2.100000, PyTorch's 2.000000" and not checked["jax"].times
+    assert checked["ours"].times and checked["eager"].times
+    wrong = results()
+    wrong["ours"].losses[0] = 2.1
+    with pytest.raises(AssertionError, match="we do not train what PyTorch trains"):
+        peers.check_losses(Workload("a net", "mlp", {}), "float32", wrong)
+
+
+# The smallest that still has every part; `sizes` are what the network of JAX reads, too.
+PEERS_SIZES = {
+    "mlp": dict(sizes=(20, 16, 16, 5)),
+    "resnet18": dict(batch=4, width=4, size=8),
+    "gpt2": dict(heads=2, blocks=1, attention="sdpa"),
+    "dlrm": dict(batch=6, tables=3, rows=7, bottom=(5, 8, 4), top=(10, 6)),
+    "lstm": dict(layers=2),
+    "masked_lm": dict(heads=2, blocks=1, attention="sdpa"),
+}
+
+
+def test_contestants_train_the_networks_that_they_have():
+    import peers_contestants
+    import peers_jax_networks
+    from peers_workloads import WORKLOADS
+
+    assert set(peers_contestants.TRAINS["jax"][0]) == set(peers_jax_networks.NETWORKS) == set(PEERS_SIZES)
+    assert {"eager", "compile", "jax", "onnxruntime", "ours"} <= set(peers_contestants.installed())
+    for workload in WORKLOADS:
+        assert peers_contestants.trains("ours", workload, "bf16")
+        assert peers_contestants.trains("jax", workload, "bf16") == (workload.network in PEERS_SIZES)
+        assert not peers_contestants.trains("ort-training", workload, "bf16")
+
+
+@pytest.mark.parametrize("network", PEERS_SIZES)
+def test_jax_trains_what_pytorch_trains(network, tmp_path):
+    import networks
+    import numpy as np
+    import peers_contestants
+    import peers_jax
+    import peers_workloads
+    import torch
+    from peers_jax_networks import converted
+
+    sizes = PEERS_SIZES[network]
+    example = getattr(networks, network)(**sizes)
+    np.savez(tmp_path / "data.npz", labels=example.labels.numpy(), **{k: v.numpy() for k, v in example.inputs.items()})
+    with np.load(peers_contestants.save_weights(example.module, tmp_path / "weights.npz")) as weights:
+        state = peers_jax.initial_state(*converted(weights))
+    inputs, labels = peers_jax.batch(tmp_path / "data.npz")
+    step = peers_jax.make_step(network, sizes, example.loss, "float32")
+
+    module, compute_loss = example.module.train(), peers_workloads.loss_function(example)
+    optimizer = torch.optim.AdamW(module.parameters(), peers_workloads.RATE, weight_decay=peers_workloads.DECAY)
+    for _ in range(5):
+        state, loss = step(state, inputs, labels)
+        reference = compute_loss(module(*example.inputs.values()), example.labels)
+        assert float(loss) == pytest.approx(reference.item(), rel=1e-4)
+        optimizer.zero_grad()
+        reference.backward()
+        optimizer.step()
+    for name, buffer in module.named_buffers():
+        if ".running_" in name:
+            np.testing.assert_allclose(state["statistics"][name], buffer.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_onnx_runtime_training_gets_has_one_axis_before_the_classes(tmp_path):
+    import networks
+    import onnx
+    import peers_contestants
+
+    example = networks.masked_lm(**PEERS_SIZES["masked_lm"], dropout=0.1)
+    model = onnx.load(peers_contestants.export_for_training(example, tmp_path / "portable.onnx"))
+    (logits,) = model.graph.output
+    assert [d.dim_value for d in logits.type.tensor_type.shape.dim] == [example.labels.numel(), 50]
+    assert model.opset_import[0].version == 17 and "Dropout" in {node.op_type for node in model.graph.node}
