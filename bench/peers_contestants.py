@@ -8,7 +8,7 @@ from pathlib import Path
 
 from peers_workloads import COMMAND, ROOT
 
-# Each has an environment of its own, build/contestants/NAME, as bench/contestants/NAME.txt describes it.
+# Each has an environment of its own, build/contestants/NAME, as NAME.txt in bench/contestants describes it.
 OWN_ENVIRONMENT = ["ort-training", "spingalett"]
 ALL = ["eager", "compile", "jax", "onnxruntime", "ort-training", "ours"]
 SCRIPTS = {"jax": "peers_jax.py", "ort-training": "peers_ort_training.py"}
