@@ -17,8 +17,9 @@ struct Probabilities {
   bool of_classes;      // they sum to 1 over the classes; otherwise each is a yes or no
 };
 
-// Looks back from a value through nodes that move it or bound it close to 0 and 1, through its division by the sum (as scikit-learn's converter
-// writes one-vs-rest classifiers), and through [1 - p, p]. Nothing where it holds no probabilities.
+// Looks back from a value through nodes that move it or bound it close to 0 and 1, through its division by the sum (as
+// scikit-learn's converter writes one-vs-rest classifiers), and through [1 - p, p]. Nothing where it holds no
+// probabilities.
 std::optional<Probabilities> probabilities_of(const Value& value);
 
 // What a loss compares where the user names nothing: the first float output that follows from an input of the model.
