@@ -19,7 +19,7 @@ def training(exported, tmp_path_factory):
     return folder / "train.onnx", tool.save(folder / "data.npz", data)
 
 
-def start(training, out, cache, *options, choices="on"):
+def start(training, out, cache, *options, choices="60"):  # seconds, for a busy machine
     model, data = training
     arguments = ["fit", model, "--data", data, "--batch-size", 128, "--out", out, *options]
     environment = {"ONNX_TRAIN_CACHE": str(cache), "ONNX_TRAIN_TIMED_CHOICES": choices, "OMP_NUM_THREADS": "1"}
