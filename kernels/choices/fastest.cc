@@ -320,7 +320,7 @@ Prepared fastest(const Track& track, const NodeSpec& spec, const Computation& co
   // Another process may have had the time that this one lacked.
   if (const std::string& other = chosen.find(entry); !other.empty()) name = other;
   all_seconds += seconds();
-  if (choices) choices->add_timed(seconds(), choice.is_final);
+  if (choices && !(choice.is_final && choice.times.empty())) choices->add_timed(seconds(), choice.is_final);
   if (auto prepared = named(name, choice.is_final ? "" : hasty)) return *prepared;
   return rule();
 }
