@@ -10,11 +10,11 @@ import tool
 
 @pytest.fixture(scope="module")
 def training(exported, tmp_path_factory):
-    """A network whose products are large enough to be timed, and its data: six batches an epoch, the last one short."""
+    """A network whose products are large enough to be timed, and its data: six whole batches an epoch."""
     folder = tmp_path_factory.mktemp("choices")
     _, path = exported("mlp", sizes=(96, 256, 256, 4))
     rng = np.random.default_rng(0)
-    data = {"x": rng.normal(size=(700, 96)).astype(np.float32), "labels": rng.integers(0, 4, 700)}
+    data = {"x": rng.normal(size=(768, 96)).astype(np.float32), "labels": rng.integers(0, 4, 768)}
     tool.run("build", path, "-o", folder / "train.onnx", "--loss", "cross_entropy")
     return folder / "train.onnx", tool.save(folder / "data.npz", data)
 
@@ -60,7 +60,7 @@ def test_runs_that_choose_at_once_have_the_same_bits(training, tmp_path):
 
 
 def test_a_run_that_goes_on_keeps_its_choices(training, tmp_path):
-    """Where nothing is timed, and nothing is in the cache."""
+    """Where nothing is timed, and nothing is in the cache: they are those of all plans that it made before."""
     end(start(training, tmp_path / "whole", tmp_path / "cache", "--steps", 12))
     end(start(training, tmp_path / "parts", tmp_path / "cache", "--steps", 4))
     end(start(training, tmp_path / "parts", tmp_path / "other", "--steps", 12, "--resume", choices="off"))
