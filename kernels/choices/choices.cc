@@ -1,6 +1,5 @@
 #include "kernels/choices/choices.h"
 
-#include <algorithm>
 #include <sstream>
 
 #include "kernels/choices/cache.h"

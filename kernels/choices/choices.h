@@ -1,6 +1,6 @@
-// Which forms the nodes of a training have (fastest.h). Forms round differently, so a checkpoint keeps them: who
-// resumes has the same bits, on a machine with the same kernels whatever is faster there. One object a session; any
-// thread.
+// The forms that the nodes of a training have (fastest.h). Forms round differently, so a checkpoint keeps them: a run
+// that resumes gives the same bits on each machine that has these forms, whatever is faster there. One object belongs
+// to a session; any thread may call it.
 #pragma once
 
 #include <map>

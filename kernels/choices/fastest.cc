@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -73,8 +72,8 @@ class Chosen {
     if (name.empty()) name = first_line(read_cached(entry).value_or(""));
     return name;
   }
-  // Returns what is kept, which is another process' choice if that was earlier. The file also says what was chosen for
-  // whom, for the people who look. Nothing is kept, and nothing returned, where there is no file and there must be one.
+  // Returns what is kept: the choice of another process if that was earlier. The file also holds the times and the key,
+  // for people who look. Returns "" and keeps nothing if `must_keep` and no file can be written.
   std::string keep(const CacheEntry& entry, const std::string& name, const std::string& times, bool must_keep) {
     const std::optional<std::string> kept = keep_cached(entry, concat(name, "\n", times, entry.key));
     if (!kept && must_keep) return "";
@@ -180,7 +179,7 @@ struct Candidate {
   double time = 0;  // milliseconds
 };
 
-// Sets the candidates' times. They take turns, so that a change of the clock meets all of them.
+// Measures each candidate. Candidates take turns, so that a change of the clock rate affects all of them.
 void time(const Track& track, const NodeSpec& spec, size_t bytes, const SetInputs& set_inputs,
           std::vector<Candidate>* candidates) {
   size_t workspace = 0;

@@ -49,7 +49,7 @@ struct Track {
 struct Computation {
   std::string library;  // what the forms call, with its version
   std::string text;     // computation_of(spec), or that of the samples
-  // What samples read and write of each operand lies in so many bytes from its start.
+  // Samples read and write only so many bytes of each operand, from its start.
   size_t bytes = SIZE_MAX;
 };
 

@@ -175,8 +175,8 @@ size_t extent_of(const NodeSpec& spec, const Product& p) {
                    bytes(p.y, p.m, p.n, spec.out_type())});
 }
 
-// Products of one text have the same ways, and are computed in one of them, whatever is added to them, so that plans
-// that fuse other nodes have the same bits. `rest`: what the sample does not show.
+// Products with the same text have the same ways and share one choice. The text leaves out biases and sums, so that a
+// plan that fuses other nodes gives the same bits. `rest` tells what the sample does not show.
 std::string text_of(const NodeSpec& spec, const Product& sample, const std::string& rest) {
   const auto layout = [](const Matrices& x) { return x.column_stride == 1 ? "" : "T"; };
   std::string text = concat("product ", name(spec.in_type()), " ", sample.m, " x ", sample.k, layout(sample.a), " x ",

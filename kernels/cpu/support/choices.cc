@@ -13,8 +13,6 @@
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/stored.h"
 #include "kernels/device.h"
-#include "kernels/dispatch.h"
-#include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {
