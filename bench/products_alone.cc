@@ -1,6 +1,8 @@
 // The products and convolutions of a training step, as the plan runs them, against oneDNN alone at the same shapes.
 //
-//   products_alone TRAIN.onnx DATA BATCH [--json]
+//   products_alone TRAIN.onnx DATA BATCH [--json | --forms]
+//
+// With --forms, the form that the plan has of each node (kernels/choices/fastest.h) against every form of it, as JSON.
 //
 // "given" is oneDNN on operands where they lie in the plan; "chosen" on operands in whatever layout it likes best, the
 // copies of matrices counted, those of a convolution's operands not. The ratio is to the faster of the two. Everything
@@ -60,7 +62,8 @@ size_t bytes_of(const Value& v) { return static_cast<size_t>(num_elements(v.type
 
 // ---- Ours
 
-Contestant ours(const Node& node) {
+// `form`: the number of the form, counted from 0; without it the rule's. Stores the form's name in *name.
+Contestant ours(const Node& node, std::optional<int> form = {}, std::string* name = nullptr) {
   struct State {
     Prepared prepared;
     std::vector<Tensor> memory;
@@ -79,7 +82,9 @@ Contestant ours(const Node& node) {
     state->out.push_back(state->memory.back().data());
   }
   const NodeSpec spec(node, std::move(constants), num_threads());
+  if (form) setenv("ONNX_TRAIN_TIMED_CHOICES", concat("form=", *form).c_str(), 1);
   state->prepared = find_kernel(Device::cpu(), spec)->prepare(spec);
+  if (name) *name = state->prepared.form;
   state->memory.push_back(filled(state->prepared.workspace + 64));
   const auto scratch = (reinterpret_cast<uintptr_t>(state->memory.back().data()) + 63) / 64 * 64;
   return {"ours", [=] {
@@ -118,6 +123,51 @@ std::map<std::string, double> measure(const Node& node) {
   std::map<std::string, double> times;
   for (const Contestant& c : contestants) times[c.name] = 1e3 * c.fastest;
   return times;
+}
+
+// Milliseconds of each form of a node, by name; the number of a form that the node lacks is that of its last one.
+std::map<std::string, double> measure_forms(const Node& node) {
+  std::vector<Contestant> contestants;
+  std::vector<std::string> names;
+  for (int form = 0;; ++form) {
+    std::string name;
+    Contestant contestant = ours(node, form, &name);
+    if (std::count(names.begin(), names.end(), name) > 0) break;
+    names.push_back(name);
+    contestants.push_back(std::move(contestant));
+  }
+  take_turns(contestants);
+  std::map<std::string, double> times;
+  for (size_t i = 0; i < names.size(); ++i) times[names[i]] = 1e3 * contestants[i].fastest;
+  return times;
+}
+
+int run_forms(const std::string& model, const std::string& data, int64_t batch_size) {
+  Session session(load_training_model(model));
+  const TensorMap batch =
+      first_batch(data, entry_inputs(session.model(), "step"), batch_size, Preprocess(session.model()));
+  const Plan& plan = session.plan("step", shapes_of(batch));
+  struct Chosen {
+    const Node* node;
+    std::string form;
+  };
+  std::map<std::string, Chosen> chosen;
+  for (size_t i = 0; i < plan.steps().size(); ++i) {
+    const Node& node = *plan.steps()[i].node;
+    const std::string& form = plan.prepared()[i].form;
+    if (is_compared(node) && !form.empty()) chosen[description(node)] = {&node, form};
+  }
+  nlohmann::json nodes = nlohmann::json::array();
+  for (const auto& [text, choice] : chosen) {
+    const auto times = measure_forms(*choice.node);
+    if (times.size() < 2) continue;
+    // Form 0 is the rule's.
+    std::string rule;
+    ours(*choice.node, 0, &rule);
+    nodes.push_back({{"node", text}, {"form", choice.form}, {"rule_ms", times.at(rule)}, {"ms", times}});
+  }
+  std::printf("%s\n", nodes.dump().c_str());
+  return 0;
 }
 
 void print_table(const nlohmann::json& report) {
@@ -171,8 +221,10 @@ int run(const std::string& model, const std::string& data, int64_t batch_size, b
 }  // namespace onnx_train
 
 int main(int count, char** words) {
-  if (count < 4) return std::fprintf(stderr, "products_alone TRAIN.onnx DATA BATCH [--json]\n"), 2;
+  if (count < 4) return std::fprintf(stderr, "products_alone TRAIN.onnx DATA BATCH [--json | --forms]\n"), 2;
   try {
+    if (count > 4 && std::string(words[4]) == "--forms")
+      return onnx_train::run_forms(words[1], words[2], std::stoll(words[3]));
     return onnx_train::run(words[1], words[2], std::stoll(words[3]), count > 4);
   } catch (const std::exception& error) {
     return std::fprintf(stderr, "products_alone: %s\n", error.what()), 1;

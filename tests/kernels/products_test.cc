@@ -93,8 +93,8 @@ TEST_P(Products, GemmOverNothingIsC) {
   for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(y.at(i), c.at(i % 3));
 }
 
-// As large as it takes for b to be multiplied in blocks (float_products.cc), and a little more.
-TEST(LargeProducts, AreTheSumsOfTheirBlocks) {
+// As large as it takes for oneDNN's general implementation (float_products.cc), and a little more.
+TEST(LargeProducts, AreThoseOfFloat64) {
   const int64_t m = 66, k = 2053, n = 2100;
   const Tensor a = random_tensor(DType::kFloat, {m, k}, 1), b = random_tensor(DType::kFloat, {k, n}, 2);
   const Tensor wide_a = a.cast(DType::kDouble), wide_b = b.cast(DType::kDouble);
@@ -108,7 +108,7 @@ TEST(LargeProducts, AreTheSumsOfTheirBlocks) {
   EXPECT_LT(relative_error(run_node("Gemm", {a, b}, {{"alpha", 0.5f}})[0], half), 1e-6);
 }
 
-TEST(LargeProducts, OfBfloat16AreTheSumsOfTheirBlocks) {
+TEST(LargeProducts, OfBfloat16AreThoseOfFloat64) {
   if (cpu::isa() < cpu::Isa::kAvx512Bf16) GTEST_SKIP() << "this CPU has no bfloat16 products: the function's body runs";
   for (const Shape& mkn : {Shape{513, 40, 2100}, Shape{513, 2053, 257}}) {
     const Tensor a = random_tensor(DType::kFloat, {mkn[0], mkn[1]}, 1).cast(DType::kBFloat16);

@@ -4,7 +4,6 @@
 // copies.
 #include <algorithm>
 #include <string_view>
-#include <tuple>
 
 #include "kernels/cpu/products/amx_product.h"
 #include "kernels/cpu/products/products.h"
@@ -34,49 +33,22 @@ bool is_slow(const Chain& chain, const NodeSpec& spec, const Product& p) {
   return std::string_view(found.impl_info_str()).starts_with("ref");
 }
 
-// Blocks for oneDNN's product with a row-major b. Without blocks it is up to two fifths slower when b has many or long
-// rows, because it reads all of b for every few rows of a. The blocks of b stay in the cache and are multiplied one
-// after the other, without a copy of b.
-//
-// The limits were measured. For small y the additional calls cost more than they save; with bfloat16 operands b needs
-// half the cache; on AMX oneDNN copies b in any case, so blocks save nothing.
-struct Blocks {
-  int64_t k, n;  // rows and columns of a block of b; the last blocks may be smaller
+// What of oneDNN computes a product. Its first implementation for a product is mostly the one by micro-kernels ("brg"),
+// which reads a b of many or long rows from memory for every few rows of a. Its general one ("gemm") copies blocks of
+// both operands: for 1024 x 3072 x 768 it takes four fifths of the time, for K = 30,522 two thirds.
+enum class Implementation { kFirst, kPacked, kGemm };  // kPacked: the first one's, with b in the layout that it prefers
 
-  explicit Blocks(const Product& p) : k(p.k), n(p.n) {}
+// The general one divides few sums of many products by the number of threads, in bfloat16 always: another number would
+// give other bits.
+bool may_take_gemm(const Product& p, DType from) {
+  constexpr int64_t kFewSums = 1 << 16;
+  return from == DType::kFloat && p.y.batch.empty() && p.m * p.n >= kFewSums;
+}
 
-  static Blocks by_rule(const Product& p, DType from, DType to) {
-    Blocks blocks(p);
-    const int64_t least_rows = from == DType::kFloat ? 64 : 512;
-    if (p.m < least_rows || p.n < 256 || (from == DType::kBFloat16 && isa() >= Isa::kAmx)) return blocks;
-    return in_parts(p, to);
-  }
-  static Blocks in_parts(const Product& p, DType to) {
-    Blocks blocks(p);
-    if (!p.y.batch.empty() || p.b.column_stride != 1) return blocks;
-    blocks.n = equal_parts(p.n);
-    // A bfloat16 y would be rounded after every block of k; weight gradients (a transposed) gain nothing.
-    if (to == DType::kFloat && p.a.column_stride == 1) blocks.k = equal_parts(p.k);
-    return blocks;
-  }
-  bool are_several(const Product& p) const { return k < p.k || n < p.n; }
-  Product first_of(Product p) const {
-    p.k = std::min(k, p.k), p.n = std::min(n, p.n);
-    return p;
-  }
-
- private:
-  static int64_t equal_parts(int64_t size) {
-    constexpr int64_t kMost = 2048, kMultiple = 64;
-    const int64_t parts = (size + kMost - 1) / kMost, part = (size + parts - 1) / parts;
-    return (part + kMultiple - 1) / kMultiple * kMultiple;
-  }
-};
-
-// Returns the matrix that starts `elements` after the start of `operand`.
-OneDnnOperand at_offset(OneDnnOperand operand, int64_t elements, const Desc& layout) {
-  operand.place.offset += static_cast<size_t>(elements) * dnnl::memory::data_type_size(layout.get_data_type());
-  return {operand.place, layout};
+// Where nothing is timed; the limits were measured.
+bool prefers_gemm(const Product& p) {
+  constexpr int64_t kLong = 2048;
+  return p.m >= 64 && p.n >= 256 && p.b.column_stride == 1 && (p.n > kLong || (p.k > kLong && p.a.column_stride == 1));
 }
 
 // Whether to copy b into the layout that oneDNN prefers: b fits the cache and a has so many rows that the copy costs
@@ -86,24 +58,24 @@ bool is_worth_packing(const Product& p) {
   return p.y.batch.empty() && p.m >= kManyRows && p.k * p.n <= kFewElements;
 }
 
-// Appends one oneDNN product, accumulating onto y if p says so.
-void add_product(Chain& chain, const Product& p, bool packs, const OneDnnOperand& a, const OneDnnOperand& b,
-                 const OneDnnOperand* bias, const OneDnnOperand& y) {
-  auto attributes = Chain::attributes();
-  dnnl::post_ops after;
-  if (p.alpha != 1) after.append_eltwise(dnnl::algorithm::eltwise_linear, static_cast<float>(p.alpha), 0);
-  if (p.accumulate) after.append_sum(1);
-  attributes.set_post_ops(after);
-  Desc wanted = b.layout;
-  if (packs) wanted = {b.layout.get_dims(), b.layout.get_data_type(), dnnl::memory::format_tag::any};
-  using Matmul = dnnl::matmul::primitive_desc;
-  const Matmul product = bias ? Matmul(chain.engine(), a.layout, wanted, bias->layout, y.layout, attributes)
-                              : Matmul(chain.engine(), a.layout, wanted, y.layout, attributes);
-  const OneDnnOperand packed = chain.in_layout(b, product.weights_desc());
-  std::vector<std::pair<int, OneDnnOperand>> operands = {
-      {DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, y}};
-  if (bias) operands.push_back({DNNL_ARG_BIAS, *bias});
-  chain.add(product, operands);
+using Matmul = dnnl::matmul::primitive_desc;
+
+bool is_gemm(const Matmul& product) { return std::string_view(product.impl_info_str()).starts_with("gemm"); }
+
+Matmul with_gemm(const Matmul& product) {
+  Matmul next = product;
+  while (next.next_impl()) {
+    if (is_gemm(next)) return next;
+  }
+  return product;
+}
+
+// Whether oneDNN has its general implementation, and another one first.
+bool has_gemm(const NodeSpec& spec, const Product& p) {
+  const Chain chain;
+  const Matmul first(chain.engine(), layout(p.a, p.m, p.k, spec.in_type(0)), layout(p.b, p.k, p.n, spec.in_type(1)),
+                     layout(p.y, p.m, p.n, spec.out_type()), Chain::attributes());
+  return !is_gemm(first) && is_gemm(with_gemm(first));
 }
 
 template <typename T>
@@ -117,52 +89,69 @@ Prepared prepare_amx_product(const NodeSpec& spec, const Product& p, bool bias) 
           {}};
 }
 
-// `packs`: whether oneDNN chooses the layout of b, into which it is copied.
-Prepared prepare_onednn(const NodeSpec& spec, Product p, bool bias, Blocks blocks, bool packs) {
+Prepared prepare_onednn(const NodeSpec& spec, Product p, bool bias, Implementation implementation) {
   return prepare_chain(spec, [&](Chain& chain) {
-    const DType from = spec.in_type(0), to_type = spec.out_type();
-    OneDnnOperand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n, to_type));
+    const DType from = spec.in_type(0), b_type = spec.in_type(1), to = spec.out_type();
+    OneDnnOperand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n, to));
     const OneDnnOperand y = made;
     if (is_slow(chain, spec, p)) {
       Product copied = p;
       copied.a = row_major_matrices(p.a.batch, p.m, p.k);
       if (!p.accumulate) copied.y = row_major_matrices(p.y.batch, p.m, p.n);
       a = chain.in_layout(a, layout(copied.a, p.m, p.k, from));
-      made = chain.staged(y, layout(copied.y, p.m, p.n, to_type));
+      made = chain.staged(y, layout(copied.y, p.m, p.n, to));
       p = copied;
       merge_batches(p);
       a.layout = layout(p.a, p.m, p.k, from);
-      blocks = Blocks::by_rule(p, from, to_type);
     }
-    const DType b_type = spec.in_type(1);
+    const OneDnnOperand to_write{made.place, layout(p.y, p.m, p.n, to)};
+    const OneDnnOperand b = input(1, layout(p.b, p.k, p.n, b_type));
+    auto attributes = Chain::attributes();
+    dnnl::post_ops after;
+    if (p.alpha != 1) after.append_eltwise(dnnl::algorithm::eltwise_linear, static_cast<float>(p.alpha), 0);
+    if (p.accumulate) after.append_sum(1);
+    attributes.set_post_ops(after);
+    Desc wanted = b.layout;
+    if (implementation == Implementation::kPacked)
+      wanted = {b.layout.get_dims(), b.layout.get_data_type(), dnnl::memory::format_tag::any};
     const Shape ones(p.y.batch.size(), 1);
-    for (int64_t n = 0; n < p.n; n += blocks.n) {
-      for (int64_t k = 0; k < p.k; k += blocks.k) {
-        Product part = p;
-        part.n = std::min(blocks.n, p.n - n);
-        part.k = std::min(blocks.k, p.k - k);
-        part.accumulate = p.accumulate || k > 0;
-        const OneDnnOperand part_a = at_offset(a, k * p.a.column_stride, layout(p.a, p.m, part.k, from)),
-                            part_b = at_offset(input(1, {}), k * p.b.row_stride + n * p.b.column_stride,
-                                               layout(p.b, part.k, part.n, b_type)),
-                            part_y = at_offset(made, n * p.y.column_stride, layout(p.y, p.m, part.n, to_type)),
-                            part_bias =
-                                at_offset(input(2, {}), n, layout(row_major_matrices(ones, 1, part.n), 1, part.n));
-        add_product(chain, part, packs, part_a, part_b, bias && k == 0 ? &part_bias : nullptr, part_y);
-      }
-    }
+    const OneDnnOperand to_add = input(2, layout(row_major_matrices(ones, 1, p.n), 1, p.n));
+    Matmul product = bias ? Matmul(chain.engine(), a.layout, wanted, to_add.layout, to_write.layout, attributes)
+                          : Matmul(chain.engine(), a.layout, wanted, to_write.layout, attributes);
+    if (implementation == Implementation::kGemm) product = with_gemm(product);
+    std::vector<std::pair<int, OneDnnOperand>> operands = {
+        {DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, chain.in_layout(b, product.weights_desc())}, {DNNL_ARG_DST, to_write}};
+    if (bias) operands.push_back({DNNL_ARG_BIAS, to_add});
+    chain.add(product, operands);
     chain.reorder(made, y);
   });
 }
 
 // ---- Ways
 
-// What is timed in the place of a product: its first rows, columns and products. The way that takes the least time for
-// more of them is the same.
-Product sample_of(Product p) {
-  constexpr int64_t kRows = 1024, kDepth = 4096, kColumns = 4096;
-  if (p.y.batch.empty()) p.m = std::min(p.m, kRows), p.k = std::min(p.k, kDepth), p.n = std::min(p.n, kColumns);
-  return p;
+// Matrices of a smaller size that lie as those of rows x columns do: one after the other where they do.
+Matrices resized(Matrices x, int64_t rows, int64_t columns, int64_t new_rows, int64_t new_columns) {
+  if (x.column_stride == 1 && x.row_stride == columns) x.row_stride = new_columns;
+  if (x.row_stride == 1 && x.column_stride == rows) x.column_stride = new_rows;
+  return x;
+}
+
+// What is timed in the place of a product: one of fewer rows, columns and products. b keeps its size as far as it can,
+// up to one that no cache holds: how often b is read is what the ways differ in. A run takes at most 2^34 operations.
+Product sample_of(const Product& p) {
+  constexpr int64_t kRows = 1024, kLong = 4096, kProducts = int64_t{1} << 33;
+  const auto limited = [=](int64_t size, int64_t other) {
+    return std::min(size, std::max(kLong * kLong / std::max(other, int64_t{1}), kLong));
+  };
+  Product sample = p;
+  if (!p.y.batch.empty()) return sample;
+  sample.k = limited(p.k, p.n);
+  sample.n = limited(p.n, sample.k);
+  sample.m = std::min({p.m, kRows, kProducts / std::max(sample.k * sample.n, int64_t{1})});
+  sample.a = resized(p.a, p.m, p.k, sample.m, sample.k);
+  sample.b = resized(p.b, p.k, p.n, sample.k, sample.n);
+  sample.y = resized(p.y, p.m, p.n, sample.m, sample.n);
+  return sample;
 }
 
 // The largest number of bytes from the start of an operand to the end of what the product reads or writes there.
@@ -188,7 +177,7 @@ std::string text_of(const NodeSpec& spec, const Product& sample, const std::stri
 }  // namespace
 
 Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
-  const DType from = spec.in_type(), to = spec.out_type();
+  const DType from = spec.in_type();
   const Product sample = sample_of(p);
   std::vector<Way> ways;
   const auto add = [&](const char* name, bool is_supported, bool is_preferred, auto prepare) {
@@ -199,22 +188,16 @@ Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
     return from == DType::kFloat ? prepare_amx_product<float>(spec, q, bias)
                                  : prepare_amx_product<BFloat16>(spec, q, bias);
   });
-  const Blocks by_rule = Blocks::by_rule(p, from, to), most = Blocks::in_parts(p, to);
-  const bool has_parts = most.are_several(p), has_blocks = by_rule.are_several(p),
-             packs = is_worth_packing(by_rule.first_of(p));
+  const auto onednn = [&](Implementation implementation) {
+    return [&spec, bias, implementation](const Product& q) { return prepare_onednn(spec, q, bias, implementation); };
+  };
   constexpr size_t kMostCopied = size_t{32} << 20;  // bytes of a copy of b, which is a part of the arena
   const bool is_one = p.y.batch.empty(),
-             can_pack = static_cast<size_t>(p.k * p.n) * size_of(spec.in_type(1)) <= kMostCopied;
-  for (const auto& [name, in_parts, packed] : {std::tuple{"oneDNN", false, false},
-                                               {"oneDNN, packed", false, true},
-                                               {"oneDNN in blocks", true, false},
-                                               {"oneDNN in blocks, packed", true, true}}) {
-    const bool is_rule = in_parts == has_blocks && packed == packs;
-    add(name, is_rule || (is_one && (has_parts || !in_parts) && (can_pack || !packed)), is_rule,
-        [&spec, bias, to, in_parts = in_parts, packed = packed](const Product& q) {
-          return prepare_onednn(spec, q, bias, in_parts ? Blocks::in_parts(q, to) : Blocks(q), packed);
-        });
-  }
+             can_pack = is_one && static_cast<size_t>(p.k * p.n) * size_of(spec.in_type(1)) <= kMostCopied;
+  const bool packs = is_worth_packing(p), can_gemm = may_take_gemm(p, from) && has_gemm(spec, p);
+  add("oneDNN's gemm", can_gemm, prefers_gemm(p), onednn(Implementation::kGemm));
+  add("oneDNN, packed", can_pack, packs, onednn(Implementation::kPacked));
+  add("oneDNN", true, true, onednn(Implementation::kFirst));
   const std::string rest = concat(packs ? ", packed by rule" : "", can_pack ? "" : ", too large to pack");
   const double flops = 2.0 * static_cast<double>(p.m * p.n * p.k * num_elements(p.y.batch));
   return fastest(spec, {text_of(spec, sample, rest), extent_of(spec, sample)}, flops, std::move(ways));

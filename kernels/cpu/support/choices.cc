@@ -90,7 +90,7 @@ std::string processor() {
   return text;
 }
 
-// Without the number of threads, on which no bit of a product depends.
+// Without the number of threads: ranks that have other shares of a machine choose alike.
 const std::string& hardware() {
   static const std::string text = concat(processor(), ", ", name_of(isa()));
   return text;
