@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "kernels/collectives.h"
+#include "library/options.h"
 #include "library/program_data.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/table_metadata.h"
@@ -21,71 +22,19 @@
 namespace onnx_train {
 namespace {
 
-// What the library adds to the settings that it shares with the command.
-struct LibraryFit : FitSettings {
-  std::string data, eval_data;           // the paths of files
-  std::string device, offload = "none";  // of the session
-  int64_t threads = 0;                   // likewise
-};
-
-std::vector<CommandOption> fit_options(LibraryFit* s) {
-  TrainerOptions& t = s->trainer;
-  std::vector<CommandOption> options = {
-      {"--epochs", {&t.epochs, kCount}, ""},
-      {"--steps", {&t.steps, kCount}, ""},
-      {"--time-limit", {&s->time_limit, check_duration}, ""},
-      {"--batch-size", OptionTarget(&s->batch_size, kCount).or_auto(&s->find_batch), ""},
-      {"--memory-limit", {&s->memory_limit, check_bytes}, ""},
-      {"--accumulate", {&t.accumulate, kCount}, ""},
-      {"--clip", {&t.clip_norm, kPositive}, ""},
-      {"--seed", &t.seed, ""},
-      {"--no-shuffle", &s->no_shuffle, ""},
-      {"--scale", {&s->reading.scales, check_scale}, ""},
-      {"--preprocess", &s->reading.preprocess, ""},
-      {"--augment", &s->reading.augment, ""},
-      {"--no-data-check", &s->no_data_check, ""},
-      {"--eval-every", {&t.eval_every, kCount}, ""},
-      {"--best", &t.best, ""},
-      {"--early-stop", {&t.early_stop, kCount}, ""},
-      {"--stop-at", {&t.stop_at, check_stop_target}, ""},
-      {"--checkpoint-every", {&t.checkpoint_every, kCount}, ""},
-      {"--out", &t.folder, ""},
-      {"--resume", &s->resume, ""},
-      {"--overwrite", &s->overwrite, ""}};
-  return joined(joined(std::move(options), schedule_options(&s->schedule)), sample_options(&t.samples));
-}
-
-LibraryFit read_fit_settings(const onnx_train_option* given, size_t count) {
-  LibraryFit settings;
-  std::vector<CommandOption> known = fit_options(&settings);
-  known.push_back({"--wait-for-steps", &settings.trainer.wait_for_steps, ""});  // of a program alone
-  read_options(given, count, known);
+FitSettings read_fit_settings(const onnx_train_option* given, size_t count) {
+  FitSettings settings;
+  read_options(given, count, options_of_fit(&settings));
   for (size_t i = 0; i < count; ++i) settings.given->insert(given[i].name);
   return settings;
 }
 
-// Completes the settings from the texts among them, once a run that goes on has said what is not given.
-void complete(FitSettings* settings, const Model& model) {
-  TrainerOptions& t = settings->trainer;
-  t.shuffle = !settings->no_shuffle;
-  t.time_limit = parse_duration(settings->time_limit);
-  t.schedule = resolve(settings->schedule, built_rate(model));
-  if (t.epochs == 0 && t.steps == 0 && t.time_limit == 0) {
-    throw UsageError("a training needs an end: give epochs, steps or time-limit");
-  }
-  if (settings->find_batch && t.samples.overfit_batches > 0) {
-    throw UsageError("overfit-batches needs to know the size of a batch: give batch-size as a number");
-  }
-}
-
 // As options.json has them: the names are those of the command, which reads them.
-std::vector<CommandOption> recorded_options(LibraryFit* s) {
-  std::vector<CommandOption> options = {{"--data", &s->data, "", "PATH"},
-                                        {"--eval-data", &s->eval_data, "", "PATH"},
-                                        {"--device", &s->device, ""},
-                                        {"--threads", {&s->threads, kCount}, ""},
-                                        {"--offload", &s->offload, ""}};
-  return joined(joined(std::move(options), fit_options(s)), data_options(&s->reading));
+std::vector<CommandOption> recorded_options(FitSettings* s) {
+  const std::vector<CommandOption> sources = with_keys(training_options(s), {"data", "eval-data"}),
+                                   machine = with_keys(session_options(&s->session), {"device", "threads", "offload"});
+  const std::vector<CommandOption> training = taken_by(TakenBy::kAll, options_of_fit(s));
+  return joined(joined(joined(sources, machine), training), data_options(&s->reading));
 }
 
 // A run that is gone on with.
@@ -115,14 +64,14 @@ void restore(Session* session, const Model& model, const std::string& path) {
   for (const auto& [name, value] : states) session->state().set(name, value);
 }
 
-void expect_no_run(const LibraryFit& settings) {
+void expect_no_run(const FitSettings& settings) {
   if (settings.overwrite || !std::filesystem::exists(settings.last_checkpoint())) return;
   throw UsageError(settings.trainer.folder +
                    " holds a run; go on with resume, start anew with overwrite, or take another folder");
 }
 
 // The run to go on with, if there is one, whose settings stay where none are given. Locks a folder that is there.
-std::optional<ResumedRun> find_run(LibraryFit* settings, onnx_train_session* s, RunLock* lock) {
+std::optional<ResumedRun> find_run(FitSettings* settings, onnx_train_session* s, RunLock* lock) {
   const std::string& folder = settings->trainer.folder;
   if (folder.empty()) {
     if (settings->resume) throw UsageError("resume needs the folder of a run: out");
@@ -136,7 +85,7 @@ std::optional<ResumedRun> find_run(LibraryFit* settings, onnx_train_session* s, 
   Model model = load_training_model(last);
   TrainingPosition position = position_of_run(model, last);
   expect_same_build(built_with(model), last, built_with(s->session.model()), "the session's model");
-  adopt_settings(fit_options(settings), position, settings);
+  adopt_settings(options_of_fit(settings), position, settings);
   adopt_end(settings);
   return ResumedRun{std::move(model), std::move(position)};
 }
@@ -218,7 +167,7 @@ struct FitData {
 };
 
 FitData open_fit_data(onnx_train_session* s, const onnx_train_data* training, const onnx_train_data* evaluation,
-                      LibraryFit* settings) {
+                      FitSettings* settings) {
   Session& session = s->session;
   const TrainerOptions& options = settings->trainer;
   std::string note;  // the program knows which scales it gives
@@ -268,13 +217,13 @@ void tell_of_data(const FitData& data, bool says_how, ProgramEvents* events) {
 
 // Makes the run's folder with options.json, and locks it, unless it is there and locked.
 void begin_run(const Session& session, const Trainer& trainer, const std::vector<std::string>& checked,
-               const Found& found, LibraryFit* settings, RunLock* lock) {
+               const Found& found, FitSettings* settings, RunLock* lock) {
   const std::string& folder = settings->trainer.folder;
   if (folder.empty()) return;
   settings->schedule.rate = settings->trainer.schedule.peak;
-  settings->device = session.device().name();
-  settings->threads = session.threads();
-  if (session.offload() == Offload::kOptimizer) settings->offload = "optimizer";
+  settings->session.device = session.device().name();
+  settings->session.threads = session.threads();
+  if (session.offload() == Offload::kOptimizer) settings->session.offload = "optimizer";
   prepare_folder(folder);
   if (!lock->is_held()) {
     *lock = RunLock(folder);
@@ -284,7 +233,7 @@ void begin_run(const Session& session, const Trainer& trainer, const std::vector
 }
 
 onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data* training,
-                                   const onnx_train_data* evaluation, LibraryFit settings,
+                                   const onnx_train_data* evaluation, FitSettings settings,
                                    const onnx_train_observer* observer) {
   Session& session = s->session;
   TrainerOptions& options = settings.trainer;
@@ -292,7 +241,7 @@ onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data*
   DataMetadata metadata(&session);
   const std::optional<ResumedRun> run = find_run(&settings, s, &lock);
   if (!run && settings.given->count("accumulate") == 0) options.accumulate = session.ranks();
-  complete(&settings, session.model());
+  complete(&settings, built_rate(session.model()));
   if (!options.folder.empty()) options.model = s->identity.empty() ? fingerprint(session.snapshot()) : s->identity;
   if (run) take_over(*run, &session, &settings);
   FitData data = open_fit_data(s, training, evaluation, &settings);
@@ -340,7 +289,7 @@ onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data*
 
 // A rank that fails ends the others, too.
 onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* training, const onnx_train_data* evaluation,
-                           const LibraryFit& settings, const onnx_train_observer* observer) {
+                           const FitSettings& settings, const onnx_train_observer* observer) {
   try {
     return fit_as_rank(s, training, evaluation, settings, observer);
   } catch (const std::exception& error) {
@@ -385,7 +334,7 @@ onnx_train_status onnx_train_fit(onnx_train_session* session, const onnx_train_d
                                  const onnx_train_data* evaluation, const onnx_train_option* options, size_t count,
                                  const onnx_train_observer* observer, onnx_train_stop_reason* reason) {
   return in_session(session, [&](onnx_train_session& s) {
-    const LibraryFit settings = read_fit_settings(options, count);
+    const FitSettings settings = read_fit_settings(options, count);
     const onnx_train_stop_reason stopped = fit(&s, training, evaluation, settings, observer);
     if (reason) *reason = stopped;
   });

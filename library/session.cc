@@ -5,6 +5,7 @@
 #include "kernels/host.h"
 #include "library/guard.h"
 #include "library/handles.h"
+#include "library/options.h"
 #include "onnx_passes/derivatives/weights_as_inputs.h"
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/io/loading.h"
@@ -18,51 +19,20 @@
 #include "runtime/distribution/ranks.h"
 #include "runtime/example_inputs.h"
 #include "runtime/plan/plan_report.h"
+#include "runtime/session_settings.h"
 #include "runtime/training/checkpoint.h"
 
 namespace onnx_train {
 namespace {
 
 SessionOptions read_session_options(const onnx_train_option* given, size_t count) {
-  SessionOptions options;
-  std::string device = "cpu";
-  std::optional<int64_t> threads, memory;
-  bool detect_anomaly = false, allow_non_finite = false;
-  std::string tta, ranks, offload;
-  int64_t zero = 0, stages = 1;
-  read_options(given, count,
-               {{"--device", &device, "", "NAME"},
-                {"--threads", {&threads, Range{1, false, 4096}}, "", "N"},
-                {"--memory", &memory, "", "BYTES"},
-                {"--tf32", &options.plan.arithmetic.tf32, ""},
-                {"--deterministic", &options.plan.arithmetic.deterministic, ""},
-                {"--offload", &offload, "", "WHAT", false, {"none", "optimizer"}},
-                {"--tta", &tta, "", "VIEWS"},
-                {"--seed", &options.seed, "", "N"},
-                {"--detect-anomaly", &detect_anomaly, ""},
-                {"--allow-non-finite", &allow_non_finite, ""},
-                {"--ranks", &ranks, "", "environment"},
-                {"--zero", {&zero, Range{0, false, 2}}, "", "STAGE"},
-                {"--pipeline", {&stages, kCount}, "", "N"},
-                {"--sync-batch-norm", &options.sync_batch_norm, ""}});
-  options.device = &Device::find(device);
-  options.threads = static_cast<int>(threads.value_or(0));
-  if (offload == "optimizer") options.offload = Offload::kOptimizer;
-  options.plan.detect_anomaly = detect_anomaly;
-  options.views = parse_views(tta);
-  options.refuse_non_finite_loss = !allow_non_finite;
-  options.plan.memory = static_cast<size_t>(memory.value_or(0));
-  options.sharding = static_cast<Sharding>(zero);
-  if (!ranks.empty() && ranks != "environment")
-    throw UsageError("ranks is '" + ranks + "'; it is 'environment', which a launcher sets, or left out");
-  if (!ranks.empty()) options.collectives = ranks_of_environment();
-  if (!options.collectives && (options.sync_batch_norm || stages > 1))
-    throw UsageError(concat(stages > 1 ? "pipeline" : "sync-batch-norm",
-                            " is for several ranks; leave it out, or start them with a launcher"));
-  options.stages = static_cast<int>(stages);
-  if (options.collectives && !threads) {
-    options.threads = threads_of(*rank_place_of_environment());
-  }
+  SessionSettings settings;
+  read_options(given, count, options_of_session(&settings));
+  Collectives* const collectives = settings.ranks.empty() ? nullptr : ranks_of_environment();
+  SessionOptions options = resolve(settings);
+  check_ranks(collectives ? collectives->size() : 1, options.stages, options.sharding, options.sync_batch_norm);
+  options.collectives = collectives;
+  if (collectives && settings.threads == 0) options.threads = threads_of(*rank_place_of_environment());
   return options;
 }
 

@@ -87,7 +87,11 @@ struct Assign {
   const CommandOption& option;
   const std::string& text;
 
-  void operator()(bool* target) const { *target = text.empty() || text == "true"; }
+  void operator()(bool* target) const {
+    const bool is_on = text.empty() || text == "true" || text == "on";
+    if (!is_on && text != "false" && text != "off") refuse(label_of(option), " takes on or off, not '", text, "'");
+    *target = is_on;
+  }
   void operator()(std::string* target) const {
     check_text(option, text);
     *target = text;
@@ -137,6 +141,58 @@ struct ValueOf {
 };
 
 }  // namespace
+
+CommandOption of_command(CommandOption option) {
+  option.taken_by = TakenBy::kCommand;
+  return option;
+}
+
+CommandOption of_library(CommandOption option) {
+  option.taken_by = TakenBy::kLibrary;
+  return option;
+}
+
+std::vector<CommandOption> taken_by(TakenBy who, std::vector<CommandOption> options) {
+  std::erase_if(options, [=](const CommandOption& o) { return o.taken_by != TakenBy::kAll && o.taken_by != who; });
+  return options;
+}
+
+std::vector<CommandOption> with_keys(std::vector<CommandOption> options, const std::vector<std::string>& keys) {
+  std::erase_if(options, [&](const CommandOption& o) { return std::count(keys.begin(), keys.end(), key_of(o)) == 0; });
+  return options;
+}
+
+std::vector<CommandOption> joined(std::vector<CommandOption> options, const std::vector<CommandOption>& more) {
+  options.insert(options.end(), more.begin(), more.end());
+  return options;
+}
+
+namespace {
+
+std::vector<CommandOption> inserted(const std::string& key, std::ptrdiff_t behind, std::vector<CommandOption> options,
+                                    const std::vector<CommandOption>& more) {
+  const auto found =
+      std::find_if(options.begin(), options.end(), [&](const CommandOption& o) { return key_of(o) == key; });
+  if (found == options.end()) fail("there is no option '", key, "'");
+  options.insert(found + behind, more.begin(), more.end());
+  return options;
+}
+
+}  // namespace
+
+std::vector<CommandOption> inserted_before(const std::string& key, std::vector<CommandOption> options,
+                                           const std::vector<CommandOption>& more) {
+  return inserted(key, 0, std::move(options), more);
+}
+
+std::vector<CommandOption> inserted_after(const std::string& key, std::vector<CommandOption> options,
+                                          const std::vector<CommandOption>& more) {
+  return inserted(key, 1, std::move(options), more);
+}
+
+bool is_flag(const CommandOption& option) {
+  return std::holds_alternative<bool*>(option.target.to) && option.value.empty();
+}
 
 std::string key_of(const CommandOption& option) {
   const std::string name = label_of(option);

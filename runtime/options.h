@@ -36,8 +36,9 @@ constexpr Range kPositive{0, true};  // a clipping norm, a tolerance
 using TextCheck = std::function<void(const std::string&)>;
 
 // Where a value is stored, and which values are valid: numbers in `range` (by default 0 or more), non-empty texts that
-// `check` accepts. A bool is a flag; a list is separated by commas or given by repeating the option, or by repeating it
-// alone if the texts may hold commas (`whole`). A list of positional arguments is one text each.
+// `check` accepts. A bool without a placeholder is a flag, one with a placeholder is on or off; a list is separated by
+// commas or given by repeating the option, or by repeating it alone if the texts may hold commas (`whole`). A list of
+// positional arguments is one text each.
 struct OptionTarget {
   using Pointer = std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::optional<int64_t>*,
                                std::optional<double>*, std::vector<std::string>*>;
@@ -64,6 +65,9 @@ struct OptionTarget {
 
 using Words = std::vector<std::string>;
 
+// Who takes an option. The library's are C, C++ and Python.
+enum class TakenBy { kAll, kCommand, kLibrary };
+
 struct CommandOption {
   std::string names;  // "--lr", "-o,--output"; without dashes: a positional argument
   OptionTarget target;
@@ -73,9 +77,27 @@ struct CommandOption {
   Words choices = {};
   // Without choices: words that a value may be or begin with, which shells complete.
   Words (*words)() = nullptr;
+  TakenBy taken_by = TakenBy::kAll;
 };
 
+// The option, of the command alone, or of the library alone.
+CommandOption of_command(CommandOption option);
+CommandOption of_library(CommandOption option);
+// Those that the command, or the library, takes.
+std::vector<CommandOption> taken_by(TakenBy who, std::vector<CommandOption> options);
+// Those of these keys, in their order.
+std::vector<CommandOption> with_keys(std::vector<CommandOption> options, const std::vector<std::string>& keys);
+// One table after the other.
+std::vector<CommandOption> joined(std::vector<CommandOption> options, const std::vector<CommandOption>& more);
+// `more` stands before the option with the key `key`, or behind it.
+std::vector<CommandOption> inserted_before(const std::string& key, std::vector<CommandOption> options,
+                                           const std::vector<CommandOption>& more);
+std::vector<CommandOption> inserted_after(const std::string& key, std::vector<CommandOption> options,
+                                          const std::vector<CommandOption>& more);
+
 inline bool is_positional(const CommandOption& option) { return option.names[0] != '-'; }
+// Given by its name alone.
+bool is_flag(const CommandOption& option);
 
 // The name in options.json and in messages: the last one, without dashes. "-o,--output" -> "output".
 std::string key_of(const CommandOption& option);

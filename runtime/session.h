@@ -32,6 +32,10 @@ enum class Offload {
   kOptimizer,  // the states that a step streams (onnx_passes/training/streamed_states.h)
 };
 
+// Throws UsageError for what `ranks` processes cannot do, or cannot do at once: stages of a pipeline, states
+// that they share out, batch normalization over all batches.
+void check_ranks(int64_t ranks, int64_t stages, Sharding sharding, bool sync_batch_norm);
+
 struct SessionOptions {
   Device* device = nullptr;  // null: default_device()
   int threads = 0;           // of the CPU's kernels; 0: default_threads() of the calling thread (kernels/host.h)
@@ -158,6 +162,8 @@ class Session {
   const Arithmetic& arithmetic() const { return options_.plan.arithmetic; }
   // Which forms the nodes of its plans have.
   const Choices& choices() const { return *choices_; }
+  // For plans that are made from now on.
+  void set_new_choices(Choices::New what) { choices_->set_new(what); }
   size_t memory_budget() const { return options_.plan.memory; }  // 0: none
   // Size in bytes of the arena that all plans share.
   size_t arena_bytes() const { return arena_bytes_; }

@@ -14,19 +14,29 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/training/body_draws.h"
+#include "runtime/options.h"
 #include "runtime/session.h"
 
 namespace onnx_train {
 
+void check_ranks(int64_t ranks, int64_t stages, Sharding sharding, bool sync_batch_norm) {
+  if (ranks == 1 && (stages > 1 || sync_batch_norm)) {
+    throw UsageError(concat(stages > 1 ? "--pipeline" : "--sync-batch-norm",
+                            " is for several processes; leave it out, or start them (docs/distributed.md)"));
+  }
+  if (ranks % stages != 0) {
+    throw UsageError(concat("--pipeline ", stages, " takes ", stages,
+                            " processes, one for each stage, or a multiple, and there are ", ranks));
+  }
+  if (stages > 1 && (sharding != Sharding::kNone || sync_batch_norm)) {
+    throw UsageError(concat("--pipeline: a stage has the states of its own layers, and one batch at a time; leave out ",
+                            sync_batch_norm ? "--sync-batch-norm" : "--zero"));
+  }
+}
+
 StateOwners Session::owners_of_states(const Model& model, const SessionOptions& options, int ranks) {
+  check_ranks(ranks, options.stages, options.sharding, options.sync_batch_norm);
   if (options.stages <= 1) return share_out_states(model, options.sharding, ranks);
-  if (ranks % options.stages != 0)
-    fail_as(ErrorCode::kUsage, "pipelines of ", options.stages, " stages take a multiple of ", options.stages,
-            " ranks, and there ", ranks == 1 ? "is 1" : concat("are ", ranks));
-  if (options.sharding != Sharding::kNone)
-    fail_as(ErrorCode::kUsage, "a stage of a pipeline has the states of its own weights; leave out zero");
-  if (options.sync_batch_norm)
-    fail_as(ErrorCode::kUsage, "a pipeline has one batch at a time in a layer; leave out sync-batch-norm");
   const bool has_accumulate = std::any_of(model.entry_points.begin(), model.entry_points.end(),
                                           [](const EntryPoint& e) { return e.name() == "accumulate"; });
   if (!has_accumulate) fail_as(ErrorCode::kUsage, "a pipeline takes micro-batches; build the model with accumulate");

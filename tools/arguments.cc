@@ -16,7 +16,6 @@ template <typename... Args>
   throw UsageError(concat(args...));
 }
 
-bool is_flag(const CommandOption& option) { return std::holds_alternative<bool*>(option.target.to); }
 bool is_list(const CommandOption& option) {
   return std::holds_alternative<std::vector<std::string>*>(option.target.to);
 }

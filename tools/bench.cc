@@ -33,7 +33,7 @@ struct BenchArguments {
   int64_t top = 20;
   double seconds = 5;
   bool json = false, each_step = false, profile = false;
-  RuntimeOptions runtime;
+  SessionSettings runtime;
 };
 
 double milliseconds_since(Clock::time_point start) {
@@ -205,7 +205,7 @@ Memory memory_of(Session& session, const Plan& plan, size_t available) {
 int run(const BenchArguments& arguments) {
   if (arguments.json && arguments.each_step) throw UsageError("--json or --each-step, not both");
   if (arguments.each_step) print_line({{"resident", resident_memory()}});
-  const SessionOptions options = session_options(arguments.runtime);
+  const SessionOptions options = options_of_session(arguments.runtime);
   const Device& device = *options.device;
   const size_t available = device.uses_host_memory() ? 0 : device.available_bytes();
   Session session(load_training_model(arguments.model), options);
@@ -244,7 +244,7 @@ Subcommand bench_command() {
       "  onnx-train bench train.onnx --data train.npz --batch-size 64 --seconds 10\n"
       "  onnx-train bench train.onnx --data train.npz --profile --trace step.json\n"
       "  onnx-train bench train.onnx --data train.npz --entry evaluate",
-      with_runtime_options(
+      with_session_options(
           {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
            {"--data", &a->data, "the data: see fit --help", "PATH", true},
            {"--entry", &a->entry, "the entry point to run [step]", "NAME", false, {}, entry_names},

@@ -22,7 +22,7 @@ struct CompileArguments {
   std::string model, output;
   int64_t batch = 32;
   std::vector<std::string> sizes;
-  RuntimeOptions runtime;
+  SessionSettings runtime;
 };
 
 constexpr const char* kCacheVariable = "ONNX_TRAIN_CACHE";
@@ -51,7 +51,7 @@ std::string files_in(const std::string& folder) {
 }
 
 int run(const CompileArguments& arguments) {
-  const SessionOptions options = session_options(arguments.runtime);
+  const SessionOptions options = options_of_session(arguments.runtime);
   const auto start = std::chrono::steady_clock::now();
   Model model = load_any_model(arguments.model);
   keep_in(arguments.output);
@@ -87,7 +87,7 @@ Subcommand compile_command() {
           "  onnx-train compile train.onnx --device cuda --batch-size 64 -o train.kernels\n"
           "  ONNX_TRAIN_CACHE=train.kernels onnx-train fit train.onnx --data train.npz --epochs 10 --device cuda "
           "--batch-size 64",
-          with_runtime_options(
+          with_session_options(
               {{"MODEL", &a->model, "a training model, a checkpoint, or a forward model", "FILE", true},
                {"-o,--output", &a->output, "the folder, for ONNX_TRAIN_CACHE; files that are there stay", "DIR", true},
                {"--batch-size", {&a->batch, kCount}, "samples at a time, as the runs will have them [32]", "N"},

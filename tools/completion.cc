@@ -13,11 +13,12 @@ enum class Completes { kNothing, kFlag, kWords, kFiles, kFolders };
 std::vector<std::string> words_of(const CommandOption& option) {
   if (!option.choices.empty()) return option.choices;
   if (option.words) return option.words();
+  if (std::holds_alternative<bool*>(option.target.to)) return {"on", "off"};
   return option.target.automatic ? std::vector<std::string>{"auto"} : std::vector<std::string>();
 }
 
 Completes completes(const CommandOption& option) {
-  if (std::holds_alternative<bool*>(option.target.to)) return Completes::kFlag;
+  if (is_flag(option)) return Completes::kFlag;
   if (!words_of(option).empty()) return Completes::kWords;
   if (option.value == "FILE" || option.value == "PATH") return Completes::kFiles;
   return option.value == "DIR" ? Completes::kFolders : Completes::kNothing;

@@ -91,9 +91,8 @@ std::string read_text(const std::string& path) {
 
 void set_from_file(const std::string& path, const ConfigEntry& entry, const CommandOption& option) {
   const auto& [name, values] = entry;
-  const bool is_flag = std::holds_alternative<bool*>(option.target.to);
   const bool is_list = std::holds_alternative<std::vector<std::string>*>(option.target.to);
-  if (is_flag && (values.size() != 1 || (values[0] != "true" && values[0] != "false"))) {
+  if (is_flag(option) && (values.size() != 1 || (values[0] != "true" && values[0] != "false"))) {
     throw UsageError(concat(path, ": '", name, "' is true or false"));
   }
   if (!is_list && values.size() != 1) throw UsageError(concat(path, ": '", name, "' takes one value, not a list"));

@@ -26,7 +26,7 @@ struct EvalArguments {
   DataOptions reading;
   int64_t limit = 0;
   bool json = false;
-  RuntimeOptions runtime;
+  SessionSettings runtime;
   BuildSettings build;  // of a forward model: --loss, --metric
 };
 
@@ -66,7 +66,7 @@ Dataset limited(Dataset data, int64_t limit) {
 
 int run(const EvalArguments& arguments) {
   DataNotes notes;
-  Session session(in_precision(load(arguments, &notes), arguments.dtype), session_options(arguments.runtime));
+  Session session(in_precision(load(arguments, &notes), arguments.dtype), options_of_session(arguments.runtime));
   const ReadOptions reading{arguments.reading, {}, {}, {}};
   const Dataset data =
       limited(load_dataset(arguments.data, session.model(), "evaluate", reading, &notes), arguments.limit);
@@ -100,7 +100,7 @@ Subcommand eval_command() {
           "  onnx-train eval run/best.onnx --data cifar-10/ --tta flip\n"
           "  onnx-train eval model.onnx --data test.npz --loss cross_entropy --metric f1\n"
           "Metrics besides the loss are those of build --metric: onnx-train build --help",
-          with_runtime_options(
+          with_session_options(
               joined({{"MODEL", &a->model, "a training model, a checkpoint or a forward model", "FILE", true},
                       {"--data", &a->data, "the data: see fit --help", "PATH", true},
                       {"--limit", {&a->limit, kCount}, "the first N samples of the data alone [all]", "N"},

@@ -23,7 +23,7 @@ struct GradArguments {
   std::string model, inputs, output, mode = "train", dtype = "float32";
   ImportOptions import;
   BuildOptions options;
-  RuntimeOptions runtime;
+  SessionSettings runtime;
   std::string vjp, jvp, hvp;
   bool jacobian = false, per_sample = false;
 };
@@ -35,7 +35,7 @@ struct OpenedDerivative {
 
   OpenedDerivative(std::shared_ptr<const Model> model, Derivative kind, const GradArguments& a)
       : forward(std::move(model)),
-        session(std::make_unique<DerivativeSession>(*forward, kind, a.options, session_options(a.runtime))) {}
+        session(std::make_unique<DerivativeSession>(*forward, kind, a.options, options_of_session(a.runtime))) {}
 };
 
 bool has_branches(const Graph& graph) {
@@ -116,7 +116,7 @@ int run(GradArguments* arguments) {
   } else {
     TensorMap batch = whole_batch(data);
     if (arguments->jacobian) {
-      DerivativeSession outputs(*opened.forward, Derivative::kOutputs, options, session_options(arguments->runtime));
+      DerivativeSession outputs(*opened.forward, Derivative::kOutputs, options, options_of_session(arguments->runtime));
       results = jacobians(&derivative, &outputs, batch);
     } else {
       if (!wanted.vectors.empty()) batch.merge(derivative.vectors(read_arrays(wanted.vectors), batch));
@@ -152,7 +152,7 @@ Subcommand grad_command() {
       "input that the loss does not depend on has no key, nor has an input before an operator without a gradient. The "
       "samples of the file are one batch; labels and the like "
       "are keys of it.",
-      with_runtime_options(
+      with_session_options(
           {{"MODEL", &a->model, "the forward model", "FILE", true},
            {"--inputs", &a->inputs, "the batch: any data that fit takes", "PATH", true},
            {"-o,--output",

@@ -21,7 +21,7 @@ struct PredictArguments {
   int64_t batch_size = 128;
   bool classes = false;
   DataOptions reading;
-  RuntimeOptions runtime;
+  SessionSettings runtime;
 };
 
 constexpr const char* kTable = ".csv";
@@ -120,7 +120,8 @@ bool fits_table(const FoundClasses& found, int64_t samples) {
 }
 
 int run(const PredictArguments& arguments) {
-  Session session(in_precision(load_any_model(arguments.model), arguments.dtype), session_options(arguments.runtime));
+  Session session(in_precision(load_any_model(arguments.model), arguments.dtype),
+                  options_of_session(arguments.runtime));
   DataNotes notes;
   const Dataset data =
       load_dataset(arguments.inputs, session.model(), "predict", ReadOptions{arguments.reading, {}, {}, {}}, &notes);
@@ -169,7 +170,7 @@ Subcommand predict_command() {
       "  onnx-train predict run/best.onnx --inputs test.csv -o outputs.npz --batch-size 256\n"
       "  onnx-train predict run/best.onnx --inputs pictures/ -o classes.csv\n"
       "  onnx-train predict model.onnx --inputs test.npz -o classes.npz --classes",
-      with_runtime_options(
+      with_session_options(
           {{"MODEL", &a->model, "a forward model, a training model or a checkpoint", "FILE", true},
            {"--inputs,--data", &a->inputs, "the inputs: any data that fit takes, labels not needed", "PATH", true},
            {"-o,--output",

@@ -22,7 +22,7 @@ struct SampleArguments {
   int64_t texts = 1;
   bool ids = false;
   GenerationOptions generation;
-  RuntimeOptions runtime;
+  SessionSettings runtime;
 };
 
 std::vector<int64_t> bytes_of(const std::string& text) {
@@ -72,7 +72,7 @@ class Printer {
 int run(const SampleArguments& arguments) {
   const std::vector<int64_t> prompt = prompt_of(arguments);
   const bool ids = arguments.ids || !arguments.prompt_ids.empty();
-  Session session(in_precision(load_any_model(arguments.model), "float32"), session_options(arguments.runtime));
+  Session session(in_precision(load_any_model(arguments.model), "float32"), options_of_session(arguments.runtime));
   const int64_t vocabulary = vocabulary_of(session);
   if (!ids && vocabulary > kMostOfBytes) {
     throw UsageError(concat(arguments.model, " tells ", vocabulary,
@@ -121,7 +121,7 @@ Subcommand sample_command() {
   return {"sample", "Text that a trained language model writes",
           "  onnx-train sample run/best.onnx --prompt 'LOVE, n.  ' --tokens 300 --temperature 0.7\n"
           "  onnx-train sample gpt2.onnx --prompt-ids 15496,995 --top-p 0.9 --texts 4 --end 50256",
-          with_runtime_options(std::move(options), &a->runtime), [a] { return run(*a); }};
+          with_session_options(std::move(options), &a->runtime), [a] { return run(*a); }};
 }
 
 }  // namespace onnx_train

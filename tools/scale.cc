@@ -28,7 +28,7 @@ struct ScaleArguments {
   bool sync_batch_norm = false, nccl = false, json = false;
   BuildSettings build;  // of a forward model
   bool gives_loss = false;
-  RuntimeOptions runtime;
+  SessionSettings runtime;
 };
 
 std::vector<int> numbers_of_ranks(const std::string& text) {
@@ -90,7 +90,7 @@ ScaledModel load(const ScaleArguments& a) {
 }
 
 SessionOptions rank_options(const ScaleArguments& a) {
-  SessionOptions options = session_options(a.runtime);
+  SessionOptions options = options_of_session(a.runtime);
   options.sharding = static_cast<Sharding>(a.zero);
   options.sync_batch_norm = a.sync_batch_norm;
   options.stages = static_cast<int>(a.pipeline);
@@ -149,7 +149,7 @@ int run(const ScaleArguments& a) {
   if (a.pipeline > 1 && a.compute == 0)
     throw UsageError(
         "--pipeline: stages do not compute here; give --compute, the milliseconds that one rank takes for a batch");
-  if (!session_options(a.runtime).device->uses_host_memory())
+  if (!options_of_session(a.runtime).device->uses_host_memory())
     throw UsageError("scale plans and computes on the CPU; leave out --device, and give --compute for another device");
   const ScaledModel scaled = load(a);
   const auto scale = [&](int ranks, int64_t batches) {
@@ -238,7 +238,7 @@ Subcommand scale_command() {
           "  onnx-train scale train.onnx --data train.npz --batch-size 32 --ranks 1,2,8,64 --zero 1\n"
           "  onnx-train scale train.onnx --data train.npz --ranks 8,64,512 --ranks-per-machine 8 --bandwidth 400 "
           "--machine-bandwidth 50 --latency 10 --compute 21",
-          with_runtime_options(std::move(options), &a->runtime),
+          with_session_options(std::move(options), &a->runtime),
           [a, given] {
             a->gives_loss = given->count("loss") > 0;
             return run(*a);

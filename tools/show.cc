@@ -19,7 +19,7 @@ struct ShowArguments {
   std::vector<std::string> sizes;
   int64_t batch = 1;
   bool plan = false, passes = false, arena = false, profile = false, json = false;
-  RuntimeOptions runtime;
+  SessionSettings runtime;
 };
 
 constexpr int kShownRuns = 5;
@@ -49,7 +49,7 @@ int run(const ShowArguments& arguments) {
     std::printf("%s\n", text.c_str());
     return 0;
   }
-  Session session(load_any_model(arguments.model), session_options(arguments.runtime));
+  Session session(load_any_model(arguments.model), options_of_session(arguments.runtime));
   std::string entry = arguments.entry;
   if (entry.empty()) entry = session.has_entry("step") ? "step" : "predict";
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), entry);
@@ -88,7 +88,7 @@ Subcommand show_command() {
       "  onnx-train show train.onnx --plan --passes\n"
       "  onnx-train show train.onnx --plan --profile --data train.npz --batch 64\n"
       "  onnx-train show train.onnx --entry evaluate --arena --dim sequence=256",
-      with_runtime_options(
+      with_session_options(
           {{"FILE", &a->model, "any ONNX model", "FILE", true},
            {"--entry",
             &a->entry,

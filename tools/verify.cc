@@ -29,7 +29,7 @@ struct VerifyArguments {
   int64_t batch = 4;
   uint64_t seed = 0;
   double tolerance = 1e-5, step = 1e-6;
-  RuntimeOptions runtime;
+  SessionSettings runtime;
 };
 
 // The training step as a plain model of the loss and, where asked for, the gradients. Weights are inputs with a
@@ -111,8 +111,8 @@ class Verifier {
   Verifier(const Model& training, const EntryPoint& entry, TensorMap inputs, const VerifyArguments& arguments)
       : arguments_(arguments),
         loss_(entry.output(roles::kLoss)->name()),
-        gradients_(loss_model(training, entry.name(), true), session_options(arguments.runtime)),
-        losses_(loss_model(training, entry.name(), false), session_options(arguments.runtime)),
+        gradients_(loss_model(training, entry.name(), true), options_of_session(arguments.runtime)),
+        losses_(loss_model(training, entry.name(), false), options_of_session(arguments.runtime)),
         inputs_(std::move(inputs)),
         random_(arguments.seed) {
     TensorMap start;
@@ -262,7 +262,7 @@ Subcommand verify_command() {
           "  onnx-train verify train.onnx\n"
           "  onnx-train verify train.onnx --inputs train.npz --batch 16 --tolerance 1e-6\n"
           "  onnx-train verify train.onnx --dim sequence=64",
-          with_runtime_options(
+          with_session_options(
               {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
                {"--inputs", &a->inputs, "data to take a batch from [random floats, zeros and ones]", "PATH"},
                {"--batch", {&a->batch, kCount}, "samples in the batch [4]", "N"},

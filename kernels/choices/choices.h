@@ -3,6 +3,7 @@
 // to a session; any thread may call it.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -15,6 +16,13 @@ class Choices {
   // The metadata under which a model keeps them, one a line: a hash of what is computed, a space, the form's name.
   static constexpr const char* kMetadata = "onnx_train.choices";
 
+  // What happens to a node that has no form yet, here or in the cache.
+  enum class New {
+    kTimed,   // it is timed
+    kByRule,  // it has the rule's form from now on
+    kDrafted  // it has the rule's form, which is not kept: for a plan that is not run
+  };
+
   // The lines of `text` hold. Lines that are none are left out.
   explicit Choices(const std::string& text = "") { add(text); }
 
@@ -24,6 +32,9 @@ class Choices {
   void add(const std::string& text);
   // In the order of hashes.
   std::string text() const;
+
+  void set_new(New what) { new_ = what; }
+  New what_is_new() const { return new_; }
 
   // How many nodes were timed for this session, for how many of these time was over, and how long it took.
   struct Timed {
@@ -37,6 +48,7 @@ class Choices {
   mutable std::mutex mutex_;
   std::map<std::string, std::string> forms_;  // by hash
   Timed timed_;
+  std::atomic<New> new_ = New::kTimed;
 };
 
 }  // namespace onnx_train

@@ -307,6 +307,8 @@ Prepared fastest(const Track& track, const NodeSpec& spec, const Computation& co
   for (const bool is_final : {true, false}) {
     if (auto prepared = named(chosen.find(is_final ? entry : hasty_entry), is_final ? "" : hasty)) return *prepared;
   }
+  if (choices && choices->what_is_new() == Choices::New::kDrafted) return *made(0);
+  if (choices && choices->what_is_new() == Choices::New::kByRule) return rule();
   if (track.must_keep && !has_cache(track.backend)) return rule();
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();

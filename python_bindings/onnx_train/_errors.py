@@ -42,7 +42,7 @@ class UsageError(Error, ValueError):
     ...     onnx_train.build("mlp.onnx", clip=-1.0)
     ... except onnx_train.UsageError as error:
     ...     print(error)
-    --clip: -1.0 is out of range; take a number above 0
+    clip: -1.0 is out of range; take a number above 0
     """
 
     code = "usage"
@@ -133,13 +133,54 @@ _CLASSES: Final = (
 )
 
 
+@functools.lru_cache(maxsize=None)
+def _arguments() -> dict[str, str]:
+    """The package's argument for an option of the command."""
+    from ._fit import fit
+    from ._model import build
+    from ._session import Session
+
+    names = {"out": "folder", "no-shuffle": "shuffle=False"}
+    for function in (fit, build, Session.__init__):
+        code = getattr(function, "__wrapped__", function).__code__
+        names.update((name.replace("_", "-"), name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    return names
+
+
+def spelled(text: str) -> str:
+    """A message of the library with options as the package names them.
+
+    ``--batch-size`` is ``batch_size``, ``--scale 1/255`` is ``scale=1/255``, ``--train '*' --train fc1`` is
+    ``train=['*', 'fc1']``. Commands to type stay as they are.
+    """
+    if "--" not in text or "onnx-train " in text:
+        return text
+    import re
+
+    def of_list(found: re.Match[str]) -> str:
+        name = _arguments().get(found[1])
+        values = [value if value[0] in "'\"" else f"'{value}'" for value in found.groups()[1:]]
+        return f"{name}=[{', '.join(values)}]" if name else found[0]
+
+    def argument(found: re.Match[str]) -> str:
+        name = _arguments().get(found[1])
+        if name is None:
+            return found[0]
+        return f"{name}={found[2]}" if found[2] else name
+
+    word = r"('[^']*'|[^\s,;:)']+)"
+    text = re.sub(rf"--([a-z-]+) {word} --\1 {word}", of_list, text)
+    return re.sub(r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?: (\d[^\s,;:)]*|'[^']*'|\"[^\"]*\"))?", argument, text)
+
+
 def error_of(status: int, message: str) -> Error:
     """The exception for a status of the library."""
-    return _CLASSES[status](message)
+    return _CLASSES[status](spelled(message))
 
 
 def warn(text: str) -> None:
     """A warning of the line of the program outside of the package that called it."""
+    text = spelled(text)
     level = 1
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_filename.startswith(os.path.dirname(__file__)):

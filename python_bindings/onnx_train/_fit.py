@@ -197,6 +197,7 @@ def fit(
     preprocess: str | None = None,
     augment: str | None = None,
     shuffle: bool | None = None,
+    data_check: bool = True,
     seed: int | None = None,
     lr: float | str | None = None,
     schedule: str | None = None,
@@ -248,11 +249,13 @@ def fit(
     progress: bool | None = None,
     device: str = "cpu",
     threads: int | None = None,
+    memory: int | str | None = None,
     tf32: bool = False,
     deterministic: bool = True,
     offload: str | None = None,
     tta: str | None = None,
     detect_anomaly: bool = False,
+    allow_non_finite: bool = False,
     ranks: str | None = None,
     zero: int | None = None,
     pipeline: int | None = None,
@@ -289,6 +292,8 @@ def fit(
             (docs/data.md). What a sample looks like depends on `seed`, the epoch and its number alone.
         shuffle, seed: the order of the samples of arrays and files in each epoch; they are shuffled by default, with
             the seed 0. Iterables have their own order.
+        data_check: whether arrays and files are looked through before the first step, for labels and indices out of range and
+            numbers that are not finite.
         lr: the learning rate, after the warm-up; by default the optimizer's as built. ``"auto"``: from a range test of
             at most 100 steps of arrays or files, which leaves the state as it was; a warning says which.
         schedule: of the learning rate, as the command's ``--schedule``: ``"constant"`` (the default), ``"linear"``, ``"cosine"``,
@@ -338,7 +343,8 @@ def fit(
             `build` takes them.
         callbacks: `Callback` objects, or functions of the session and the `Step` that are called after each step.
         progress: whether to show it, with tqdm if that is installed; by default in terminals and notebooks.
-        device, threads, tf32, deterministic, offload, tta, detect_anomaly: of the session that is made.
+        device, threads, memory, tf32, deterministic, offload, tta, detect_anomaly, allow_non_finite: of the session that is
+            made.
         ranks, zero, pipeline, sync_batch_norm: of the session that is made. With ``ranks="environment"`` each process of a launcher
             gives the same model, data and options; they share out the batches of a step, rank 0 writes `folder`, and
             `Step` and `Evaluation` are alike on all.
@@ -418,11 +424,13 @@ def fit(
             of,
             device,
             threads=threads,
+            memory=memory,
             tf32=tf32,
             deterministic=deterministic,
             offload=offload,
             tta=tta,
             detect_anomaly=detect_anomaly,
+            allow_non_finite=allow_non_finite,
             ranks=ranks,
             zero=zero,
             pipeline=pipeline,
@@ -448,8 +456,6 @@ def fit(
         )
     if session.ranks > 1 and "accumulate" not in session.entries:
         raise UsageError("ranks share out the batches of a step: build the model with accumulate=True")
-    if epochs is None and steps is None and time_limit is None and not kept:
-        raise UsageError("fit needs an end: give epochs, steps or time_limit")
     entry = "accumulate" if "accumulate" in session.entries else "step"
     if entry not in session.entries:
         raise UsageError("the model has no entry point 'step'; make a training model with build")
@@ -505,6 +511,7 @@ def fit(
         preprocess=preprocess,
         augment=augment,
         no_shuffle=None if shuffle is None else not shuffle,
+        no_data_check=None if data_check else True,
         seed=seed,
         lr=lr,
         schedule=schedule,

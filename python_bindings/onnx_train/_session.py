@@ -59,7 +59,7 @@ class Session:
         device: str = "cpu",
         *,
         threads: int | None = None,
-        memory: int | None = None,
+        memory: int | str | None = None,
         tf32: bool = False,
         deterministic: bool = True,
         offload: str | None = None,
@@ -76,7 +76,7 @@ class Session:
         model: a `Model`, or anything that `load` takes; it is copied.
         device: a name that ``onnx-train devices`` lists: ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
         threads: of the CPU's kernels; all cores by default.
-        memory: bytes that gradients and activations may take; what the machine has by default.
+        memory: bytes, or such as ``"2GiB"``, that gradients and activations may take; what the machine has by default.
         tf32: whether products and convolutions of float32 may round their operands to 10 bits after the point, as
             NVIDIA's tensor cores want them; other devices do not.
         deterministic: False lets a GPU's library add in the order in which its threads arrive, where that is faster: two

@@ -4,6 +4,8 @@
 #include <variant>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/images/augment.h"
+#include "runtime/data/preprocess.h"
 
 namespace onnx_train {
 
@@ -45,6 +47,36 @@ std::vector<CommandOption> data_options(DataOptions* options) {
            "COLUMN=INPUT"}};
 }
 
+CommandOption scale_option(std::vector<std::string>* scales) {
+  return {"--scale",
+          {scales, check_scale},
+          "multiply the network's input by X, or those named: 1/255 for bytes to 0..1, image=1/255; the trained model "
+          "keeps it [as the model was trained; 1]",
+          "[INPUT=]X"};
+}
+
+CommandOption preprocess_option(std::string* steps) {
+  return {
+      "--preprocess",
+      steps,
+      "what is done to the network's input, such as 'resize(256), crop(224), normalize(imagenet)'; the trained model "
+      "keeps it (docs/data.md) [as the model was trained; for pictures in files, what its input suggests]",
+      "STEPS",
+      false,
+      {},
+      preprocess_step_names};
+}
+
+CommandOption augment_option(std::string* steps) {
+  return {"--augment",
+          steps,
+          "random changes of pictures, such as 'random_resized_crop, flip, jitter(0.4)' (docs/data.md)",
+          "STEPS",
+          false,
+          {},
+          augment_step_names};
+}
+
 std::vector<CommandOption> sample_options(SampleOptions* options) {
   return {{"--limit", {&options->limit, kCount}, "read the first N samples of --data alone", "N"},
           {"--val-split",
@@ -60,11 +92,6 @@ std::vector<CommandOption> sample_options(SampleOptions* options) {
           {"--class-balance", &options->class_balance,
            "draw samples so that all classes are as frequent, some samples twice and some not at all"},
           {"--drop-last", &options->drop_last, "leave out the short batch at the end of an epoch"}};
-}
-
-std::vector<CommandOption> joined(std::vector<CommandOption> options, const std::vector<CommandOption>& more) {
-  options.insert(options.end(), more.begin(), more.end());
-  return options;
 }
 
 std::vector<Setting> fixed_settings(const std::vector<CommandOption>& options) {

@@ -40,10 +40,11 @@ struct SampleOptions {
 };
 
 std::vector<CommandOption> data_options(DataOptions* options);
+// --scale and --preprocess of whatever reads data, and --augment of what trains on them.
+CommandOption scale_option(std::vector<std::string>* scales);
+CommandOption preprocess_option(std::string* steps);
+CommandOption augment_option(std::string* steps);
 std::vector<CommandOption> sample_options(SampleOptions* options);
-
-// One table after the other.
-std::vector<CommandOption> joined(std::vector<CommandOption> options, const std::vector<CommandOption>& more);
 
 // As a run records them: fixed, since they decide what a training sees. "none" for what is not given.
 std::vector<Setting> fixed_settings(const std::vector<CommandOption>& options);

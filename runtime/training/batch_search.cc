@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "onnx_passes/ir/error.h"
@@ -19,6 +21,7 @@ namespace {
 constexpr int64_t kFirst = 16;                // samples of the first plan
 constexpr int64_t kPart = 64;                 // the result is at most 1/64 too small
 constexpr double kAvailablePart = 31.0 / 32;  // other processes need memory, too
+constexpr double kLimitPart = 127.0 / 128;    // what oneDNN allocates for convolutions while they run is not known
 constexpr int kPlans = 2;                     // of an entry point: of its batches, and of the last, smaller one
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -35,7 +38,8 @@ class Search {
     const auto state = static_cast<double>(session_.state().bytes());
     const double own = on_host_ ? resident_memory() - arena : state;
     limit_ = own + kAvailablePart * available;
-    if (search.limit > 0) limit_ = std::min(static_cast<double>(search.limit), own + available);
+    const double part = on_host_ ? kLimitPart : 1;
+    if (search.limit > 0) limit_ = std::min(part * static_cast<double>(search.limit), own + available);
     DataBytes data;
     data.add(search_.training);
     if (search_.evaluation) data.add(*search_.evaluation);
@@ -71,12 +75,28 @@ class Search {
               " are planned, and there are ", format_bytes(limit_),
               "; --memory computes activations again, --precision bf16 halves them");
     }
+    std::tie(most, bytes) = with_choices(most);
     while (most > 2 && most < samples && samples % most == 1) --most;
     return {most, bytes, limit_, plans_,
             most == samples ? concat("the ", samples, " samples of the data") : "the memory"};
   }
 
  private:
+  // The nodes of a batch of `most` samples are timed, and the forms that they take need other memory than the rule's;
+  // so does what the process keeps of the timing. Returns the batch that still fits, and its bytes.
+  std::pair<int64_t, double> with_choices(int64_t most) {
+    const double before = on_host_ ? resident_memory() : 0;
+    session_.set_new_choices(Choices::New::kTimed);
+    planned(most);
+    session_.set_new_choices(Choices::New::kDrafted);
+    if (on_host_) fixed_ += std::max(resident_memory() - before, 0.0);
+    for (double bytes = planned(most);; bytes = planned(most)) {
+      if (bytes <= limit_ || most == 1) return {most, bytes};
+      const double fits = static_cast<double>(most) * (limit_ - fixed_) / (bytes - fixed_);
+      most = std::clamp<int64_t>(static_cast<int64_t>(fits * (1 - 0.5 / kPart)), 1, most - 1);
+    }
+  }
+
   // Returns the size to plan next, between `most` and `above`: the size at which a line through the memory of the last
   // two plans reaches the limit.
   int64_t choose(int64_t most, int64_t above, int64_t last, double last_bytes, double slope) const {
@@ -148,7 +168,13 @@ class Search {
 
 }  // namespace
 
-FoundBatch find_largest_batch(Session* session, const BatchSearch& search) { return Search(session, search).run(); }
+// Where a limit holds, nothing is timed once a run has its memory.
+FoundBatch find_largest_batch(Session* session, const BatchSearch& search) {
+  session->set_new_choices(Choices::New::kDrafted);
+  FoundBatch found = Search(session, search).run();
+  session->set_new_choices(Choices::New::kByRule);
+  return found;
+}
 
 std::string to_text(const FoundBatch& found) {
   return concat("batches of ", found.batch, ", bounded by ", found.bound, ": ", format_bytes(found.planned),

@@ -130,10 +130,10 @@ TEST_F(Arguments, OptionsGivenTwiceAreBadUsageUnlessTheyAreLists) {
       const bool takes = bad_values(option).empty() || !option.target.check;
       for (int i = 0; i < 2; ++i) {
         arguments.push_back(long_name(option));
-        if (!is_number<bool>(option)) arguments.push_back(takes ? value : "-1");
+        if (!is_flag(option)) arguments.push_back(takes ? value : "-1");
       }
       // Numbers that have no default that is allowed: one is, always.
-      if (takes && option.choices.empty() && !is_number<bool>(option)) arguments[2] = arguments[4] = "1";
+      if (takes && option.choices.empty() && !is_flag(option)) arguments[2] = arguments[4] = "1";
       expect_usage_error(arguments, takes ? long_name(option) + " is given twice" : long_name(option));
     }
   }

@@ -208,7 +208,7 @@ expect 2
 expect 2 unknown
 expect 2 fit train.onnx
 expect 2 fit train.onnx --data train.csv --out new
-says 'fit needs an end' err
+says 'a training needs an end' err
 expect 2 fit train.onnx --data train.csv --epochs 1 --out whole
 says '--resume' err
 expect 2 build "$fixtures/mlp.onnx" -o x.onnx --mode eval

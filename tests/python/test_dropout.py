@@ -1,7 +1,6 @@
 """Dropout's mask is defined to the bit: ONNX Runtime draws what Philox4x32-10 says, as our kernel does."""
 
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -9,7 +8,7 @@ import onnxruntime
 import pytest
 import tool
 
-TOOL = Path(__file__).parents[2] / "build" / "tests" / "pass_tool"
+TOOL = tool.BUILD / "tests" / "pass_tool"
 LOW = np.uint64(0xFFFFFFFF)
 WORD = np.uint64(32)
 

@@ -14,7 +14,7 @@ import torch
 from onnx import TensorProto, helper
 
 ROOT = Path(__file__).parents[2]
-TOOL = ROOT / "build" / "tests" / "pass_tool"
+TOOL = tool.BUILD / "tests" / "pass_tool"
 F = TensorProto.FLOAT
 
 

@@ -13,7 +13,7 @@ import pytest
 import tool
 from onnx.reference import ReferenceEvaluator
 
-UNIT_TESTS = tool.ROOT / "build" / "tests" / "unit_tests"
+UNIT_TESTS = tool.BUILD / "tests" / "unit_tests"
 
 
 def without_unread_nodes(model):

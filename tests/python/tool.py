@@ -14,6 +14,7 @@ PATIENCE = 300  # seconds after which a process hangs: far above what a busy mac
 os.environ["COLUMNS"] = "10000"  # sentences stay whole, so that tests find them
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(os.environ.get("ONNX_TRAIN", ROOT / "build" / "onnx-train"))
+BUILD = COMMAND.parent
 # The command whose device cuda runs on the host (tests/cuda_on_host).
 CUDA_ON_HOST = COMMAND.parent / "cuda_on_host" / "onnx-train"
 sys.path.insert(0, str(COMMAND.parent / "python"))  # the package onnx_train, where the build made it
@@ -45,11 +46,11 @@ PEAK = "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], st
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, file=sys.stderr); sys.exit(done.returncode)"
 
 
-def peak_of(*arguments, threads=1):
-    """Runs the command; its peak of resident memory in bytes, and what it printed."""
+def peak_of(*arguments, threads=1, env=None):
+    """Runs the command; its peak of resident memory in bytes, and what it printed. `env` is added to the environment."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", PEAK, COMMAND, *map(str, arguments)], capture_output=True, text=True,
-        timeout=PATIENCE, env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+        timeout=PATIENCE, env=os.environ | {"OMP_NUM_THREADS": str(threads)} | (env or {}),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     return int(done.stderr), done.stdout

@@ -208,12 +208,9 @@ int run(FitArguments* a, const RunRanks& ranks) {
     check_usage(a);
     start.model = in_precision(std::move(start.model), a->dtype);
   }
-  if (ranks.several() && a->runtime.threads == 0) a->runtime.threads = ranks.threads();
-  SessionOptions options = session_options(a->runtime);
+  if (ranks.several() && a->session.threads == 0) a->session.threads = ranks.threads();
+  SessionOptions options = options_of_session(a->session);
   options.collectives = ranks.collectives();
-  options.sync_batch_norm = a->sync_batch_norm;
-  options.sharding = static_cast<Sharding>(a->zero);
-  options.stages = static_cast<int>(a->pipeline);
   Session session(std::move(start.model), options);
   session.share_out_step(a->trainer.accumulate);
   if (!checkpoint_position(session.model())) initialize(*a, &session);
@@ -239,8 +236,9 @@ int run(FitArguments* a, const RunRanks& ranks) {
     changes = trainer->resume(*start.position);
     checked = checked_data(a->trainer.folder);
   }
-  expect_same_start(session, *trainer,
-                    concat("zero=", a->zero, " sync=", a->sync_batch_norm, " pipeline=", a->pipeline));
+  expect_same_start(
+      session, *trainer,
+      concat("zero=", a->session.zero, " sync=", a->session.sync_batch_norm, " pipeline=", a->session.pipeline));
   const auto rehearse_run = [&] {
     a->trainer.folder.clear();
     Trainer rehearsal(&session, &data.training, evaluation, a->trainer);

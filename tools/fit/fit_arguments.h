@@ -15,17 +15,12 @@
 namespace onnx_train {
 
 struct FitArguments : FitSettings {
-  std::string model, data, eval_data, config, dtype = "float32";
+  std::string model, config, dtype = "float32";
   bool json = false, elastic = false, dry_run = false, tensorboard = false, tui = false;
-  RuntimeOptions runtime;
-  BuildSettings build;  // of a forward model
-  std::optional<int64_t> seed;
-  bool has_recorded_build = false;  // `build` has what options.json of a run says, and its loss is not guessed
-  std::string devices;              // of processes that share out the batches of a step
-  std::string transport = "auto";   // of what they exchange
-  bool sync_batch_norm = false;
-  int64_t pipeline = 1;                  // stages
-  int64_t zero = 0;                      // stage of Sharding
+  BuildSettings build;                   // of a forward model
+  bool has_recorded_build = false;       // `build` has what options.json of a run says, and its loss is not guessed
+  std::string devices;                   // of processes that share out the batches of a step
+  std::string transport = "auto";        // of what they exchange
   std::vector<CommandOption> described;  // to write the resolved options
 };
 

@@ -70,27 +70,19 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
   if (a->elastic && (place_ ? !started_here : devices.size() < 2))
     throw UsageError(
         "--elastic is for the processes of --devices; a launcher starts its own again: torchrun --max-restarts");
-  if (a->elastic && (a->pipeline > 1 || a->sync_batch_norm))
-    throw UsageError(concat("--elastic: with ", a->pipeline > 1 ? "--pipeline" : "--sync-batch-norm",
+  if (a->elastic && (a->session.pipeline > 1 || a->session.sync_batch_norm))
+    throw UsageError(concat("--elastic: with ", a->session.pipeline > 1 ? "--pipeline" : "--sync-batch-norm",
                             " a run needs its number of processes; leave out one of them"));
   if (!place_ && devices.size() < 2) {
-    if (!devices.empty() && a->given->count("device") == 0) a->runtime.device = devices[0];
-    if (a->sync_batch_norm)
-      throw UsageError("--sync-batch-norm is for several processes; leave it out, or give --devices");
-    if (a->pipeline > 1) throw UsageError("--pipeline is for several processes; leave it out, or give --devices");
+    if (!devices.empty() && a->given->count("device") == 0) a->session.device = devices[0];
+    check_ranks(1, a->session.pipeline, static_cast<Sharding>(a->session.zero), a->session.sync_batch_norm);
     return;
   }
   // A rank whose loss becomes infinite in the range test leaves it, where the others wait for it.
   if (a->schedule.find_rate) throw UsageError("--lr auto is for one process; run it on one, and give its result");
   const int64_t ranks = place_ ? place_->size : std::ssize(devices);
-  if (ranks % a->pipeline != 0)
-    throw UsageError(concat("--pipeline ", a->pipeline, " takes ", a->pipeline,
-                            " processes, one for each stage, or a multiple, ", "and there ",
-                            ranks == 1 ? "is " : "are ", ranks));
-  if (a->pipeline > 1 && (a->zero > 0 || a->sync_batch_norm))
-    throw UsageError(concat("--pipeline: a stage has the states of its own layers, and one batch at a time; leave out ",
-                            a->zero > 0 ? "--zero" : "--sync-batch-norm"));
-  const std::string& device = a->runtime.device;
+  check_ranks(ranks, a->session.pipeline, static_cast<Sharding>(a->session.zero), a->session.sync_batch_norm);
+  const std::string& device = a->session.device;
   if (!devices.empty() && a->given->count("device") > 0)
     throw UsageError("--devices names the device of each process; leave out --device");
   if (device != "cpu" && !device.starts_with("cuda"))
@@ -103,8 +95,8 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
   if (a->given->count("transport") > 0) place_->transport = transport_of(a->transport, "--transport");
   if (started_here) place_->launcher = "--devices";
   // A launcher's processes take the GPUs of a machine in order.
-  if (!devices.empty()) a->runtime.device = devices.at(static_cast<size_t>(place_->rank));
-  if (devices.empty() && device == "cuda") a->runtime.device = concat("cuda:", place_->local_rank);
+  if (!devices.empty()) a->session.device = devices.at(static_cast<size_t>(place_->rank));
+  if (devices.empty() && device == "cuda") a->session.device = concat("cuda:", place_->local_rank);
   if (!leads()) speak_as_rank(place_->rank);
   // Who waits for a process that is gone would wait long; once connected it is told.
   if (started_here) prctl(PR_SET_PDEATHSIG, SIGTERM);

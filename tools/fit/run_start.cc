@@ -33,7 +33,7 @@ namespace {
 // The training model that MODEL is, or that is built of it; `built` then says what, unless it is null.
 Model load_or_build(const FitArguments& a, std::optional<BuiltForRun>* built) {
   BuildSettings settings = a.build;
-  settings.device = a.runtime.device;
+  settings.device = a.session.device;
   settings.build.accumulate = settings.build.accumulate || a.trainer.accumulate > 1;
   if (a.given->count("loss") == 0 && !a.has_recorded_build) settings.build.loss.clear();
   DefaultBuild found = load_or_build(
@@ -124,12 +124,12 @@ void adopt_build(FitArguments* a) {
 }
 
 void adopt_threads(FitArguments* a) {
-  if (a->runtime.threads == 0) a->runtime.threads = recorded_count(a->trainer.folder, "threads").value_or(0);
+  if (a->session.threads == 0) a->session.threads = recorded_count(a->trainer.folder, "threads").value_or(0);
 }
 
 void adopt_offload(FitArguments* a) {
-  if (a->given->count("offload") > 0 || Device::find(a->runtime.device).uses_host_memory()) return;
-  if (recorded_text(a->trainer.folder, "offload") == "optimizer") a->runtime.offload = "optimizer";
+  if (a->given->count("offload") > 0 || Device::find(a->session.device).uses_host_memory()) return;
+  if (recorded_text(a->trainer.folder, "offload") == "optimizer") a->session.offload = "optimizer";
 }
 
 void adopt_eval_data(FitArguments* a) {

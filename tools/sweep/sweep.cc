@@ -64,7 +64,7 @@ std::vector<CommandOption> shared_options(FitArguments* fit) {
 }
 
 std::vector<std::string> as_arguments(const CommandOption& option) {
-  if (std::holds_alternative<bool*>(option.target.to)) {
+  if (is_flag(option)) {
     return value_of(option) == "true" ? std::vector<std::string>{"--" + key_of(option)} : std::vector<std::string>();
   }
   std::vector<std::string> values;
@@ -90,7 +90,7 @@ std::vector<std::string> arguments_of(const SweepArguments& a, const SweepRun& r
       positional.push_back(is_varied ? varied->second : *value_of(option));
     } else if (!is_varied) {
       for (std::string& text : as_arguments(option)) arguments.push_back(std::move(text));
-    } else if (std::holds_alternative<bool*>(option.target.to)) {
+    } else if (is_flag(option)) {
       if (varied->second != "true" && varied->second != "false") {
         throw UsageError(concat("--vary: ", key, " is true or false, not ", varied->second));
       }

@@ -171,7 +171,7 @@ def test_scales_of_other_files_that_make_no_whole_size_are_as_onnx_defines_them(
 
 
 def node_tests():
-    folder = tool.ROOT / "build" / "node_tests"
+    folder = tool.BUILD / "node_tests"
     return sorted(p.name for p in folder.glob("test_resize_*"))
 
 
@@ -181,7 +181,7 @@ def test_there_are_node_tests():
 
 @pytest.mark.parametrize("name", node_tests())
 def test_gradients_of_onnx_node_tests_agree_with_differences(tmp_path, name):
-    folder = tool.ROOT / "build" / "node_tests" / name
+    folder = tool.BUILD / "node_tests" / name
     graph = onnx.load(folder / "model.onnx").graph
     tensors = [numpy_helper.to_array(onnx.TensorProto.FromString((folder / f"input_{i}.pb").read_bytes()))
                for i in range(len(graph.input))]  # fmt: skip

@@ -186,7 +186,7 @@ def test_bytes_are_pointed_out_as_by_the_command(tmp_path):
         lambda **options: onnx_train.Session(model, threads=1).evaluate(path, **options),
         lambda **options: onnx_train.Session(model, threads=1).predict(path, **options),
     ):
-        with pytest.warns(UserWarning, match="'x' holds bytes, .* --scale 1/255") as warned:
+        with pytest.warns(UserWarning, match="'x' holds bytes, .* scale=1/255") as warned:
             call()
         assert len(warned) == 1 and str(warned[0].message) in printed and warned[0].filename == __file__
         with warnings.catch_warnings():

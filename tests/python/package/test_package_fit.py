@@ -85,9 +85,9 @@ def test_data_are_arrays_lists_loaders_or_generators():
         losses(endless(), epochs=2)
     assert not drawn, "which would never end"
     assert len(losses(endless(), steps=7)) == 7
-    with pytest.raises(onnx_train.UsageError, match="give --steps, since the data do not say how many batches"):
+    with pytest.raises(onnx_train.UsageError, match="give steps, since the data do not say how many batches"):
         losses(endless(), epochs=1, schedule="cosine")
-    with pytest.raises(onnx_train.UsageError, match="give --steps, since the data do not say"):
+    with pytest.raises(onnx_train.UsageError, match="give steps, since the data do not say"):
         losses(endless(), epochs=1, warmup="10%")
 
 
@@ -313,7 +313,7 @@ def test_a_loss_that_is_not_finite_is_an_error():
 @pytest.mark.parametrize(
     "options, text",
     [
-        ({}, "fit needs an end"),
+        ({}, "a training needs an end: give epochs, steps or time_limit"),
         ({"epochs": 1, "schedule": "cos"}, "schedule"),
         ({"epochs": 1, "schedule": "step"}, "step-every"),
         ({"time_limit": 1.0, "schedule": "cosine"}, "number of steps"),

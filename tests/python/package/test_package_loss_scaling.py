@@ -60,5 +60,5 @@ def test_an_endless_overflow_is_an_error(scale):
     "scale", ["dynamic(growth_interval=0)", "dynamic(init_scale=-1)", "dynamic(x=1)", "dynamics", "0", "1e99", "1 2"]
 )
 def test_mistakes_in_the_loss_scale_are_named(scale):
-    with pytest.raises(onnx_train.UsageError, match="--loss-scale"):
+    with pytest.raises(onnx_train.UsageError, match="loss_scale"):
         onnx_train.build(MLP, loss_scale=scale)

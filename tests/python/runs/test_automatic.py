@@ -96,6 +96,25 @@ def test_the_limit_and_the_table_hold_what_grows_with_the_graph(tmp_path, layers
     assert batch < len(x)
 
 
+def test_the_limit_holds_whatever_is_chosen(tmp_path):
+    """The first run times its products, the second has their forms, and times those of a last, smaller batch alone."""
+    rng = np.random.default_rng(0)
+    sizes = 64, 2000, 2000, 10
+    weights = [np.float32(rng.normal(size=(a, b)) / a**0.5) for a, b in zip(sizes, sizes[1:])]
+    names = ["x", "h0", "h1", "logits"]
+    nodes = [onnx.helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]]) for i in range(3)]
+    ends = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["N", s]) for n, s in (("x", 64), ("logits", 10))]
+    held = [onnx.numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "layers", ends[:1], ends[1:], held)), tmp_path / "model.onnx")
+    np.savez_compressed(tmp_path / "data.npz", x=rng.integers(-3, 4, (12_000, 64), np.int8), labels=rng.integers(0, 10, 12_000, np.int8))
+    for run in "first", "second":
+        peak, text = tool.peak_of("fit", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "--epochs", 1, "--optimizer", "sgd", "--lr", 1e-4,
+                                  "--batch-size", "auto", "--memory-limit", "200MB", "--no-data-check", "--out", tmp_path / run,
+                                  env={"ONNX_TRAIN_CACHE": str(tmp_path / "cache"), "ONNX_TRAIN_TIMED_CHOICES": "3"})  # fmt: skip
+        assert 0.9 * 200e6 < peak <= 200e6, text
+    assert (tmp_path / "cache/cpu").is_dir()
+
+
 def test_a_fixed_batch_is_said(exported, tmp_path, forward):
     _, path = exported("mlp")
     tool.run("build", path, "-o", tmp_path / "train.onnx", "--batch", 4)

@@ -146,7 +146,7 @@ def test_draws_are_those_of_the_seed(folder):
         (("--epochs", 1, "--vary", "lr=uniform(0, 1)"), "give --random N"),
         (("--epochs", 1, "--vary", "lr=log_uniform(0, 1)", "--random", 2), "both above 0"),
         (("--epochs", 1, "--vary", "best=uniform(0, 1)", "--random", 2), "takes no number"),
-        (("--vary", "lr=1"), "fit needs an end"),
+        (("--vary", "lr=1"), "a training needs an end"),
         (("--epochs", 1), "sweep needs --vary"),
     ],
 )

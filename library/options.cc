@@ -1,0 +1,48 @@
+#include "library/options.h"
+
+#include <algorithm>
+#include <map>
+
+#include "onnx_train/onnx_train.h"
+#include "runtime/build_settings.h"
+
+namespace onnx_train {
+
+std::vector<CommandOption> options_of_fit(FitSettings* settings) {
+  return taken_by(TakenBy::kLibrary, joined(training_options(settings), sample_options(&settings->trainer.samples)));
+}
+
+std::vector<CommandOption> options_of_session(SessionSettings* settings) {
+  return taken_by(TakenBy::kLibrary, joined(joined(session_options(settings), rank_options(settings)),
+                                            {tta_option(settings), seed_option(settings)}));
+}
+
+namespace {
+
+// A line for each option: its name, what its value is, and what it does.
+std::string lines_of(const std::vector<CommandOption>& options) {
+  std::string text;
+  for (const CommandOption& option : options)
+    text += concat(key_of(option), "\t", is_flag(option) ? "true|false" : option.value, "\t", option.help, "\n");
+  return text;
+}
+
+std::map<std::string, std::string> all_lines() {
+  FitSettings fit;
+  SessionSettings session;
+  BuildSettings build;
+  DataOptions data;
+  return {{"build", lines_of(build_options(&build))},
+          {"session", lines_of(options_of_session(&session))},
+          {"data", lines_of(data_options(&data))},
+          {"fit", lines_of(options_of_fit(&fit))}};
+}
+
+}  // namespace
+}  // namespace onnx_train
+
+extern "C" const char* onnx_train_options(const char* of) {
+  static const auto& lines = *new std::map<std::string, std::string>(onnx_train::all_lines());
+  const auto found = lines.find(of ? of : "");
+  return found == lines.end() ? nullptr : found->second.c_str();
+}

@@ -1,0 +1,73 @@
+"""The command, the C interface and Python take the same options of a training, but for those that are listed here."""
+
+import ctypes
+import inspect
+import re
+
+import onnx_train
+import tool
+
+# What the command has and programs do not: where it gets its data, what it shows and writes, the processes that it starts,
+# and how plans are looked at.
+COMMAND_ALONE = {"data", "eval-data", "config", "json", "tui", "tensorboard", "dry-run", "dtype", "devices", "elastic", "transport",
+                 "lowering", "no-lowering", "dump-lowering", "check-memory", "allow-links", "help"}  # fmt: skip
+PROGRAMS_ALONE = {"ranks", "allow-non-finite", "wait-for-steps"}
+# Python's arguments for options that have another name, and its arguments that are no options.
+PYTHON_NAMES = {"folder": "out", "shuffle": "no-shuffle", "data_check": "no-data-check"}
+PYTHON_ALONE = {"model", "callbacks", "progress", "checkpoint"}
+PYTHON_DECIDES = {"wait-for-steps"}  # by whether there are callbacks
+
+
+def options_of_command():
+    printed = tool.run("fit", "--help")
+    return set(re.findall(r"^  (?:-\w,)?--([a-z0-9-]+)", printed, re.M))
+
+
+def options_of_c(of):
+    table = ctypes.CDLL(tool.COMMAND.parent / "libonnx_train.so").onnx_train_options
+    table.restype = ctypes.c_char_p
+    text = table(of.encode())
+    assert text is not None
+    rows = [line.split("\t") for line in text.decode().splitlines()]
+    assert all(len(row) == 3 and row[0] and row[2] for row in rows), rows
+    return [row[0] for row in rows]
+
+
+def test_the_front_ends_take_the_same_options_of_a_training():
+    command = options_of_command() - COMMAND_ALONE
+    build = command & set(options_of_c("build"))  # of a forward model
+    c = [name for of in ("fit", "session", "data") for name in options_of_c(of)]
+    c_alone = {name for name in c if c.count(name) > 1}
+    assert c_alone == {"seed"}, "the session's is of random operators in evaluations"
+    assert set(c) | build == command | PROGRAMS_ALONE
+
+    arguments = set(inspect.signature(onnx_train.fit).parameters) - PYTHON_ALONE
+    python = {PYTHON_NAMES.get(name, name.replace("_", "-")) for name in arguments} - {"data", "eval-data"}
+    assert python == (set(c) | build) - PYTHON_DECIDES
+
+
+def test_a_session_has_the_same_options_in_c_and_python():
+    arguments = set(inspect.signature(onnx_train.Session).parameters) - {"model"}
+    assert {name.replace("_", "-") for name in arguments} == set(options_of_c("session"))
+
+
+def test_options_of_an_unknown_word_are_none():
+    table = ctypes.CDLL(tool.COMMAND.parent / "libonnx_train.so").onnx_train_options
+    table.restype = ctypes.c_char_p
+    assert table(b"fitt") is None and table(None) is None
+
+
+def test_a_bool_with_a_value_is_on_or_off():
+    assert "--deterministic takes on or off, not 'perhaps'" in tool.run("fit", tool.ROOT / "tests/fixtures/mlp.onnx", "--data", "x.npz",
+                                                                       "--deterministic", "perhaps", "--epochs", 1, status=2)  # fmt: skip
+
+
+def test_messages_name_arguments_as_python_does():
+    from onnx_train._errors import spelled
+
+    assert spelled("give --batch-size as a number") == "give batch_size as a number"
+    assert spelled("--scale 1/255 makes 0..1 of them") == "scale=1/255 makes 0..1 of them"
+    assert spelled("--train '*' --train fc1 trains it") == "train=['*', 'fc1'] trains it"
+    assert spelled("take another --out") == "take another folder"
+    assert spelled("onnx-train fit m.onnx --lr 1") == "onnx-train fit m.onnx --lr 1"  # to type
+    assert spelled("--elastic is the command's") == "--elastic is the command's"
