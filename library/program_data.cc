@@ -15,6 +15,10 @@ class ProgramBatches : public BatchSource {
                  const Preprocess& preprocess)
       : session_(*session), data_(data), inputs_(std::move(inputs)), preprocess_(preprocess) {}
 
+  // Their number, if it is known; their contents are not compared.
+  std::string identity() const override {
+    return data_.batches > 0 ? concat(data_.batches, " batches of the program") : BatchSource::identity();
+  }
   std::string scale() const override { return preprocess_.option(); }
   std::string preprocess() const override {
     return preprocess_.steps_option().empty() ? "none" : preprocess_.steps_option();

@@ -336,7 +336,8 @@ def fit(
             never stopped, to the byte. What is not given stays as the run has it: the end, `lr`, `schedule`, `seed`,
             `batch_size` and all that `folder`'s ``options.json`` holds, but for `data` and `eval_data`, which must be
             the run's own. Another `lr`, `schedule` or `clip` is warned of; what decides which samples are seen, such as
-            `seed`, may not change. Iterables must give the batches again that they gave before, which is not checked.
+            `seed`, may not change. Iterables must give the batches again that they gave before, of which
+            the number alone is checked.
             Of a forward model without options of `build`, the training model is the one in `folder`.
         overwrite: whether to start anew in a folder that holds a run.
         loss, optimizer, precision, metric, group, ema, batch, head, lora, untie, train, freeze: of a forward model, as

@@ -100,7 +100,7 @@ def test_folders_that_a_page_names_exist(page):
     assert not missing, f"{page} names {missing}"
 
 
-@pytest.mark.parametrize("page, row", [("README.md", r"^\| `{0}/`.*"), ("docs/architecture.md", r"^{0}/ .*(?:\n .*)*")])
+@pytest.mark.parametrize("page, row", [("CONTRIBUTING.md", r"^\| `{0}/`.*"), ("docs/architecture.md", r"^{0}/ .*(?:\n .*)*")])
 @pytest.mark.parametrize("part", ["onnx_passes", "kernels", "runtime", "tests"])
 def test_a_map_of_the_sources_names_each_folder_of_a_part(page, row, part):
     shown = "".join(re.findall(row.format(f"{part}[/a-z`, ]*"), pages.text_of(page), re.MULTILINE))

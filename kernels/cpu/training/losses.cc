@@ -106,15 +106,27 @@ Strided<const T> logits_of(const PositionBlock& piece, const PositionBlocks& pie
   return {scratch, kLanes};
 }
 
-// log Σ exp x
+// log Σ exp x. Each of kLanes partial results waits for the one before it alone.
 template <typename T>
 T log_sum_exp(int64_t n, const T* x) {
-  T row_max = -std::numeric_limits<T>::infinity();
-#pragma omp simd reduction(max : row_max)
-  for (int64_t c = 0; c < n; ++c) row_max = x[c] > row_max ? x[c] : row_max;
+  const int64_t whole = n / kLanes * kLanes;
+  T most[kLanes], sums[kLanes];
+  std::fill(most, most + kLanes, -std::numeric_limits<T>::infinity());
+  std::fill(sums, sums + kLanes, T{0});
+  for (int64_t c = 0; c < whole; c += kLanes) {
+#pragma omp simd
+    for (int64_t i = 0; i < kLanes; ++i) most[i] = x[c + i] > most[i] ? x[c + i] : most[i];
+  }
+  T row_max = *std::max_element(most, most + kLanes);
+  for (int64_t c = whole; c < n; ++c) row_max = x[c] > row_max ? x[c] : row_max;
+  for (int64_t c = 0; c < whole; c += kLanes) {
+#pragma omp simd
+    for (int64_t i = 0; i < kLanes; ++i) sums[i] += math::exp(x[c + i] - row_max);
+  }
   T sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t c = 0; c < n; ++c) sum += math::exp(x[c] - row_max);
+  for (int64_t c = whole; c < n; ++c) sum += math::exp(x[c] - row_max);
+  for (const T lane : sums) sum += lane;
   return row_max + std::log(sum);
 }
 

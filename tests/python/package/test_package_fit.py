@@ -148,6 +148,14 @@ def test_a_run_that_is_resumed_goes_on_with_its_settings(tmp_path):
     assert (tmp_path / "longer/last.onnx").read_bytes() == (tmp_path / "at once/last.onnx").read_bytes()
 
 
+def test_a_run_over_batches_goes_on_with_as_many(tmp_path):
+    batches = [{name: array[i : i + 8] for name, array in DATA.items()} for i in range(0, 40, 8)]
+    onnx_train.fit(training(), batches, epochs=1, folder=tmp_path / "run", threads=1)
+    with pytest.raises(onnx_train.Error, match="data was 5 batches of the program and is 3 batches of the program"):
+        onnx_train.fit(training(), batches[:3], epochs=2, folder=tmp_path / "run", resume=True, threads=1)
+    assert len(onnx_train.fit(training(), batches, epochs=2, folder=tmp_path / "run", resume=True, threads=1).steps) == 5
+
+
 def test_what_may_change_on_resume_is_said_and_what_may_not_is_refused(tmp_path):
     def run(data=DATA, **options):
         return onnx_train.fit(training(), data, folder=tmp_path / "run", threads=1, **options)
@@ -315,7 +323,7 @@ def test_a_loss_that_is_not_finite_is_an_error():
     [
         ({}, "a training needs an end: give epochs, steps or time_limit"),
         ({"epochs": 1, "schedule": "cos"}, "schedule"),
-        ({"epochs": 1, "schedule": "step"}, "step-every"),
+        ({"epochs": 1, "schedule": "step"}, "step_every"),
         ({"time_limit": 1.0, "schedule": "cosine"}, "number of steps"),
         ({"epochs": 1, "batch_size": 0}, "batch_size is 0"),
     ],
