@@ -109,7 +109,9 @@ int run(GradArguments* arguments) {
   std::string sizes;
   const OpenedDerivative opened = open_derivative(*arguments, wanted.kind, &sizes);
   DerivativeSession& derivative = *opened.session;
-  const Dataset data = load_dataset(arguments->inputs, derivative.inputs(), DataRole::kTrain, derivative.preprocess());
+  DataNotes notes;
+  const Dataset data =
+      load_dataset(arguments->inputs, derivative.inputs(), DataRole::kTrain, derivative.preprocess(), {}, &notes);
   TensorMap results;
   if (arguments->per_sample) {
     results = per_sample_gradients(&derivative, data);
@@ -127,6 +129,7 @@ int run(GradArguments* arguments) {
   const auto say = [](const std::string& text) { std::printf("%s\n", wrap(text, text_width(), 0, 2).c_str()); };
   if (!sizes.empty()) say(sizes);
   for (const std::string& note : derivative.notes()) say(note);
+  for (const std::string& note : notes) say("note: " + note);
   const auto loss = results.find("loss");
   const bool has_loss = loss != results.end() && loss->second.size() == 1;
   say(concat(arguments->output, ": ", has_loss ? concat("loss ", format_exact(loss->second.at(0)), ", ") : "",

@@ -271,10 +271,12 @@ Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Prep
 }
 
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
-                     const Preprocess& preprocess, ReadOptions options) {
+                     const Preprocess& preprocess, ReadOptions options, DataNotes* notes) {
   options.role = role;
-  DataNotes notes;
-  return make_dataset(read_needed(path, inputs, options), inputs, preprocess, Model(), "", /*trains=*/true, &notes);
+  DataNotes ignored;
+  DataArrays arrays = read_needed(path, inputs, options);
+  if (notes) notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
+  return make_dataset(std::move(arrays), inputs, preprocess, Model(), "", /*trains=*/true, &ignored);
 }
 
 Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, const ReadOptions& options,

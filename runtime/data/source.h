@@ -102,7 +102,7 @@ Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Prep
 
 // What `inputs` need of `path`, as a Dataset.
 Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role = DataRole::kTrain,
-                     const Preprocess& preprocess = {}, ReadOptions options = {});
+                     const Preprocess& preprocess = {}, ReadOptions options = {}, DataNotes* notes = nullptr);
 
 // The same for a command: with the model's own preprocessing or, if it is given, that of `options`. `notes` say where
 // the two differ, what was guessed, and that bytes enter the network as they are.

@@ -101,6 +101,12 @@ def test_arrays_need_no_positions(language_model, tmp_path):
             history = onnx_train.fit(language_model, given, epochs=2, batch_size=4, lr=0.1)
         np.testing.assert_array_equal(history.losses, expected.losses)
     assert "'position_ids' is not in the data" in tool.run("fit", language_model, "--data", data, "--steps", 1, "--out", tmp_path / "run")
+    forward = onnx.parser.parse_model(MODEL)
+    forward.graph.initializer.extend(onnx.numpy_helper.from_array(np.ones((rows, VOCABULARY), np.float32), name)
+                                     for name, rows in (("table", VOCABULARY), ("places", 64)))  # fmt: skip
+    onnx.save(forward, tmp_path / "forward.onnx")
+    assert "note: 'position_ids' is not in the data" in tool.run("grad", tmp_path / "forward.onnx", "--inputs", data, "-o", tmp_path / "g.npz",
+                                                                "--loss", "cross_entropy(logits, labels, axis=2)")  # fmt: skip
     masked = onnx.parser.parse_model(MODEL.replace("int64[N, T] position_ids", "int64[N, T] attention_mask").replace("position_ids", "attention_mask"))
     masked.graph.initializer.extend(onnx.numpy_helper.from_array(np.ones((rows, VOCABULARY), np.float32), name)
                                     for name, rows in (("table", VOCABULARY), ("places", 64)))  # fmt: skip
