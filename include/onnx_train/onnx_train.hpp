@@ -165,6 +165,13 @@ inline std::vector<onnx_train_tensor> views(const std::vector<Input>& inputs) {
 
 }  // namespace detail
 
+// The options of "build", "session", "fit" or "data", a line each: onnx_train_options. Throws Error for another word.
+inline std::string options_of(const std::string& function) {
+  const char* const lines = onnx_train_options(function.c_str());
+  if (!lines) throw Error(ONNX_TRAIN_USAGE, "no options are known of '" + function + "'");
+  return lines;
+}
+
 // The learning rate of a step, counted from 0: onnx_train_learning_rate.
 inline double learning_rate(int64_t step, const Options& options) {
   const auto views = detail::views(options);

@@ -137,11 +137,11 @@ _CLASSES: Final = (
 def _arguments() -> dict[str, str]:
     """The package's argument for an option of the command."""
     from ._fit import fit
-    from ._model import build
+    from ._model import Model
     from ._session import Session
 
     names = {"out": "folder", "no-shuffle": "shuffle=False"}
-    for function in (fit, build, Session.__init__):
+    for function in (fit, Model.build, Session.__init__):
         code = getattr(function, "__wrapped__", function).__code__
         names.update((name.replace("_", "-"), name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
     return names
