@@ -12,7 +12,6 @@
 #include "tools/arguments.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
-#include "tools/opt/opt.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"

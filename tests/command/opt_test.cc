@@ -57,6 +57,13 @@ TEST(PassRegistry, AnUnknownNameAndAMissingOptionAreErrors) {
   EXPECT_EQ(refusal({"simplify"}), "no error");
 }
 
+// Passes rely on what import has checked.
+TEST(PassRegistry, ANodeThatItsSchemaDoesNotAllowIsRefused) {
+  Model model =
+      from_text(R"(<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Add (x) })");
+  EXPECT_THROW(run_passes(&model, {{"recognize"}, {}}), Error);
+}
+
 TEST(PassRegistry, AHeaderSetsOptionsUpToTheModel) {
   PassSettings settings;
   const std::vector<CommandOption> options = pass_options(&settings);

@@ -1,6 +1,4 @@
 // Passes by name, on a model or its text, as mlir-opt runs those of MLIR: for people who change passes.
-#include "tools/opt/opt.h"
-
 #include <string>
 #include <vector>
 
@@ -11,6 +9,7 @@
 #include "runtime/report_text.h"
 #include "tools/opt/pass_registry.h"
 #include "tools/report/output.h"
+#include "tools/subcommand.h"
 
 namespace onnx_train {
 namespace {

@@ -55,6 +55,12 @@ RegisteredPass find_pass(const std::string& name, const std::vector<RegisteredPa
   throw UsageError(concat("there is no pass '", name, "'", did_you_mean(name, names), " (--list-passes lists them)"));
 }
 
+// What import sees to, and other passes rely on.
+void prepare(Graph* graph) {
+  for_each_graph(graph, verify_nodes);
+  infer_types(graph);
+}
+
 }  // namespace
 
 std::vector<RegisteredPass> all_passes(const BuildSettings& settings) {
@@ -103,8 +109,8 @@ void run_passes(Model* model, const PassSettings& settings) {
     passes.push_back(found.row.pass);
   }
   if (!imports) {
-    infer_types(model->graph.get());
-    for (const EntryPoint& entry : model->entry_points) infer_types(entry.algorithm.get());
+    prepare(model->graph.get());
+    for (const EntryPoint& entry : model->entry_points) prepare(entry.algorithm.get());
   }
   run_pipeline(passes, model, settings.build.build.pipeline);
 }

@@ -34,8 +34,9 @@ std::vector<CommandOption> pass_options(PassSettings* settings);
 // "# loss: mse". Throws UsageError for another name or value.
 void read_header(const std::string& text, const std::vector<CommandOption>& options);
 
-// Infers the model's types, unless import does, and runs the passes of `settings` in their order. Throws UsageError for
-// an unknown name, and for a pass that needs an option which is not given.
+// Checks the model's nodes and infers its types, unless import does, and runs the passes of `settings` in their order.
+// Throws UsageError for an unknown name, and for a pass that needs an option which is not given; Error for a node that
+// its schema does not allow.
 void run_passes(Model* model, const PassSettings& settings);
 
 }  // namespace onnx_train
