@@ -131,10 +131,8 @@ class Reducer {
   void drop_outputs() {
     for (int i = model_.graph().output_size() - 1; i >= 0; --i) {
       attempt([&](onnx::ModelProto* model) {
-        auto* outputs = model->mutable_graph()->mutable_output();
-        if (outputs->size() < 2) return false;
-        outputs->DeleteSubrange(i, 1);
-        return true;
+        model->mutable_graph()->mutable_output()->DeleteSubrange(i, 1);
+        return model->graph().output_size() > 0;
       });
     }
   }
@@ -221,13 +219,11 @@ class Reducer {
 std::pair<int, std::string> outcome(const std::string& command) {
   std::FILE* const pipe = popen(concat("{ ", command, "; } 2>&1 >/dev/null").c_str(), "r");
   if (!pipe) fail("'", command, "' cannot be run");
-  std::string line;
-  bool first = true;
+  std::string text;
   for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) {
-    first = first && c != '\n';
-    if (first && !std::isdigit(c)) line += static_cast<char>(c);
+    if (!std::isdigit(c)) text += static_cast<char>(c);
   }
-  return {pclose(pipe), line};
+  return {pclose(pipe), text.substr(0, text.find('\n'))};
 }
 
 }  // namespace
@@ -237,29 +233,24 @@ ReduceReport reduce(onnx::ModelProto* model, const std::function<bool(const onnx
   return Reducer(model, fails, most_tries).run();
 }
 
-ReduceReport reduce(onnx::ModelProto* model, const std::string& command, int64_t most_tries) {
+ReduceReport reduce_file(const std::string& path, const std::string& output, const std::string& command,
+                         int64_t most_tries) {
   namespace fs = std::filesystem;
+  onnx::ModelProto model = load_proto(path);
   std::string folder = (fs::temp_directory_path() / "onnx-train-reduce-XXXXXX").string();
   if (!mkdtemp(folder.data())) fail(folder, ": cannot be made");
   const std::shared_ptr<void> removal(nullptr, [&](void*) {
     std::error_code error;
     fs::remove_all(folder, error);
   });
-  const std::string file = folder + "/model.onnx";
   const auto run = [&](const onnx::ModelProto& candidate) {
-    save_proto(candidate, file);
-    return outcome(concat(command, " ", file));
+    save_proto(candidate, folder + "/model.onnx");
+    return outcome(concat(command, " ", folder, "/model.onnx"));
   };
-  const auto expected = run(*model);
-  if (expected.first == 0) fail("'", command, "' does not fail on the model, so there is nothing to keep");
-  return reduce(
-      model, [&](const onnx::ModelProto& candidate) { return run(candidate) == expected; }, most_tries);
-}
-
-ReduceReport reduce_file(const std::string& path, const std::string& output, const std::string& command,
-                         int64_t most_tries) {
-  onnx::ModelProto model = load_proto(path);
-  const ReduceReport report = reduce(&model, command, most_tries);
+  const auto expected = run(model);
+  if (expected.first == 0) fail("'", command, "' does not fail on ", path, ", so there is nothing to keep");
+  const ReduceReport report = reduce(
+      &model, [&](const onnx::ModelProto& candidate) { return run(candidate) == expected; }, most_tries);
   save_proto(model, output);
   return report;
 }

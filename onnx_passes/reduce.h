@@ -21,10 +21,9 @@ struct ReduceReport {
 ReduceReport reduce(onnx::ModelProto* model, const std::function<bool(const onnx::ModelProto&)>& fails,
                     int64_t most_tries);
 
-// The same of `COMMAND FILE`, run by /bin/sh: it fails in the same way if its exit status, and the first line of stderr
-// without numbers, are what they were at first. Throws Error if it does not fail at first.
-ReduceReport reduce(onnx::ModelProto* model, const std::string& command, int64_t most_tries);
-// The same from the file `path` to the file `output`.
+// The same from the file `path` to the file `output`, for `COMMAND FILE`, which /bin/sh runs: it fails in the same way
+// if its exit status, and the first line of stderr without digits, are what they were at first. Throws Error if it does
+// not fail at first, and for a file that cannot be read or written.
 ReduceReport reduce_file(const std::string& path, const std::string& output, const std::string& command,
                          int64_t most_tries);
 
