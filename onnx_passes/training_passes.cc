@@ -2,6 +2,7 @@
 #include "onnx_passes/io/format.h"
 #include "onnx_passes/loss/loss.h"
 #include "onnx_passes/metrics/metrics.h"
+#include "onnx_passes/pass_rows.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/delayed_scaling.h"
 #include "onnx_passes/precision/mixed_precision.h"
@@ -27,23 +28,28 @@ Pass describe(const BuildOptions& options) {
 
 }  // namespace
 
-std::vector<Pass> training_passes(const BuildOptions& options) {
-  std::vector<Pass> passes = {{"simplify_indexing", simplify_indexing},
-                              recognize(options),
-                              training_mode(options),
-                              mixed_precision(options),
-                              loss(options),
-                              random_numbers(options),
-                              metrics(options),
-                              gradients(options)};
-  if (options.precision == Precision::kFloat8) passes.push_back({"delayed_scaling", delayed_scaling});
-  if (options.accumulate) passes.push_back(accumulate(options));
-  passes.push_back(optimizer(options));
-  passes.push_back(initialization(options));
-  passes.push_back(describe(options));
-  passes.push_back({"simplify", simplify});
-  return passes;
+std::vector<PassRow> training_rows(const BuildOptions& options) {
+  return {
+      {{"simplify_indexing", simplify_indexing}, "makes a Gather of constant indices of several axes"},
+      {recognize(options), "puts one operator in the place of formulas that spell it out"},
+      {training_mode(options), "adds the entry point step, with copies of what differs in training"},
+      {mixed_precision(options), "rounds what step multiplies or keeps to 16 bits, as --precision says"},
+      {loss(options), "adds the loss, and the accuracy, to step and evaluate"},
+      {random_numbers(options), "draws the random numbers of the loss from the state's key"},
+      {metrics(options), "adds the statistics of --metric to evaluate"},
+      {gradients(options), "adds the backward pass and the norm of the gradients"},
+      {{"delayed_scaling", delayed_scaling},
+       "keeps the scales of what step rounds to 8 bits",
+       options.precision == Precision::kFloat8},
+      {accumulate(options), "cuts step into accumulate and apply", options.accumulate},
+      {optimizer(options), "adds new weights, slots and their updates"},
+      {initialization(options), "draws the state from a seed"},
+      {describe(options), "records the format, the mode and the precision"},
+      {{"simplify", simplify}, "folds constants, merges equal nodes, removes dead ones"},
+  };
 }
+
+std::vector<Pass> training_passes(const BuildOptions& options) { return wanted_passes(training_rows(options)); }
 
 void build_evaluation_model(Model* model, const BuildOptions& options) {
   run_pipeline({{"simplify_indexing", simplify_indexing},

@@ -1,5 +1,6 @@
 #include "runtime/adapt.h"
 
+#include <functional>
 #include <sstream>
 
 #include "onnx_passes/adapt/adapt.h"
@@ -24,6 +25,11 @@ AdapterSpec adapter_spec(const AdaptOptions& options) {
 
 StorageSpec base_spec(const AdaptOptions& options) {
   return parse_storage(options.quantize_base, "--quantize-base", {"int8", "int4"});
+}
+
+// A pass that is made when it runs, because that reads a file or an option that may be missing.
+Pass on_run(const char* name, const std::function<Pass()>& make) {
+  return {name, [make](Model& model) { return make().run(model); }};
 }
 
 }  // namespace
@@ -70,30 +76,45 @@ std::vector<CommandOption> adapt_options(AdaptOptions* o) {
           {"--adapter", &o->adapter, "start from the adapter in a folder that PEFT or export -o DIR/ wrote", "DIR"}};
 }
 
-void adapt(Model* model, const AdaptOptions& options, const std::string& dtype) {
+std::vector<PassRow> adapt_rows(const AdaptOptions& options, const std::string& dtype) {
   const AdapterSpec spec = adapter_spec(options);
-  std::vector<Pass> passes;
-  if (!options.tie.empty()) passes.push_back(tie(options.tie));
-  if (!options.untie.empty()) passes.push_back(untie(options.untie));
-  if (!options.cut.empty()) passes.push_back(cut(options.cut));
-  if (!options.join.empty()) {
-    passes.push_back(join(std::make_shared<Model>(load_forward_model(options.join, dtype)), options.join));
-  }
-  if (!options.heads.empty()) passes.push_back(replace_heads(options.heads, options.seed));
-  if (!options.weights.empty()) {
-    passes.push_back(assign_weights(std::make_shared<TensorMap>(read_arrays(options.weights)), options.weights,
-                                    options.weights_partial ? WeightsOfFile::kSome : WeightsOfFile::kAll));
-  } else if (options.weights_partial) {
+  if (options.weights.empty() && options.weights_partial)
     fail_as(ErrorCode::kUsage, "--weights-partial is of --weights FILE");
-  }
-  if (!spec.method.empty()) passes.push_back(add_adapters(spec, options.seed));
-  if (!options.quantize_base.empty() && options.adapter.empty())
-    passes.push_back(quantize_base(base_spec(options), /*new_adapters=*/true));
-  if (!options.qat.empty()) passes.push_back(quantization_aware(parse_qat(options.qat)));
-  run_pipeline(passes, model);
-  if (options.adapter.empty()) return;
-  load_adapters(model, options.adapter);
-  if (!options.quantize_base.empty()) run_pipeline({quantize_base(base_spec(options), /*new_adapters=*/false)}, model);
+  const bool has_folder = !options.adapter.empty(), stores_base = !options.quantize_base.empty();
+  const auto store = [=](bool new_adapters) {
+    return on_run("quantize_base", [=] { return quantize_base(base_spec(options), new_adapters); });
+  };
+  const auto weights = [=] {
+    return assign_weights(std::make_shared<TensorMap>(read_arrays(options.weights)), options.weights,
+                          options.weights_partial ? WeightsOfFile::kSome : WeightsOfFile::kAll);
+  };
+  const auto other = [=] {
+    return join(std::make_shared<Model>(load_forward_model(options.join, dtype)), options.join);
+  };
+  const Pass load{"load_adapters", [=](Model& model) {
+                    load_adapters(&model, options.adapter);
+                    return true;
+                  }};
+  const auto qat = [=] { return quantization_aware(parse_qat(options.qat)); };
+  return {
+      {tie(options.tie), "makes one of two weights with the same numbers", !options.tie.empty(), "--tie"},
+      {untie(options.untie), "makes several of one weight", !options.untie.empty(), "--untie"},
+      {cut(options.cut), "makes outputs of inner values", !options.cut.empty(), "--cut"},
+      {on_run("join", other), "appends another model", !options.join.empty(), "--join"},
+      {replace_heads(options.heads, options.seed), "gives outputs new last layers", !options.heads.empty(), "--head"},
+      {on_run("assign_weights", weights), "reads weights from a file", !options.weights.empty(), "--weights"},
+      {add_adapters(spec, options.seed), "adds adapters beside layers", !spec.method.empty(),
+       "--lora, --ia3 or --bitfit"},
+      {store(true), "stores the frozen weights beside adapters as integers", stores_base && !has_folder,
+       "--quantize-base"},
+      {on_run("quantization_aware", qat), "makes training round as integers do", !options.qat.empty(), "--qat"},
+      {load, "adds the adapters of a folder", has_folder, "--adapter"},
+      {store(false), "", stores_base && has_folder, "--quantize-base"},
+  };
+}
+
+void adapt(Model* model, const AdaptOptions& options, const std::string& dtype, const PipelineOptions& pipeline) {
+  run_pipeline(wanted_passes(adapt_rows(options, dtype)), model, pipeline);
 }
 
 std::vector<std::string> adapted_notes(const Model& model) {

@@ -9,9 +9,14 @@
 
 #include "onnx_passes/adapt/adapt_options.h"
 #include "onnx_passes/ir/model.h"
+#include "onnx_passes/pass_rows.h"
 #include "runtime/options.h"
 
 namespace onnx_train {
+
+struct Finding;
+struct ImportOptions;
+struct ModelMessage;
 
 // --tie, --untie, --cut, --join, --head, --weights, --weights-partial, --lora, --ia3, --bitfit, --adapter. They write
 // into `options`, which must outlive them.
@@ -19,9 +24,16 @@ std::vector<CommandOption> adapt_options(AdaptOptions* options);
 
 // Reads the files that the options name, and changes the imported model: cut, join, heads, weights, adapters. `dtype`
 // is the precision of the model. The lines of kAdapted (adapt.h) say what was done.
-void adapt(Model* model, const AdaptOptions& options, const std::string& dtype);
+void adapt(Model* model, const AdaptOptions& options, const std::string& dtype, const PipelineOptions& pipeline = {});
+// The passes of this, in order.
+std::vector<PassRow> adapt_rows(const AdaptOptions& options, const std::string& dtype);
 
-// These lines; empty for a model that was not changed.
+// import_forward_model (build_settings.h). With `pipeline.dump_dir`, its steps are dumped into the folders import and
+// adapt of that folder.
+Model import_forward_model(ModelMessage message, const std::string& dtype, const ImportOptions& options,
+                           std::vector<Finding>* findings, const PipelineOptions& pipeline);
+
+// The lines of kAdapted; empty for a model that was not changed.
 std::vector<std::string> adapted_notes(const Model& model);
 
 // ---- Adapters in PEFT's format (https://huggingface.co/docs/peft): adapter_config.json, and adapter_model.safetensors

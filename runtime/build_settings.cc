@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "kernels/device.h"
-#include "onnx_passes/import/import.h"
+#include "onnx_passes/import/import_steps.h"
 #include "onnx_passes/import/sizes.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/io/loading.h"
@@ -277,13 +277,30 @@ Model in_precision(Model model, const std::string& dtype) {
   return from_proto(std::move(proto));
 }
 
+namespace {
+
+// Dumps of a pipeline that runs before the training passes go into a folder of its own. Its models are not checked:
+// they get their form on the way.
+PipelineOptions dumps_into(const std::string& name, const PipelineOptions& pipeline) {
+  return {.dump_dir = pipeline.dump_dir.empty() ? "" : concat(pipeline.dump_dir, "/", name)};
+}
+
+}  // namespace
+
 Model import_forward_model(ModelMessage message, const std::string& dtype, const ImportOptions& options,
-                           std::vector<Finding>* findings) {
-  Model model = in_precision(import_model(std::move(message), options, findings), dtype);
+                           std::vector<Finding>* findings, const PipelineOptions& pipeline) {
+  Model model =
+      in_precision(import_model(std::move(message), options, findings, dumps_into("import", pipeline)), dtype);
   infer_types(model.graph.get());  // the conversion keeps types, but not the known contents of shapes
   if (options.without_cache) drop_cache(&model);
-  if (options.adapt.any() || options.adapt.weights_partial) adapt(&model, options.adapt, dtype);
+  if (options.adapt.any() || options.adapt.weights_partial)
+    adapt(&model, options.adapt, dtype, dumps_into("adapt", pipeline));
   return model;
+}
+
+Model import_forward_model(ModelMessage message, const std::string& dtype, const ImportOptions& options,
+                           std::vector<Finding>* findings) {
+  return import_forward_model(std::move(message), dtype, options, findings, {});
 }
 
 Model load_forward_model(const std::string& path, const std::string& dtype, const ImportOptions& options,

@@ -12,6 +12,7 @@
 #include "onnx_passes/loss/loss_model.h"
 #include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/metrics/metrics.h"
+#include "runtime/adapt.h"
 
 namespace onnx_train {
 namespace {
@@ -79,7 +80,8 @@ std::vector<std::string> keep_settings(const onnx::ModelProto& model, BuildSetti
 Model import_to_build(ModelMessage message, BuildSettings* settings, std::vector<std::string>* kept,
                       std::vector<Finding>* findings) {
   *kept = keep_settings(message.proto, settings);
-  Model model = import_forward_model(std::move(message), settings->dtype, import_options(*settings), findings);
+  Model model = import_forward_model(std::move(message), settings->dtype, import_options(*settings), findings,
+                                     settings->build.pipeline);
   if (!settings->build.loss.empty() || settings->build.loss_model) return model;
   DefaultLoss chosen = default_loss(*model.graph);
   settings->build.loss = std::move(chosen.loss);

@@ -33,6 +33,7 @@ Subcommand sample_command();
 Subcommand export_command();
 Subcommand flatten_command();
 Subcommand show_command();
+Subcommand opt_command();
 Subcommand grad_command();
 Subcommand verify_command();
 Subcommand bench_command();

@@ -1,4 +1,4 @@
-#include "onnx_passes/import/collect_sequences.h"
+#include "onnx_passes/import/unpack_sequence.h"
 
 #include <algorithm>
 

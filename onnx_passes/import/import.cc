@@ -1,17 +1,14 @@
 // Imports a forward model from any exporter into the form that other passes expect: opset 21 to 26, no functions, named
 // nodes in topological order, no weights among the inputs, weights and integer constants as initializers, floats of at
 // least 32 bits, and all types inferred by us. Each step has its own file.
-#include <onnx/defs/schema.h>
-
 #include <map>
-#include <unordered_map>
-#include <unordered_set>
+#include <memory>
+#include <optional>
 
 #include "onnx_passes/foreign/foreign.h"
 #include "onnx_passes/foreign/map_outputs.h"
 #include "onnx_passes/functions/declaration.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/import/collect_sequences.h"
 #include "onnx_passes/import/constants.h"
 #include "onnx_passes/import/counted_loops.h"
 #include "onnx_passes/import/decide_branches.h"
@@ -19,6 +16,7 @@
 #include "onnx_passes/import/fix_inputs.h"
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/import/import_message.h"
+#include "onnx_passes/import/import_steps.h"
 #include "onnx_passes/import/lost_layers.h"
 #include "onnx_passes/import/newer_opset.h"
 #include "onnx_passes/import/node_order.h"
@@ -51,14 +49,6 @@ namespace {
 constexpr int64_t kIrVersion = 10;        // of opset 21 and 22
 constexpr int64_t kNewestIrVersion = 13;  // that ONNX Runtime 1.31 reads
 
-template <typename F>
-void for_each_graph(Graph* graph, const F& f) {
-  f(graph);
-  for (Node* node = graph->first(); node; node = node->next()) {
-    for (const auto& subgraph : node->subgraphs()) for_each_graph(subgraph.graph.get(), f);
-  }
-}
-
 void check_versions(const onnx::ModelProto& proto) {
   bool found = false;
   for (const auto& opset : proto.opset_import()) {
@@ -72,43 +62,6 @@ void check_versions(const onnx::ModelProto& proto) {
   if (!found) fail("[Import] the model does not say which ONNX opset it uses");
 }
 
-// ---- On the graph: one form for what exporters write in several ways
-
-// Old files list their weights among the inputs.
-void drop_inputs_with_values(Graph* graph) {
-  const std::vector<Value*> inputs = graph->inputs();
-  for (auto input = inputs.rbegin(); input != inputs.rend(); ++input) {  // the last one is the cheapest to remove
-    if ((*input)->is_initializer()) graph->remove_input(*input);
-  }
-}
-
-// A subgraph's output that an outer graph computes is passed through an Identity, so that every use is that of a node.
-void own_outputs(Graph* graph) {
-  std::vector<Value*> outputs = graph->outputs();
-  for (Value*& output : outputs) {
-    if (&output->graph() == graph) continue;
-    const TensorType type = output->type();
-    output = graph->add_node("Identity", {output}, {graph->unique_name(output->name() + "/inner")})->output();
-    output->set_type(type);
-  }
-  graph->set_outputs(std::move(outputs));
-}
-
-void name_nodes(Graph* graph) {
-  std::unordered_set<std::string> taken;
-  std::unordered_map<std::string, size_t> next;  // for each base name: all smaller numbers are in use
-  for (Node* node = graph->first(); node; node = node->next()) {
-    if (!node->name().empty() && taken.insert(node->name()).second) continue;
-    const std::string base = node->name().empty() ? node->op() : node->name();
-    for (size_t& i = next[base];; ++i) {
-      const std::string name = concat(base, "_", i);
-      if (!taken.insert(name).second) continue;
-      node->mutable_shell().set_name(name);
-      break;
-    }
-  }
-}
-
 // Declares the functions of ours that a forward model, or a loss, calls, in the model's opset.
 void declare_kept_calls(Model* model) {
   model->context->functions.erase_if([](const auto& f) { return keeps_its_calls(f->domain(), f->name()); });
@@ -117,86 +70,6 @@ void declare_kept_calls(Model* model) {
       if (keeps_its_calls(node->domain(), node->op())) declare_function(*node);
     }
   });
-}
-
-// Uses one name for ONNX's own domain, writes a default that inference mistakes, and removes attributes of later opsets
-// that have no effect (torch's downgraded exports).
-void normalize_nodes(Graph* graph) {
-  for (Node* node = graph->first(); node; node = node->next()) {
-    if (node->domain() == "ai.onnx") node->set_op(node->op());
-    // ONNX's inference takes the default for 0.
-    if (node->is("STFT") && !node->has_attr("onesided")) node->set_attr("onesided", 1);
-    const char* const noop = "noop_with_empty_axes";
-    if (node->op().starts_with("Reduce") && graph->context().opset() < 18 && node->attr(noop, 0) == 0) {
-      if (!node->is("ReduceSum") || graph->context().opset() < 13) node->remove_attr(noop);
-    }
-  }
-}
-
-// Checks the type without copying the weight.
-bool may_be_integer(const Node& node) {
-  if (!node.is("Constant") || !node.output()) return false;
-  const auto* value = node.find_attr("value");
-  return !value || !is_float(static_cast<DType>(value->t().data_type()));
-}
-
-// Integer and boolean constants become initializers; float constants that are not weights stay Constant nodes.
-void sort_constants(Graph* graph) {
-  for (Node *node = graph->first(), *next = nullptr; node; node = next) {
-    next = node->next();
-    const Tensor tensor = may_be_integer(*node) ? constant_of(node->output()) : Tensor();
-    if (tensor.empty() || is_float(tensor.dtype()) || graph->is_output(node->output())) continue;
-    const std::string name = node->output()->name();
-    graph->rename(node->output(), graph->unique_name(name + "/node"));
-    graph->replace(node->output(), graph->add_initializer(name, tensor));
-    graph->remove(node);
-  }
-}
-
-// Gives dimensions without a size or name a name of their own.
-void name_dimensions(Graph* graph) {
-  for (Value* input : graph->inputs()) {
-    TensorType type = input->type();
-    if (!type.dims) continue;
-    for (size_t i = 0; i < type.dims->size(); ++i) {
-      Dim& dim = (*type.dims)[i];
-      const bool named = !dim.symbol().empty() && dim.symbol() != "?" && dim.symbol() != "-1";
-      const bool sized = dim.known() && dim.value() > 0;
-      if (!named && !sized) dim = Dim(concat(input->name(), "_dim", i));
-    }
-    input->set_type(std::move(type));
-  }
-}
-
-// Types that can be inferred are inferred from the inputs alone, because the file's declarations may be stale.
-void forget_types(Graph* graph) {
-  graph->shell().clear_value_info();
-  for (Node* node = graph->first(); node; node = node->next()) {
-    if (!is_known_operator(*node) && !find_foreign(*node)) continue;
-    for (Value* output : node->outputs()) {
-      if (!output) continue;
-      output->set_type({});
-      output->set_elements(std::nullopt);
-    }
-  }
-}
-
-// Rules, kernels and inference of an operator may rely on what its schema says of inputs, outputs and attributes.
-void verify_nodes(Graph* graph) {
-  for (const Node* node = graph->first(); node; node = node->next()) {
-    const auto version = static_cast<int>(graph->context().opset(node->domain()));
-    const auto* schema = onnx::OpSchemaRegistry::Schema(node->op(), version, node->domain());
-    if (!schema) continue;
-    if (schema->Deprecated() && node->is("GroupNormalization")) continue;  // exported nevertheless; upgrade checks it
-    onnx::NodeProto proto = node->shell();
-    for (const Value* v : node->inputs()) proto.add_input(v ? v->name() : "");
-    for (const Value* v : node->outputs()) proto.add_output(v ? v->name() : "");
-    try {
-      schema->Verify(proto);
-    } catch (const std::exception& error) {
-      fail("[Import] ", node->label(), " is not valid: ", error.what());
-    }
-  }
 }
 
 // ---- Node by node, with the types of each node's inputs
@@ -274,20 +147,6 @@ void note_foreign(const std::map<std::string, int>& foreign, const Notes& notes)
               "standard operators stand in their place");
 }
 
-// Renames values of a subgraph that have the name of a value in an outer graph, which folding branches and lifting
-// weights can cause.
-void rename_shadows(Graph* graph) {
-  const auto rename = [&](Value* value) {
-    if (value && graph->parent() && graph->parent()->find(value->name()))
-      graph->rename(value, graph->unique_name(value->name()));
-  };
-  for (Value* input : graph->inputs()) rename(input);
-  for (Value* initializer : graph->initializers()) rename(initializer);
-  for (Node* node = graph->first(); node; node = node->next()) {
-    for (Value* output : node->outputs()) rename(output);
-  }
-}
-
 void check_declarations(const Declarations& declared, const Graph& graph, bool fix_shapes, const Notes& notes) {
   const std::vector<Contradiction> wrong = declared.of_interface(graph);
   if (!wrong.empty() && !fix_shapes)
@@ -320,19 +179,6 @@ ModelMessage prepared(ModelMessage message, const Notes& notes) {
   if (sort_nodes(&message.proto)) notes.add("nodes", "were not in topological order", "they are now");
   inline_functions(&message.proto);
   return message;
-}
-
-// Brings what exporters write in several ways into one form.
-void normalize(Model* model, const Notes& notes) {
-  Graph* graph = model->graph.get();
-  for_each_graph(graph, own_outputs);
-  for_each_graph(graph, normalize_nodes);
-  for_each_graph(graph, verify_nodes);
-  for_each_graph(graph, forget_types);
-  for_each_graph(graph, sort_constants);
-  if (const int64_t count = widen(model); count > 0)
-    notes.add("16-bit floats", concat(count, count == 1 ? " tensor is" : " tensors are", " widened to float32"),
-              "training keeps weights in float32; export --original-types narrows them again");
 }
 
 // What is quantized trains straight through; stored integer weights that `train` names get a float master.
@@ -377,63 +223,176 @@ void collect_weights(Model* model, const Notes& notes) {
               concat("constants of the graph: ", list_of(lifted)), "they are initializers now, and can be trained");
 }
 
+// ---- The steps
+
+// What the steps of an import tell each other beyond the model. A step that runs alone finds what an import begins
+// with.
+struct Import {
+  Import(const ImportOptions& given, std::vector<Finding>* findings) : options(given), notes{findings} {}
+
+  Declarations& declarations(Model& model) {
+    if (!declared) declared.emplace(model.graph.get(), sizes, /*trust_shapes=*/!options.fix_shapes);
+    return *declared;
+  }
+
+  const ImportOptions options;
+  const Notes notes;
+  const Sizes sizes = parse_sizes(options.dims);
+  std::optional<Declarations> declared;
+  Marks<Node> silent;
+  Settled settled;
+};
+
+void choose_noted_outputs(Model& model, Import& state) {
+  for (const Finding& f : choose_outputs(&model, state.options.adapt.cut)) state.notes.add(f.subject, f.what, f.advice);
+}
+
+void widen_noted(Model& model, Import& state) {
+  if (const int64_t count = widen(&model); count > 0)
+    state.notes.add("16-bit floats", concat(count, count == 1 ? " tensor is" : " tensors are", " widened to float32"),
+                    "training keeps weights in float32; export --original-types narrows them again");
+}
+
+void settle_all(Model& model, Import& state) {
+  const int64_t from = raise_opset(&model);
+  settle(model.graph.get(), from, state.notes, &state.declarations(model), &state.settled);
+  note_foreign(state.settled.foreign, state.notes);
+}
+
+void decide_noted_branches(Model& model, Import& state) {
+  decide_branches(model.graph.get(), state.declarations(model),
+                  [&](const std::string& node, const std::string& branch, const std::string& misfit) {
+                    state.notes.add(node, concat("takes its ", branch, ": the other one does not fit ", misfit),
+                                    "sizes that need it fail");
+                    state.settled.folded = true;
+                  });
+}
+
+void collect_settled_sequences(Model& model, Import& state) {
+  if (!collect_sequences(model.graph.get())) return;
+  infer_types(model.graph.get());
+  state.settled.folded = true;
+}
+
+void replace_noted_loops(Model& model, Import& state) {
+  replace_counted_loops(model.graph.get(), [&](const std::string& node) {
+    state.notes.add(node, "runs steps that keep the shapes of what it carries", "it is a Scan over their numbers now");
+  });
+}
+
+void replace_noted_spectra(Model& model, Import& state) {
+  replace_spectra(&model, [&](const std::string& node) {
+    state.notes.add(node, "is a product with cosines and sines now",
+                    "or a constant, so that it has their gradients and kernels");
+  });
+}
+
+void settle_noted_scales(Model& model, Import& state) {
+  for (const Finding& f : settle_resize_scales(&model)) state.notes.add(f.subject, f.what, f.advice);
+}
+
+void record_declarations(Model& model, Import& state) {
+  Declarations& declared = state.declarations(model);
+  check_declarations(declared, *model.graph, state.options.fix_shapes, state.notes);
+  declared.record(&model);
+}
+
+void remove_settled(Model& model, Import& state) {
+  if (state.settled.folded || !state.options.set.empty()) remove_unread(model.graph.get());
+}
+
+template <void (*step)(Graph*)>
+void in_each_graph(Model& model, Import&) {
+  for_each_graph(model.graph.get(), step);
+}
+
+struct ImportStep {
+  const char* name;
+  const char* what;
+  void (*run)(Model&, Import&);
+};
+
+const ImportStep kImportSteps[] = {
+    {"choose_outputs", "leaves out outputs that cannot be trained on", choose_noted_outputs},
+    {"read_declarations", "reads the types that the file declares", [](Model& m, Import& i) { i.declarations(m); }},
+    {"fix_inputs", "makes constants of the inputs of --set",
+     [](Model& m, Import& i) { fix_inputs(m.graph.get(), i.options.set); }},
+    {"drop_inputs_with_values", "takes weights off the list of inputs",
+     [](Model& m, Import&) { drop_inputs_with_values(m.graph.get()); }},
+    {"name_dimensions", "names dimensions without a size", [](Model& m, Import&) { name_dimensions(m.graph.get()); }},
+    {"fix_dimensions", "gives dimensions the sizes of --dim",
+     [](Model& m, Import& i) { fix_dimensions(m.graph.get(), i.sizes); }},
+    {"own_outputs", "makes every output of a subgraph a node's", in_each_graph<own_outputs>},
+    {"normalize_nodes", "writes domains and defaults in one form", in_each_graph<normalize_nodes>},
+    {"verify_nodes", "checks nodes against their schemas", in_each_graph<verify_nodes>},
+    {"forget_types", "forgets types that can be inferred", in_each_graph<forget_types>},
+    {"sort_constants", "makes initializers of integer constants", in_each_graph<sort_constants>},
+    {"widen", "widens 16-bit floats to float32", widen_noted},
+    {"add_statistics_outputs", "completes batch normalizations without running statistics",
+     [](Model& m, Import& i) { i.silent = add_statistics_outputs(m.graph.get()); }},
+    {"drop_inlined_functions", "removes functions, whose calls are inlined",
+     [](Model& m, Import&) { m.context->functions.erase_if([](const auto&) { return true; }); }},
+    {"declare_kept_calls", "declares the functions of ours that are called",
+     [](Model& m, Import&) { declare_kept_calls(&m); }},
+    {"expect_known_operators", "refuses unknown operators",
+     [](Model& m, Import&) { expect_known_operators(*m.graph, /*inside=*/false); }},
+    {"settle", "raises the opset, and infers types; folds known branches, unpacks sequences", settle_all},
+    {"decide_branches", "folds an If of which one branch alone fits", decide_noted_branches},
+    {"collect_sequences", "makes stacked results of sequences that loops append to", collect_settled_sequences},
+    {"replace_counted_loops", "makes a Scan of a Loop", replace_noted_loops},
+    {"replace_spectra", "makes products of Fourier transforms", replace_noted_spectra},
+    {"settle_resize_scales", "gives Resize the scales that its sizes mean", settle_noted_scales},
+    {"expect_known_inner_operators", "refuses unknown operators of subgraphs, too",
+     [](Model& m, Import&) { expect_known_operators(*m.graph, /*inside=*/true); }},
+    {"remove_unread", "removes what nothing reads since a branch was folded", remove_settled},
+    {"import_quantization", "makes quantization trainable",
+     [](Model& m, Import& i) { import_quantization(&m, i.options.train, i.notes); }},
+    {"collect_weights", "makes initializers of constants that are weights",
+     [](Model& m, Import& i) { collect_weights(&m, i.notes); }},
+    {"record_declarations", "compares the types that the file declares, and keeps what only it says",
+     record_declarations},
+    {"check_shapes", "checks nodes against the shape contracts of their operators", in_each_graph<check_nodes>},
+    {"lower_opset", "lowers the opset to one that is written", [](Model& m, Import&) { lower_opset(&m); }},
+    {"declare_kept_calls", "", [](Model& m, Import&) { declare_kept_calls(&m); }},
+    {"replace_batch_statistics", "writes out batch normalizations without running statistics",
+     [](Model& m, Import& i) { replace_batch_statistics(&m, i.silent, i.notes.findings); }},
+    {"rename_shadows", "renames values of subgraphs that have an outer value's name", in_each_graph<rename_shadows>},
+    {"name_nodes", "names nodes without a name of their own", in_each_graph<name_nodes>},
+    {"verify_nodes", "", in_each_graph<verify_nodes>},
+    {"rebatch", "gives the batch the size of --batch",
+     [](Model& m, Import& i) {
+       if (!i.options.batch.empty()) rebatch(&m, i.options.batch);
+     }},
+    {"set_versions", "sets the version of the format", [](Model& m, Import&) { set_versions(&m); }},
+};
+
 }  // namespace
 
-Model import_model(ModelMessage message, const ImportOptions& options, std::vector<Finding>* findings) {
-  const Notes notes{findings};
-  const bool from_training = message.proto.training_info_size() > 0;
-  Model model = from_message(prepared(std::move(message), notes));
-  if (from_training) model.set_metadata(kFromTraining, "1");
-  Graph* graph = model.graph.get();
-  if (graph->outputs().empty()) fail("[Import] the model has no outputs");
-  for (const Finding& f : choose_outputs(&model, options.adapt.cut)) notes.add(f.subject, f.what, f.advice);
-  const Sizes sizes = parse_sizes(options.dims);
-  Declarations declared(graph, sizes, /*trust_shapes=*/!options.fix_shapes);
-  fix_inputs(graph, options.set);
-  drop_inputs_with_values(graph);
-  name_dimensions(graph);
-  fix_dimensions(graph, sizes);
-  normalize(&model, notes);
-  const Marks<Node> silent = add_statistics_outputs(graph);
-  model.context->functions.erase_if([](const auto&) { return true; });  // their calls are inlined
-  declare_kept_calls(&model);
-  expect_known_operators(*graph, /*inside=*/false);
-  const int64_t from = raise_opset(&model);
-  Settled settled;
-  settle(graph, from, notes, &declared, &settled);
-  note_foreign(settled.foreign, notes);
-  decide_branches(graph, declared, [&](const std::string& node, const std::string& branch, const std::string& misfit) {
-    notes.add(node, concat("takes its ", branch, ": the other one does not fit ", misfit), "sizes that need it fail");
-    settled.folded = true;
-  });
-  if (collect_sequences(graph)) {
-    infer_types(graph);
-    settled.folded = true;
+std::vector<PassRow> import_rows(const ImportOptions& options, std::vector<Finding>* findings) {
+  const auto state = std::make_shared<Import>(options, findings);
+  std::vector<PassRow> rows;
+  for (const ImportStep& step : kImportSteps) {
+    const auto run = [state, &step](Model& model) {
+      step.run(model, *state);
+      return true;
+    };
+    rows.push_back({{step.name, run, "import"}, step.what});
   }
-  replace_counted_loops(graph, [&](const std::string& node) {
-    notes.add(node, "runs steps that keep the shapes of what it carries", "it is a Scan over their numbers now");
-  });
-  replace_spectra(&model, [&](const std::string& node) {
-    notes.add(node, "is a product with cosines and sines now",
-              "or a constant, so that it has their gradients and kernels");
-  });
-  for (const Finding& f : settle_resize_scales(&model)) notes.add(f.subject, f.what, f.advice);
-  expect_known_operators(*graph, /*inside=*/true);
-  if (settled.folded || !options.set.empty()) remove_unread(graph);
-  import_quantization(&model, options.train, notes);
-  collect_weights(&model, notes);
-  check_declarations(declared, *graph, options.fix_shapes, notes);
-  declared.record(&model);
-  for_each_graph(graph, check_nodes);
-  lower_opset(&model);
-  declare_kept_calls(&model);
-  replace_batch_statistics(&model, silent, findings);
-  for_each_graph(graph, rename_shadows);
-  for_each_graph(graph, name_nodes);
-  for_each_graph(graph, verify_nodes);
-  if (!options.batch.empty()) rebatch(&model, options.batch);
-  set_versions(&model);
+  return rows;
+}
+
+Model import_model(ModelMessage message, const ImportOptions& options, std::vector<Finding>* findings,
+                   const PipelineOptions& pipeline) {
+  const bool from_training = message.proto.training_info_size() > 0;
+  Model model = from_message(prepared(std::move(message), Notes{findings}));
+  if (from_training) model.set_metadata(kFromTraining, "1");
+  if (model.graph->outputs().empty()) fail("[Import] the model has no outputs");
+  run_pipeline(wanted_passes(import_rows(options, findings)), &model, pipeline);
   return model;
+}
+
+Model import_model(ModelMessage message, const ImportOptions& options, std::vector<Finding>* findings) {
+  return import_model(std::move(message), options, findings, {});
 }
 
 Model import_model(onnx::ModelProto proto, const ImportOptions& options, std::vector<Finding>* findings) {

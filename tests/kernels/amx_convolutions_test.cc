@@ -16,7 +16,7 @@
 namespace onnx_train::cpu::amx_convolutions_test {
 namespace {
 
-#define SKIP_WITHOUT_AMX() \
+#define SKIP_WITHOUT_AMX_CONVOLUTIONS() \
   if (isa() < Isa::kAmx) GTEST_SKIP() << "this CPU has no AMX: its convolutions are tested elsewhere"
 
 constexpr double kTolerance = 1.5e-6;  // sums of 1000 products in float32 are off by 1e-6
@@ -129,7 +129,7 @@ std::vector<Tensor> run_plainly(const Direction& d, const Case& c, DType dtype) 
 }
 
 TEST(AmxConvolutions, TakeWhatFillsTheirPanels) {
-  SKIP_WITHOUT_AMX();
+  SKIP_WITHOUT_AMX_CONVOLUTIONS();
   for (const Case& c : cases()) {
     const size_t axes = c.image.size();
     const Windows windows{c.kernel, Shape(axes, c.stride), Shape(axes, c.dilation), Shape(axes, c.pad),
@@ -140,7 +140,7 @@ TEST(AmxConvolutions, TakeWhatFillsTheirPanels) {
 }
 
 TEST(AmxConvolutions, AreAsCloseAsFloat32) {
-  SKIP_WITHOUT_AMX();
+  SKIP_WITHOUT_AMX_CONVOLUTIONS();
   for (const Case& c : cases()) {
     for (const Direction& d : directions(c)) {
       const auto actual = run(d, c), expected = run_plainly(d, c, DType::kDouble);
@@ -152,7 +152,7 @@ TEST(AmxConvolutions, AreAsCloseAsFloat32) {
 }
 
 TEST(AmxConvolutions, ThreadsChangeNoBit) {
-  SKIP_WITHOUT_AMX();
+  SKIP_WITHOUT_AMX_CONVOLUTIONS();
   const int before = num_threads();
   for (const Case& c : cases()) {
     if (!c.taken) continue;
@@ -171,7 +171,7 @@ TEST(AmxConvolutions, ThreadsChangeNoBit) {
 
 // What is not finite reaches what it would reach without AMX, and nothing else; what is finite stays so.
 TEST(AmxConvolutions, CarryInfinitiesAndNaN) {
-  SKIP_WITHOUT_AMX();
+  SKIP_WITHOUT_AMX_CONVOLUTIONS();
   using Limits = std::numeric_limits<float>;
   const Case c = {{5, 4}, {3, 3}, 64, 64, 96};
   const auto kind = [](double x) { return std::isnan(x) ? 2.0 : std::isinf(x) ? std::copysign(1.0, x) : 0.0; };

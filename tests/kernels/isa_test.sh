@@ -18,7 +18,7 @@ for other in "${levels[@]}"; do
 done
 
 suites=(CpuFeatures '*OpCases' NodeTests Conv '*Convolutions' ChannelsLast FuseBatchNormalization '*Products' Gemm
-  'Bfloat16*' MixedPrecision NarrowStorage RoundedRecurrence Fused FusedOperators 'Elementwise*' Lines Movement
+  'Bfloat16*' 'Files/Golden' MixedPrecision NarrowStorage RoundedRecurrence Fused FusedOperators 'Elementwise*' Lines Movement
   Normalization Resize SparseUpdates Dropout Philox '*Optimizers' BlockAttention)
 filter=$(printf '%s.*:' "${suites[@]}")
 echo "$level, below this machine's $highest:"

@@ -13,7 +13,6 @@
 #include "onnx_passes/passes.h"
 #include "runtime/plan/plan_report.h"
 #include "runtime/session.h"
-#include "tests/support/golden.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train::bfloat16_images_test {
@@ -220,8 +219,6 @@ TEST(Bfloat16Images, PoolsReadAndWriteThem) {
   EXPECT_EQ(train(training_model(kResidual), {"channels_last"}).operators["GlobalAveragePool of bfloat16"], 1);
   EXPECT_EQ(train(training_model(kNormalizedFirst), {"channels_last"}).operators["GlobalMaxPool of bfloat16"], 1);
 }
-
-TEST(RoundOnce, ReadersTakeWhatIsRounded) { expect_golden("round_once", {{"round_once", round_once}}); }
 
 }  // namespace
 }  // namespace onnx_train::bfloat16_images_test

@@ -13,7 +13,6 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/operators/windows.h"
 #include "runtime/session.h"
-#include "tests/support/golden.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train::channels_last_test {
@@ -77,11 +76,6 @@ Model with_gradients(Model model) {
     if (gradient) graph.add_output(gradient);
   }
   return model;
-}
-
-TEST(ChannelsLast, KeepsImagesSoThroughARegion) {
-  expect_golden("channels_last", {{"channels_last", [](Model& m) { return channels_last(m); }},
-                                  {"remove_dead_nodes", remove_dead_nodes}});
 }
 
 TEST(ChannelsLast, LeavesALoneConvolutionAlone) {

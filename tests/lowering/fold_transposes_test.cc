@@ -10,16 +10,11 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
-#include "tests/support/golden.h"
 #include "tests/support/paths.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train::fold_transposes_test {
 namespace {
-
-TEST(FoldTransposes, LeavesNoneInAttention) {
-  expect_golden("fold_transposes", {{"fold_transposes", fold_transposes}, {"remove_dead_nodes", remove_dead_nodes}});
-}
 
 // Runs the model with and without lowering on the same inputs.
 void expect_same_numbers(const std::string& text, const TensorMap& inputs) {

@@ -14,7 +14,6 @@
 #include "runtime/session.h"
 #include "tests/support/allocations.h"
 #include "tests/support/elementwise_graphs.h"
-#include "tests/support/golden.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train::fused_test {
@@ -23,10 +22,6 @@ namespace {
 bool fuse(Model& model) { return fuse_elementwise(model, cpu::can_fuse); }
 
 // ---- What becomes of a graph
-
-TEST(FuseElementwise, TakesChainsWithTheirViewsAndReductions) {
-  expect_golden("fuse_elementwise", {{"fuse_elementwise", fuse}, {"remove_dead_nodes", remove_dead_nodes}});
-}
 
 int count_fused(const Model& model) { return count_nodes(model, "Fused", kDomain); }
 

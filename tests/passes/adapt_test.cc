@@ -12,7 +12,6 @@
 #include "onnx_passes/passes.h"
 #include "onnx_passes/quantization/qat.h"
 #include "tests/support/error_of.h"
-#include "tests/support/golden.h"
 
 namespace onnx_train::adapt_test {
 namespace {
@@ -41,20 +40,6 @@ Model two_layers() {
 }
 
 AdapterSpec lora_of(const std::vector<std::string>& pieces) { return parse_adapter("lora", pieces); }
-
-TEST(Adapt, AHeadGetsNewWeightsAndWhatFollowsNewShapes) {
-  expect_golden("adapt_head", {replace_heads({"probabilities=3"}, 0)});
-}
-
-TEST(Adapt, ACutRemovesWhatOnlyTheOldOutputsNeed) { expect_golden("adapt_cut", {cut({"features"})}); }
-
-TEST(Adapt, LoraStandsBesideEachLayerButTheHead) {
-  expect_golden("adapt_lora", {add_adapters(lora_of({"rank=1", "alpha=2", "dropout=0.5"}), 0)});
-}
-
-TEST(Adapt, Ia3ScalesOutputsAndInputs) {
-  expect_golden("adapt_ia3", {add_adapters(parse_adapter("ia3", {"targets=fc1", "feedforward=fc2"}), 0)});
-}
 
 TEST(Adapt, AHeadIsDrawnFromItsSeedAndName) {
   const auto drawn = [](uint64_t seed) {

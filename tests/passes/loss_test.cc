@@ -9,7 +9,6 @@
 #include "onnx_passes/training/training_mode.h"
 #include "runtime/data/dataset.h"
 #include "runtime/session.h"
-#include "tests/support/golden.h"
 
 namespace onnx_train::loss_test {
 namespace {
@@ -92,17 +91,6 @@ TEST(Loss, MisspeltNamesNameTheOneThatIsMeant) {
               testing::AllOf(HasSubstr("there is no loss 'cros_entropy'"), HasSubstr("did you mean 'cross_entropy'?")));
   EXPECT_THAT(message("cros_entropy"), HasSubstr("did you mean 'cross_entropy'?"));
   EXPECT_THAT(message("cross_entropy(label_smothing=0.1)"), HasSubstr("did you mean 'label_smoothing'?"));
-}
-
-TEST(Loss, CrossEntropyWithDropout) {
-  const BuildOptions o = options("cross_entropy");
-  expect_golden("loss_cross_entropy", {training_mode(o), loss(o)});
-}
-
-TEST(Loss, SumOfSeveral) {
-  const BuildOptions o =
-      options("0.7*cross_entropy(logits, labels, label_smoothing=0.1) + 0.3*mse('/aux/out', target)");
-  expect_golden("loss_sum", {training_mode(o), loss(o)});
 }
 
 TEST(Loss, OpenEndsAreFilledIn) {

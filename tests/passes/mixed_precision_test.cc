@@ -35,32 +35,6 @@
 namespace onnx_train::mixed_precision_test {
 namespace {
 
-TEST(MixedPrecision, ProductsTakeRoundedOperands) {
-  const BuildOptions o = mse_options(Precision::kProductsInBfloat16);
-  expect_golden("mixed_precision_products", {training_mode(o), mixed_precision(o)});
-}
-
-TEST(MixedPrecision, ActivationsAreRounded) {
-  const BuildOptions o = mse_options(Precision::kBfloat16);
-  expect_golden("mixed_precision_activations", {training_mode(o), mixed_precision(o)});
-}
-
-TEST(MixedPrecision, ABiasIsRoundedAndAddedBeforeItsProductIs) {
-  const BuildOptions o = mse_options(Precision::kBfloat16);
-  expect_golden("mixed_precision_bias", {training_mode(o), mixed_precision(o)});
-}
-
-TEST(MixedPrecision, GradientsOfProductsAreProductsOfRoundedOperands) {
-  const BuildOptions o = mse_options(Precision::kProductsInBfloat16);
-  expect_golden("mixed_precision_gradient",
-                {training_mode(o), mixed_precision(o), loss(o), gradients(o), optimizer(o), {"simplify", simplify}});
-}
-
-TEST(MixedPrecision, RecurrentOperatorsBecomeTheirTrainingForms) {
-  const BuildOptions o = mse_options(Precision::kBfloat16);
-  expect_golden("mixed_precision_recurrent", {training_mode(o), mixed_precision(o)});
-}
-
 TEST(MixedPrecision, PrecisionsHaveNames) {
   for (const char* known : {"float32", "gemm-bf16", "bf16", "fp16", "fp8"})
     EXPECT_STREQ(name(parse_precision(known)), known);
@@ -165,16 +139,6 @@ TEST(Bfloat16Products, TakeTheirOperandsNarrow) {
   expect_golden("bfloat16_products", {{"fold_constants", fold_constants},
                                       {"fold_transposes", fold_transposes},
                                       {"assign_types", [](Model& m) { return assign_types(m, Device::cpu()); }}});
-}
-
-TEST(Bfloat16Storage, IsWhatMovesAndStays) {
-  expect_golden("bfloat16_storage", {{"fold_constants", fold_constants},
-                                     {"assign_types", [](Model& m) { return assign_types(m, Device::cpu()); }}});
-}
-
-TEST(Bfloat16Storage, IsNarrowedBeforeItMoves) {
-  expect_golden("narrow_before_moves", {{"fold_constants", fold_constants},
-                                        {"assign_types", [](Model& m) { return assign_types(m, Device::cpu()); }}});
 }
 
 TEST(Bfloat16Products, KernelsRunWhereTheCpuHasThem) {

@@ -12,7 +12,6 @@
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
 #include "tests/support/empty_model.h"
-#include "tests/support/golden.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train::recognize_test {
@@ -191,8 +190,6 @@ TEST_P(Recognize, TrainsTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(Spellings, Recognize, testing::ValuesIn(kSpellings),
                          [](const auto& row) { return concat(row.param.op, "_", row.index); });
-
-TEST(RecognizePass, RewritesABlock) { expect_golden("recognize", {recognize({}), {"simplify", simplify}}); }
 
 // Gelu with something that is not quite Gelu.
 bool is_recognized(const char* body, const BuildOptions& options = {}) {

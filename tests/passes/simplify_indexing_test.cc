@@ -6,16 +6,11 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/passes.h"
 #include "runtime/session.h"
-#include "tests/support/golden.h"
 #include "tests/support/paths.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train::simplify_indexing_test {
 namespace {
-
-TEST(SimplifyIndexing, ConstantIndicesBecomeAGather) {
-  expect_golden("simplify_indexing", {{"simplify_indexing", simplify_indexing}});
-}
 
 // The text's model before and after, on the same inputs.
 void expect_equal_outputs(const std::string& text, const TensorMap& inputs) {

@@ -6,17 +6,10 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
 #include "tests/support/empty_model.h"
-#include "tests/support/golden.h"
 #include "tests/support/reference_work.h"
 
 namespace onnx_train::simplify_test {
 namespace {
-
-TEST(Simplify, FoldsShapesMergesEqualsDropsTheRest) { expect_golden("simplify", {{"simplify", simplify}}); }
-
-TEST(Simplify, GradientsOfSlicesThatShareATensorOutAreJoined) {
-  expect_golden("simplify_slices", {{"simplify", simplify}});
-}
 
 // As the gates of a recurrent layer do, whose order is not that of the framework.
 TEST(Simplify, TheGradientOfAWeightThatSlicesShareOutIsOneConcat) {

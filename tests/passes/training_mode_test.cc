@@ -6,7 +6,6 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/session.h"
-#include "tests/support/golden.h"
 
 namespace onnx_train::training_mode_test {
 namespace {
@@ -16,28 +15,6 @@ BuildOptions options(Mode mode) {
   options.mode = mode;
   options.seed = 7;
   return options;
-}
-
-TEST(TrainingMode, BatchNormalizationAndDropoutInTraining) {
-  expect_golden("training_mode", {training_mode(options(Mode::kTrain))});
-}
-
-TEST(TrainingMode, FrozenCopiesNothing) {
-  expect_golden("training_mode_frozen", {training_mode(options(Mode::kFrozen))});
-}
-
-TEST(TrainingMode, TrainingNodesGetInferenceForm) {
-  expect_golden("training_mode_of_training_nodes", {training_mode(options(Mode::kTrain))});
-}
-
-TEST(TrainingMode, AFrozenLayerHasItsInferenceForm) {
-  BuildOptions build = options(Mode::kTrain);
-  build.freeze = {"backbone.*"};
-  expect_golden("training_mode_frozen_layer", {training_mode(build)});
-}
-
-TEST(TrainingMode, ControlFlowReadsTrainingVersions) {
-  expect_golden("training_mode_control_flow", {training_mode(options(Mode::kTrain))});
 }
 
 TEST(TrainingMode, TrainingValueIsTheCopyOrTheValue) {

@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "onnx_passes/functions/functions.h"
@@ -11,6 +13,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "tests/support/golden.h"
 #include "tests/support/paths.h"
+#include "tools/opt/pass_registry.h"
 
 namespace onnx_train {
 namespace {
@@ -53,14 +56,42 @@ void expect_reference(const std::string& page, const std::string& reference) {
   expect_after(kWritten, path, text, reference);
 }
 
-void expect_golden(const std::string& name, const std::vector<Pass>& passes) {
+namespace {
+
+// `rewrite` infers the model's types and runs passes.
+void expect_rewritten(const std::string& name, const std::function<void(const std::string& text, Model*)>& rewrite) {
   const std::string path = golden_folder() / (name + ".txt");
   const std::string text = read(path);
   Model model = from_text(text.substr(0, text.find(kSeparator)));
-  infer_types(model.graph.get());
-  for (const Pass& pass : passes) pass.run(model);
+  rewrite(text, &model);
   model.context->functions.erase_if([](const auto& f) { return f->domain() == kDomain; });
   expect_after(kSeparator, path, text, to_text(model));
+}
+
+}  // namespace
+
+void expect_golden(const std::string& name, const std::vector<Pass>& passes) {
+  expect_rewritten(name, [&](const std::string&, Model* model) {
+    infer_types(model->graph.get());
+    for (const Pass& pass : passes) pass.run(*model);
+  });
+}
+
+std::vector<std::string> golden_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(golden_folder())) {
+    if (read(entry.path()).starts_with("# passes: ")) names.push_back(entry.path().stem());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void expect_golden(const std::string& name) {
+  expect_rewritten(name, [](const std::string& text, Model* model) {
+    PassSettings settings;
+    read_header(text, pass_options(&settings));
+    run_passes(model, settings);
+  });
 }
 
 }  // namespace onnx_train

@@ -11,7 +11,7 @@ import pytest
 import tool
 from onnx import TensorProto, helper, numpy_helper
 
-COMMANDS = """check build fit sweep eval predict sample export flatten show grad verify bench compile scale devices ops report
+COMMANDS = """check build fit sweep eval predict sample export flatten show opt grad verify bench compile scale devices ops report
 watch completion""".split()
 # What takes long, in fewer steps; nothing else of an example changes.
 SHORTER = {" --seconds 10": "", "onnx-train bench train.onnx": "onnx-train bench train.onnx --seconds 0.1",

@@ -1,0 +1,207 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <stdexcept>
+
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/io/loading.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/message.h"
+#include "onnx_passes/ir/model.h"
+#include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/reduce.h"
+#include "runtime/adapt.h"
+#include "runtime/build_settings.h"
+#include "tools/opt/pass_registry.h"
+
+namespace onnx_train::opt_test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kNetwork = R"(<ir_version: 10, opset_import: ["" : 21]>
+  net (float[4,6] x, float[4,6] z) => (float[4,6] y, float[4,6] other)
+  <float[6,6] w = {1,2,3,4,5,6,1,2,3,4,5,6,1,2,3,4,5,6,1,2,3,4,5,6,1,2,3,4,5,6,1,2,3,4,5,6}, float[6] b = {1,2,3,4,5,6}>
+  { h = MatMul (x, w) a = Add (h, b) r = Relu (a) s = Softmax (r) y = Mul (s, z) e = Exp (z) other = Neg (e) })";
+
+// ---- Passes by name
+
+TEST(PassRegistry, NamesAreUniqueAndEachPassIsDescribed) {
+  std::set<std::string> names, pipelines;
+  for (const RegisteredPass& pass : all_passes({})) {
+    EXPECT_TRUE(names.insert(pass.row.pass.name).second) << pass.row.pass.name;
+    EXPECT_NE(pass.row.what, "") << pass.row.pass.name;
+    pipelines.insert(pass.pipeline);
+  }
+  EXPECT_EQ(pipelines, (std::set<std::string>{"import", "adapt", "training", "lowering"}));
+  EXPECT_GT(names.size(), 90u);
+}
+
+std::string refusal(const std::vector<std::string>& passes) {
+  Model model = from_text(kNetwork);
+  try {
+    run_passes(&model, {passes, {}});
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(PassRegistry, AnUnknownNameAndAMissingOptionAreErrors) {
+  EXPECT_THAT(refusal({"simplfy"}),
+              testing::AllOf(HasSubstr("there is no pass 'simplfy'"), HasSubstr("did you mean 'simplify'?")));
+  EXPECT_EQ(refusal({"join"}), "the pass 'join' needs --join");
+  EXPECT_EQ(refusal({"simplify"}), "no error");
+}
+
+// Passes rely on what import has checked.
+TEST(PassRegistry, ANodeThatItsSchemaDoesNotAllowIsRefused) {
+  Model model =
+      from_text(R"(<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Add (x) })");
+  EXPECT_THROW(run_passes(&model, {{"recognize"}, {}}), Error);
+}
+
+TEST(PassRegistry, AHeaderSetsOptionsUpToTheModel) {
+  PassSettings settings;
+  const std::vector<CommandOption> options = pass_options(&settings);
+  read_header("# passes: training_mode,loss\n# loss: mse(y, t)\n# A sentence: of any kind.\n<ir>\n# seed: 3\n",
+              options);
+  EXPECT_EQ(settings.passes, (std::vector<std::string>{"training_mode", "loss"}));
+  EXPECT_EQ(settings.build.build.loss, "mse(y, t)");
+  EXPECT_EQ(settings.build.build.seed, 0u);
+  EXPECT_THROW(read_header("# lost: mse\n", options), UsageError);
+}
+
+// The steps of an import one after the other are the import.
+TEST(PassRegistry, ImportByNamesIsImport) {
+  PassSettings settings;
+  for (const RegisteredPass& pass : all_passes({})) {
+    if (pass.pipeline == "import") settings.passes.push_back(pass.row.pass.name);
+  }
+  EXPECT_GT(settings.passes.size(), 30u);
+  Model model = from_text(kNetwork);
+  run_passes(&model, settings);
+  onnx::ModelProto proto;
+  to_proto(from_text(kNetwork), &proto);
+  EXPECT_EQ(to_text(model), to_text(import_model(proto)));
+}
+
+// ---- Dumps
+
+std::vector<std::string> files_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Runs the passes with dumps into `folder`, and returns the message of the error.
+std::string failure(const std::string& folder, const std::vector<Pass>& passes) {
+  std::filesystem::remove_all(folder);
+  Model model = from_text(kNetwork);
+  try {
+    run_pipeline(passes, &model, {.dump_dir = folder});
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(FailedPass, LeavesTheModelBeforeItAndSaysHowItRunsAlone) {
+  const std::string folder = testing::TempDir() + "failed_pass";
+  const Pass nothing{"nothing", [](Model&) { return false; }};
+  const Pass broken{"broken", [](Model& model) -> bool {
+                      model.graph->set_outputs({});
+                      fail("[Broken] no output");
+                    }};
+  const Pass fault{"fault", [](Model&) -> bool { throw std::out_of_range("index 7"); }};
+  EXPECT_EQ(failure(folder, {nothing, broken}),
+            concat("[Broken] no output; the pass alone: onnx-train opt ", folder,
+                   "/01_nothing.onnx -o after.onnx --passes broken, with the options of this command"));
+  EXPECT_EQ(files_in(folder), (std::vector<std::string>{"01_nothing.onnx", "01_nothing.txt"}));
+  EXPECT_EQ(to_text(load_model(folder + "/01_nothing.onnx")), to_text(from_text(kNetwork)));
+  EXPECT_THAT(failure(folder, {fault}), testing::StartsWith(concat("[fault] index 7; the pass alone: onnx-train opt ",
+                                                                   folder, "/00_input.onnx")));
+  EXPECT_EQ(files_in(folder), (std::vector<std::string>{"00_input.onnx", "00_input.txt"}));
+}
+
+TEST(Dumps, OfImportAndOfWhatAdaptsAModelAreInFoldersOfTheirOwn) {
+  const std::string folder = testing::TempDir() + "dumps";
+  std::filesystem::remove_all(folder);
+  onnx::ModelProto proto;
+  to_proto(from_text(kNetwork), &proto);
+  ImportOptions options;
+  options.adapt.cut = {"r"};
+  import_forward_model({proto, {}}, "float32", options, nullptr, {.dump_dir = folder});
+  EXPECT_EQ(files_in(folder), (std::vector<std::string>{"adapt", "import"}));
+  EXPECT_EQ(files_in(folder + "/adapt"), (std::vector<std::string>{"01_cut.onnx", "01_cut.txt"}));
+  EXPECT_EQ(files_in(folder + "/import").front(), "01_choose_outputs.onnx");
+  EXPECT_EQ(files_in(folder + "/import").back(), "36_set_versions.txt");
+}
+
+// ---- Reduction
+
+onnx::ModelProto network() {
+  onnx::ModelProto proto;
+  to_proto(from_text(kNetwork), &proto);
+  return proto;
+}
+
+bool has_op(const onnx::ModelProto& model, const std::string& op) {
+  const auto& nodes = model.graph().node();
+  return std::any_of(nodes.begin(), nodes.end(), [&](const auto& node) { return node.op_type() == op; });
+}
+
+TEST(Reduce, KeepsTheNodeWithTheFault) {
+  onnx::ModelProto model = network();
+  const ReduceReport report = reduce(
+      &model, [](const onnx::ModelProto& candidate) { return has_op(candidate, "Softmax"); }, 500);
+  EXPECT_EQ(report.nodes_before, 7);
+  EXPECT_EQ(report.nodes_after, 1);
+  EXPECT_FALSE(report.is_exhausted);
+  EXPECT_LT(report.tries, 100);
+  EXPECT_NO_THROW(check_proto(model));
+  ASSERT_EQ(model.graph().input_size(), 1);
+  EXPECT_EQ(model.graph().initializer_size(), 0);
+  EXPECT_EQ(model.graph().output_size(), 1);
+}
+
+// The fault is of two nodes that are apart, and of a weight: values and sizes do not matter.
+TEST(Reduce, ZeroesAndShrinksWhatTheFaultNeeds) {
+  onnx::ModelProto model = network();
+  reduce(
+      &model, [](const onnx::ModelProto& m) { return has_op(m, "MatMul") && m.graph().initializer_size() > 0; }, 500);
+  EXPECT_NO_THROW(check_proto(model));
+  ASSERT_EQ(model.graph().node_size(), 1);
+  ASSERT_EQ(model.graph().initializer_size(), 1);
+  const Tensor weight = constant_of(from_proto(model).graph->initializers()[0]);
+  EXPECT_EQ(weight.shape(), (Shape{1, 1}));
+  EXPECT_EQ(weight.at(0), 0);
+}
+
+TEST(Reduce, TriesAreBounded) {
+  onnx::ModelProto model = network();
+  const ReduceReport report = reduce(
+      &model, [](const onnx::ModelProto& candidate) { return has_op(candidate, "Softmax"); }, 3);
+  EXPECT_EQ(report.tries, 3);
+  EXPECT_TRUE(report.is_exhausted);
+  EXPECT_TRUE(has_op(model, "Softmax"));
+}
+
+// Numbers of a message may change; another message or no error is another failure.
+TEST(Reduce, ACommandFailsInTheSameWay) {
+  const std::string file = testing::TempDir() + "reduce.onnx", small = testing::TempDir() + "reduced.onnx";
+  save_proto(network(), file);
+  const std::string command =
+      "f() { if grep -q Softmax \"$1\"; then echo fault in $(wc -c < \"$1\") bytes >&2; exit 3; "
+      "elif grep -q Relu \"$1\"; then echo another fault >&2; exit 3; fi; }; f";
+  EXPECT_EQ(reduce_file(file, small, command, 500).nodes_after, 1);
+  EXPECT_TRUE(has_op(load_proto(small), "Softmax"));
+  EXPECT_THROW(reduce_file(file, small, "true", 500), Error);
+}
+
+}  // namespace
+}  // namespace onnx_train::opt_test
