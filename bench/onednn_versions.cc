@@ -1,7 +1,7 @@
 // Products and convolutions of one version of oneDNN, without us: bench/onednn_versions.py compiles it once for each.
 // Standard input has a line for each computation, and standard output its milliseconds, the fastest of many:
 //
-//   product M K N TRANSPOSED_A TRANSPOSED_B TYPE          y[M,N] = a[M,K] b[K,N], operands as they lie
+//   product M K N TRANSPOSED_A TRANSPOSED_B TYPE          y[M,N] = a[M,K] b[K,N], in these layouts
 //   conv KIND BATCH CHANNELS SIZE FILTERS KERNEL STRIDE TYPE   square images channels last, filters as oneDNN likes
 //   them
 //

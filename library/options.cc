@@ -1,6 +1,5 @@
 #include "library/options.h"
 
-#include <algorithm>
 #include <map>
 
 #include "onnx_train/onnx_train.h"

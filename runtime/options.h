@@ -89,7 +89,7 @@ std::vector<CommandOption> taken_by(TakenBy who, std::vector<CommandOption> opti
 std::vector<CommandOption> with_keys(std::vector<CommandOption> options, const std::vector<std::string>& keys);
 // One table after the other.
 std::vector<CommandOption> joined(std::vector<CommandOption> options, const std::vector<CommandOption>& more);
-// `more` stands before the option with the key `key`, or behind it.
+// Inserts `more` before, or behind, the option with the key `key`.
 std::vector<CommandOption> inserted_before(const std::string& key, std::vector<CommandOption> options,
                                            const std::vector<CommandOption>& more);
 std::vector<CommandOption> inserted_after(const std::string& key, std::vector<CommandOption> options,

@@ -73,7 +73,7 @@ class Chosen {
     return name;
   }
   // Returns what is kept: the choice of another process if that was earlier. The file also holds the times and the key,
-  // for people who look. Returns "" and keeps nothing if `must_keep` and no file can be written.
+  // for readers. Returns "" and keeps nothing if `must_keep` and no file can be written.
   std::string keep(const CacheEntry& entry, const std::string& name, const std::string& times, bool must_keep) {
     const std::optional<std::string> kept = keep_cached(entry, concat(name, "\n", times, entry.key));
     if (!kept && must_keep) return "";

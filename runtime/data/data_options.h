@@ -40,7 +40,7 @@ struct SampleOptions {
 };
 
 std::vector<CommandOption> data_options(DataOptions* options);
-// --scale and --preprocess of whatever reads data, and --augment of what trains on them.
+// The rows of --scale and --preprocess, for all that reads data, and of --augment, for training.
 CommandOption scale_option(std::vector<std::string>* scales);
 CommandOption preprocess_option(std::string* steps);
 CommandOption augment_option(std::string* steps);

@@ -87,14 +87,17 @@ class Search {
   std::pair<int64_t, double> with_choices(int64_t most) {
     const double before = on_host_ ? resident_memory() : 0;
     session_.set_new_choices(Choices::New::kTimed);
-    planned(most);
+    double bytes = planned(most);
     session_.set_new_choices(Choices::New::kDrafted);
-    if (on_host_) fixed_ += std::max(resident_memory() - before, 0.0);
-    for (double bytes = planned(most);; bytes = planned(most)) {
-      if (bytes <= limit_ || most == 1) return {most, bytes};
+    const double kept = on_host_ ? std::max(resident_memory() - before, 0.0) : 0;
+    fixed_ += kept;
+    bytes += kept;
+    while (bytes > limit_ && most > 1) {
       const double fits = static_cast<double>(most) * (limit_ - fixed_) / (bytes - fixed_);
       most = std::clamp<int64_t>(static_cast<int64_t>(fits * (1 - 0.5 / kPart)), 1, most - 1);
+      bytes = planned(most);
     }
+    return {most, bytes};
   }
 
   // Returns the size to plan next, between `most` and `above`: the size at which a line through the memory of the last

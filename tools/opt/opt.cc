@@ -1,4 +1,4 @@
-// Passes by name, on a model or its text, as mlir-opt runs those of MLIR: for people who change passes.
+// The subcommand `opt` runs passes by name on a model or its text, as mlir-opt does. It serves those who change passes.
 #include <string>
 #include <vector>
 

@@ -129,7 +129,7 @@ Prepared prepare_onednn(const NodeSpec& spec, Product p, bool bias, Implementati
 
 // ---- Ways
 
-// Matrices of a smaller size that lie as those of rows x columns do: one after the other where they do.
+// Returns the strides of smaller matrices. Lines that follow each other without a gap in x still do.
 Matrices resized(Matrices x, int64_t rows, int64_t columns, int64_t new_rows, int64_t new_columns) {
   if (x.column_stride == 1 && x.row_stride == columns) x.row_stride = new_columns;
   if (x.row_stride == 1 && x.column_stride == rows) x.column_stride = new_rows;
