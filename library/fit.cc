@@ -310,23 +310,18 @@ onnx_train_status onnx_train_split(int64_t samples, const onnx_train_option* opt
   return guarded([&] {
     SampleOptions given;
     int64_t seed = 0;
-    std::vector<CommandOption> known = {{"--seed", &seed, ""}};
-    for (CommandOption& option : sample_options(&given)) {
-      for (const char* name : {"limit", "val-split", "folds", "fold"}) {
-        if (key_of(option) == name) known.push_back(std::move(option));
-      }
-    }
-    read_options(options, count, known);
+    const auto rows = with_keys(sample_options(&given), {"limit", "val-split", "folds", "fold"});
+    read_options(options, count, joined({{"--seed", &seed, ""}}, rows));
     check_samples(given, /*has_evaluation=*/false);
     if (samples < 1) throw UsageError("there are no samples to split");
-    const SampleRows rows = select_samples(samples, given, static_cast<uint64_t>(seed), /*batch_size=*/1,
-                                           /*fixed_batch=*/0);
+    const SampleRows selected = select_samples(samples, given, static_cast<uint64_t>(seed), /*batch_size=*/1,
+                                               /*fixed_batch=*/0);
     const auto write = [](const std::vector<int64_t>& from, int64_t* to, size_t* number) {
       std::copy(from.begin(), from.end(), &required(to, "where the rows go"));
       required(number, "where their number goes") = from.size();
     };
-    write(rows.training, training, num_training);
-    write(rows.evaluation, evaluation, num_evaluation);
+    write(selected.training, training, num_training);
+    write(selected.evaluation, evaluation, num_evaluation);
   });
 }
 

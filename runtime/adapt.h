@@ -14,10 +14,6 @@
 
 namespace onnx_train {
 
-struct Finding;
-struct ImportOptions;
-struct ModelMessage;
-
 // --tie, --untie, --cut, --join, --head, --weights, --weights-partial, --lora, --ia3, --bitfit, --adapter. They write
 // into `options`, which must outlive them.
 std::vector<CommandOption> adapt_options(AdaptOptions* options);
@@ -27,11 +23,6 @@ std::vector<CommandOption> adapt_options(AdaptOptions* options);
 void adapt(Model* model, const AdaptOptions& options, const std::string& dtype, const PipelineOptions& pipeline = {});
 // The passes of this, in order.
 std::vector<PassRow> adapt_rows(const AdaptOptions& options, const std::string& dtype);
-
-// import_forward_model (build_settings.h). With `pipeline.dump_dir`, its steps are dumped into the folders import and
-// adapt of that folder.
-Model import_forward_model(ModelMessage message, const std::string& dtype, const ImportOptions& options,
-                           std::vector<Finding>* findings, const PipelineOptions& pipeline);
 
 // The lines of kAdapted; empty for a model that was not changed.
 std::vector<std::string> adapted_notes(const Model& model);

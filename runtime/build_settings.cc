@@ -298,24 +298,17 @@ Model import_forward_model(ModelMessage message, const std::string& dtype, const
   return model;
 }
 
-Model import_forward_model(ModelMessage message, const std::string& dtype, const ImportOptions& options,
-                           std::vector<Finding>* findings) {
-  return import_forward_model(std::move(message), dtype, options, findings, {});
-}
-
 Model load_forward_model(const std::string& path, const std::string& dtype, const ImportOptions& options,
                          std::vector<Finding>* findings) {
   return import_forward_model(load_message(path), dtype, options, findings);
 }
 
 std::vector<CommandOption> options_of_forward(BuildSettings* settings, const std::vector<std::string>& keys) {
-  std::vector<CommandOption> taken;
-  for (CommandOption& option : build_options(settings)) {
+  std::vector<CommandOption> taken = with_keys(build_options(settings), keys);
+  for (CommandOption& option : taken) {
     const std::string key = key_of(option);
-    if (std::find(keys.begin(), keys.end(), key) == keys.end()) continue;
     const char* const otherwise = key == "loss" ? " [what fits the data]" : key == "optimizer" ? " [adamw]" : "";
     option.help = concat("of a forward MODEL, as build takes it", otherwise);
-    taken.push_back(std::move(option));
   }
   return taken;
 }

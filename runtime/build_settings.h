@@ -60,10 +60,10 @@ std::shared_ptr<const LossModel> import_loss_model(ModelMessage message, const s
 
 // Converts every float tensor of the model to float64 if `dtype` is float64.
 Model in_precision(Model model, const std::string& dtype);
-// Imports a forward model into the form that the passes expect, and adapts it (adapt.h). Throws Error with the reason
-// if that is impossible.
+// Imports a forward model into the form that the passes expect, and adapts it (adapt.h). With `pipeline.dump_dir` the
+// steps of both are dumped into the folders import and adapt there. Throws Error with the reason if that is impossible.
 Model import_forward_model(ModelMessage message, const std::string& dtype, const ImportOptions& options,
-                           std::vector<Finding>* findings = nullptr);
+                           std::vector<Finding>* findings = nullptr, const PipelineOptions& pipeline = {});
 // The same from a file. Adds the findings of the import to `findings` unless that is null.
 Model load_forward_model(const std::string& path, const std::string& dtype = "float32",
                          const ImportOptions& options = {}, std::vector<Finding>* findings = nullptr);

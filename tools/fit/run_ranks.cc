@@ -73,15 +73,14 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
   if (a->elastic && (a->session.pipeline > 1 || a->session.sync_batch_norm))
     throw UsageError(concat("--elastic: with ", a->session.pipeline > 1 ? "--pipeline" : "--sync-batch-norm",
                             " a run needs its number of processes; leave out one of them"));
+  const int64_t ranks = place_ ? place_->size : std::max<int64_t>(std::ssize(devices), 1);
+  check_ranks(ranks, a->session.pipeline, static_cast<Sharding>(a->session.zero), a->session.sync_batch_norm);
   if (!place_ && devices.size() < 2) {
     if (!devices.empty() && a->given->count("device") == 0) a->session.device = devices[0];
-    check_ranks(1, a->session.pipeline, static_cast<Sharding>(a->session.zero), a->session.sync_batch_norm);
     return;
   }
   // A rank whose loss becomes infinite in the range test leaves it, where the others wait for it.
   if (a->schedule.find_rate) throw UsageError("--lr auto is for one process; run it on one, and give its result");
-  const int64_t ranks = place_ ? place_->size : std::ssize(devices);
-  check_ranks(ranks, a->session.pipeline, static_cast<Sharding>(a->session.zero), a->session.sync_batch_norm);
   const std::string& device = a->session.device;
   if (!devices.empty() && a->given->count("device") > 0)
     throw UsageError("--devices names the device of each process; leave out --device");
