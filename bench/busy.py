@@ -30,7 +30,7 @@ from peers_table import write_between_marks
 from peers_workloads import COMMAND, WORKLOADS, make_files
 
 WARM_UP = 3
-SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
+SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", "OMP_PROC_BIND")
 PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 BUSY = [sys.executable, "-S", "-c", "while True: pass"]
 QUOTA_PERIOD = 100000  # microseconds
@@ -128,6 +128,8 @@ def environment_of(contestant):
     clean = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     if contestant.endswith("passive"):
         return clean | PASSIVE
+    if contestant.endswith("pinned"):
+        return clean | {"OMP_PROC_BIND": "true"}
     return clean | ({"GOMP_SPINCOUNT": contestant.split()[-1]} if " spin " in contestant else {})
 
 
@@ -200,7 +202,7 @@ def table(workload, contestants, results):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="MLP,GPT-2", help="parts of the workloads' titles [MLP,GPT-2]")
-    parser.add_argument("--contestants", default="ours,PyTorch,PyTorch passive", help="[ours,PyTorch,PyTorch passive]")
+    parser.add_argument("--contestants", default="ours,PyTorch,PyTorch passive", help="also 'ours pinned', each thread to one core [ours,PyTorch,PyTorch passive]")
     parser.add_argument("--spin", default="", help="also ours with these values of GOMP_SPINCOUNT")
     parser.add_argument("--seconds", type=float, default=5, help="of a turn [5]")
     parser.add_argument("--rounds", type=int, default=4, help="turns in each place [4]")

@@ -18,10 +18,11 @@ ABSENT = "–"
 
 
 def cpu_name():
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return "unknown CPU"
+    """With its family and model, by which virtual machines tell apart what they call by one name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    numbers = "".join(f", {key.split()[-1]} {said[key]}" for key in ("cpu family", "model") if key in said)
+    return said.get("model name", "unknown CPU") + numbers
 
 
 def measured_here(threads):

@@ -32,14 +32,14 @@ struct WholeData {
     std::string note;
     const Preprocess preprocess = preprocess_of(model, reading, inputs, &note);
     DataNotes notes;
-    data.emplace(session, required(given, "the data"), inputs, preprocess, "", /*trains=*/false, &notes);
+    data = program_data(session, required(given, "the data"), inputs, preprocess, "", /*trains=*/false, "data", &notes);
     events.on_notes(notes);
-    events.on_notes({note, reading.says_how() ? "" : data->hint()});
+    events.on_notes({note, reading.says_how() ? "" : hint_of(*given, data, session->session)});
   }
 
   ProgramEvents events;
   int64_t batch_size = 128;
-  std::optional<ProgramData> data;
+  RunData data;
 };
 
 }  // namespace
@@ -57,7 +57,7 @@ onnx_train_status onnx_train_evaluate(onnx_train_session* session, const onnx_tr
     required(metrics, "where the metrics go");
     required(num_metrics, "where their number goes");
     WholeData whole(&s, data, "evaluate", options, count, observer);
-    EvaluationResult result = evaluate(&s.session, whole.data->evaluation(whole.batch_size).get());
+    EvaluationResult result = evaluate(&s.session, whole.data.for_evaluation(s.session, whole.batch_size).get());
     whole.events.on_notes(result.notes);
     give_metrics(&s, std::move(result.metrics), std::move(result.tables), metrics, num_metrics);
   });
@@ -93,9 +93,8 @@ onnx_train_status onnx_train_predict(onnx_train_session* session, const onnx_tra
     required(outputs, "where the outputs go");
     required(num_outputs, "where their number goes");
     const WholeData whole(&s, data, "predict", options, count, observer);
-    const Dataset* dataset = whole.data->dataset();
-    if (!dataset) throw UsageError("a prediction takes arrays or files, no batches of the program");
-    s.predicted = predict(&s.session, *dataset, whole.batch_size);
+    if (!whole.data.dataset) throw UsageError("a prediction takes arrays or files, no batches of the program");
+    s.predicted = predict(&s.session, *whole.data.dataset, whole.batch_size);
     s.outputs = described(s.predicted);
     *outputs = s.outputs.data();
     *num_outputs = s.outputs.size();

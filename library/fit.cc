@@ -6,18 +6,12 @@
 #include "library/program_data.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/table_metadata.h"
-#include "runtime/data/images/files.h"
 #include "runtime/data/selection.h"
-#include "runtime/distribution/same_start.h"
-#include "runtime/runs/metrics_log.h"
+#include "runtime/distribution/ranks.h"
 #include "runtime/runs/resume.h"
-#include "runtime/runs/run_folder.h"
-#include "runtime/training/batch_search.h"
-#include "runtime/training/checkpoint.h"
+#include "runtime/runs/training_run.h"
 #include "runtime/training/controls.h"
 #include "runtime/training/fingerprint.h"
-#include "runtime/training/rate_search.h"
-#include "runtime/training/run_lock.h"
 
 namespace onnx_train {
 namespace {
@@ -64,24 +58,14 @@ void restore(Session* session, const Model& model, const std::string& path) {
   for (const auto& [name, value] : states) session->state().set(name, value);
 }
 
-void expect_no_run(const FitSettings& settings) {
-  if (settings.overwrite || !std::filesystem::exists(settings.last_checkpoint())) return;
-  throw UsageError(settings.trainer.folder +
-                   " holds a run; go on with resume, start anew with overwrite, or take another folder");
-}
-
 // The run to go on with, if there is one, whose settings stay where none are given. Locks a folder that is there.
 std::optional<ResumedRun> find_run(FitSettings* settings, onnx_train_session* s, RunLock* lock) {
   const std::string& folder = settings->trainer.folder;
-  if (folder.empty()) {
-    if (settings->resume) throw UsageError("resume needs the folder of a run: out");
-    return std::nullopt;
-  }
+  if (folder.empty() && settings->resume) throw UsageError("--resume needs the folder of a run: --out");
   const bool leads = s->session.rank() == 0;  // rank 0 writes the run's folder
   if (std::error_code error; leads && std::filesystem::is_directory(folder, error)) *lock = RunLock(folder);
+  if (!finds_run(*settings)) return std::nullopt;
   const std::string last = settings->last_checkpoint();
-  if (!settings->resume) expect_no_run(*settings);
-  if (!settings->resume || !std::filesystem::exists(last)) return std::nullopt;
   Model model = load_training_model(last);
   TrainingPosition position = position_of_run(model, last);
   expect_same_build(built_with(model), last, built_with(s->session.model()), "the session's model");
@@ -134,102 +118,47 @@ onnx_train_stop_reason public_reason(StopReason reason) {
   return ONNX_TRAIN_STOPPED;
 }
 
-void resolve_batch(FitSettings* settings, Session* session, const ProgramData& data, const ProgramData* evaluation,
-                   ProgramEvents* events, Found* found) {
-  const Dataset* const dataset = data.dataset();
-  if (settings->find_batch) {
-    if (session->ranks() > 1) throw UsageError("a batch-size of auto is for one process; give its result");
-    if (!dataset)
-      throw UsageError("a batch-size of auto is for arrays and files; batches of the program are what they are");
-    found->batch =
-        find_largest_batch(session, {*dataset, evaluation ? evaluation->dataset() : nullptr,
-                                     parse_bytes(settings->memory_limit), !settings->trainer.folder.empty()});
-    settings->batch_size = found->batch->batch;
-    events->on_note(to_text(*found->batch));
-  }
-  if (!settings->batch_size) settings->batch_size = dataset ? dataset->usual_batch() : kUsualBatch;
-  settings->trainer.batch_size = *settings->batch_size;
-}
-
-FoundRate resolve_rate(FitSettings* settings, Session* session, const ProgramData& data, ProgramEvents* events) {
-  if (!data.dataset()) throw UsageError("an lr of auto is found on arrays and files, which can be read again");
-  FoundRate found = find_rate(session, data.training(settings->trainer), settings->trainer,
-                              built_rate(session->model()), events->interrupt());
-  settings->trainer.schedule.peak = found.rate;
-  events->on_note("learning rate " + to_text(found));
-  return found;
-}
-
-// The data of a training.
-struct FitData {
-  std::optional<ProgramData> training, evaluation;
-  DataNotes notes;
-};
-
-FitData open_fit_data(onnx_train_session* s, const onnx_train_data* training, const onnx_train_data* evaluation,
-                      FitSettings* settings) {
+// Opens the data, and says in `settings` which files they are and how they are read.
+TrainingData open_program_data(onnx_train_session* s, const onnx_train_data* training,
+                               const onnx_train_data* evaluation, FitSettings* settings, ProgramEvents* events) {
   Session& session = s->session;
+  DataOptions& reading = settings->reading;
   const TrainerOptions& options = settings->trainer;
   std::string note;  // the program knows which scales it gives
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), training_entry(session));
-  const Preprocess preprocess = preprocess_of(session.model(), settings->reading, inputs, &note);
+  const Preprocess preprocess = preprocess_of(session.model(), reading, inputs, &note);
   session.set_metadata(kPreprocess, preprocess.json());
   check_samples(options.samples, evaluation != nullptr);
-  FitData data;
-  data.training.emplace(s, required(training, "the data"), inputs, preprocess, settings->reading.augment,
-                        /*trains=*/true, &data.notes);
-  if (const Dataset* const dataset = data.training->dataset()) {
+  DataNotes notes;
+  TrainingData data{program_data(s, required(training, "the data"), inputs, preprocess, reading.augment,
+                                 /*trains=*/true, "data", &notes),
+                    {}};
+  const std::optional<Dataset>& dataset = data.training.dataset;
+  if (dataset) {
     session.set_metadata(kPreprocess, dataset->preprocess().json());
     for (const auto& [key, value] : dataset->metadata()) session.set_metadata(key, value);
   }
   const bool is_split = splits(options.samples);
-  if (is_split) evaluation = training;
-  if (evaluation) {
-    data.evaluation.emplace(s, *evaluation, entry_inputs(session.model(), "evaluate"), Preprocess(session.model()), "",
-                            /*trains=*/false, &data.notes);
-    if (!is_split) settings->eval_data = data.evaluation->path();
+  const onnx_train_data* const evaluated = is_split ? training : evaluation;
+  if (evaluated) {
+    data.evaluation = program_data(s, *evaluated, entry_inputs(session.model(), "evaluate"),
+                                   Preprocess(session.model()), "", /*trains=*/false, "evaluation data", &notes);
   }
-  settings->data = data.training->path();
-  ProgramData::select(options, settings->batch_size, &*data.training, &data.evaluation);
+  data.select(options.samples, options.seed, settings->batch_size);
+  events->on_notes(notes);
+  if (!reading.says_how()) {
+    events->on_notes(
+        {hint_of(*training, data.training, session), evaluated ? hint_of(*evaluated, *data.evaluation, session) : ""});
+  }
+  const onnx_train_dataset* const files = copy_of(*training).dataset;
+  if (files) settings->data = files->path;
+  if (const auto* tests = evaluation ? copy_of(*evaluation).dataset : nullptr) settings->eval_data = tests->path;
+  const DataOptions given = reading;
+  reading = files ? files->reading : DataOptions();
+  reading.augment = given.augment;
+  reading.scales = dataset ? std::vector<std::string>{dataset->preprocess().option()} : given.scales;
+  reading.preprocess = dataset ? dataset->preprocess().steps_option() : given.preprocess;
   return data;
-}
-
-// How the data were read, as checkpoints and options.json keep it.
-void record_reading(const ProgramData& data, FitSettings* settings) {
-  const DataOptions given = settings->reading;
-  settings->reading = data.reading();
-  settings->reading.augment = given.augment;
-  settings->reading.scales = given.scales;
-  settings->reading.preprocess = given.preprocess;
-  if (const Dataset* const dataset = data.dataset()) {
-    settings->reading.scales = {dataset->preprocess().option()};
-    settings->reading.preprocess = dataset->preprocess().steps_option();
-  }
-  TrainerOptions& options = settings->trainer;
-  options.recorded = fixed_settings(joined(data_options(&settings->reading), sample_options(&options.samples)));
-}
-
-// Notes of the data, and what a user should know of files; `says_how`: the program says how they are to be scaled.
-void tell_of_data(const FitData& data, bool says_how, ProgramEvents* events) {
-  events->on_notes(data.notes);
-  if (!says_how) events->on_notes({data.training->hint(), data.evaluation ? data.evaluation->hint() : ""});
-}
-
-// Makes the run's folder with options.json, and locks it, unless it is there and locked.
-void begin_run(const Session& session, const Trainer& trainer, const std::vector<std::string>& checked,
-               const Found& found, FitSettings* settings, RunLock* lock) {
-  const std::string& folder = settings->trainer.folder;
-  if (folder.empty()) return;
-  settings->schedule.rate = settings->trainer.schedule.peak;
-  settings->session.device = session.device().name();
-  settings->session.threads = session.threads();
-  if (session.offload() == Offload::kOptimizer) settings->session.offload = "optimizer";
-  prepare_folder(folder);
-  if (!lock->is_held()) {
-    *lock = RunLock(folder);
-    expect_no_run(*settings);  // another one may have begun, and ended, since this one looked
-  }
-  write_options(folder, recorded_options(settings), session, trainer, checked, {}, found);
 }
 
 onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data* training,
@@ -239,50 +168,28 @@ onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data*
   TrainerOptions& options = settings.trainer;
   RunLock lock;
   DataMetadata metadata(&session);
-  const std::optional<ResumedRun> run = find_run(&settings, s, &lock);
+  std::optional<ResumedRun> run = find_run(&settings, s, &lock);
   if (!run && settings.given->count("accumulate") == 0) options.accumulate = session.ranks();
   complete(&settings, built_rate(session.model()));
   if (!options.folder.empty()) options.model = s->identity.empty() ? fingerprint(session.snapshot()) : s->identity;
   if (run) take_over(*run, &session, &settings);
-  FitData data = open_fit_data(s, training, evaluation, &settings);
-  const bool says_how = settings.reading.says_how();
-  record_reading(*data.training, &settings);
-  std::vector<std::string> checked = run ? checked_data(options.folder) : std::vector<std::string>();
-  if (session.rank() > 0) options.folder.clear();
-  if (!settings.no_data_check) {
-    data.training->check(training_entry(session), &checked);
-    if (data.evaluation) data.evaluation->check("evaluate", &checked);
-  }
   ProgramEvents events(s, observer);
-  tell_of_data(data, says_how, &events);
-  const ProgramData* const eval_data = data.evaluation ? &*data.evaluation : nullptr;
-  Found found;
-  resolve_batch(&settings, &session, *data.training, eval_data, &events, &found);
-  std::vector<std::string> changes;
-  const auto trainer_of = [&] {
-    auto evaluation_batches = eval_data ? eval_data->evaluation(options.batch_size) : nullptr;
-    auto trainer =
-        std::make_unique<Trainer>(&session, data.training->training(options), std::move(evaluation_batches), options);
-    if (run) changes = trainer->resume(run->position);
-    return trainer;
-  };
-  std::unique_ptr<Trainer> trainer = trainer_of();
-  if (run) restore(&session, run->model, settings.last_checkpoint());  // which nothing refuses any more
-  if (settings.schedule.find_rate) {
-    if (session.ranks() > 1) throw UsageError("an lr of auto is for one process; give its result");
-    found.rate = resolve_rate(&settings, &session, *data.training, &events);
-    trainer = trainer_of();
+  TrainingData data = open_program_data(s, training, evaluation, &settings, &events);
+  options.recorded = fixed_settings(joined(data_options(&settings.reading), sample_options(&options.samples)));
+  const std::optional<RankPlace> place = session.ranks() > 1 ? rank_place_of_environment() : std::nullopt;
+  TrainingRun training_run(&session, &settings, std::move(data), place ? place->local_size : 1);
+  if (run) {
+    const auto state = [&, path = settings.last_checkpoint()] { restore(&session, run->model, path); };
+    training_run.resume(run->position, state);
   }
-  for (const std::string& change : changes) events.on_note("resumed, and changed: " + change);
-  expect_same_start(session, *trainer, "");
-  begin_run(session, *trainer, checked, found, &settings, &lock);
+  training_run.prepare(&events, events.interrupt());
+  settings.session.device = session.device().name();
+  settings.session.threads = session.options().threads;
+  if (session.options().offload == Offload::kOptimizer) settings.session.offload = "optimizer";
+  training_run.open_folder(std::move(lock));
+  training_run.write_options(recorded_options(&settings));
   metadata.begin();
-  std::optional<MetricsLog> log;
-  if (!options.folder.empty()) {
-    const std::string classes = session.model().metadata(kClasses);
-    events.write_to(&log.emplace(options.folder, trainer->position().step, classes_from_json(classes)));
-  }
-  const onnx_train_stop_reason reason = public_reason(trainer->run(&events, events.interrupt()));
+  const onnx_train_stop_reason reason = public_reason(training_run.train(&events, events.interrupt()));
   if (session.ranks() > 1) session.collectives()->end();
   return reason;
 }

@@ -18,11 +18,30 @@ std::vector<CommandOption> options_of_session(SessionSettings* settings) {
 
 namespace {
 
-// A line for each option: its name, what its value is, and what it does.
+struct TypeName {
+  const char* operator()(const bool*) const { return "bool"; }
+  const char* operator()(const int64_t*) const { return "integer"; }
+  const char* operator()(const uint64_t*) const { return "integer"; }
+  const char* operator()(const double*) const { return "number"; }
+  const char* operator()(const std::string*) const { return "text"; }
+  const char* operator()(const std::vector<std::string>*) const { return "list"; }
+  template <typename T>
+  const char* operator()(const std::optional<T>*) const {
+    return (*this)(static_cast<const T*>(nullptr));
+  }
+};
+
+// "bool", "integer|auto"
+std::string type_of(const CommandOption& option) {
+  return concat(std::visit(TypeName(), option.target.to), option.target.automatic ? "|auto" : "");
+}
+
+// A line for each option: its name, its type, what its value is, and what it does.
 std::string lines_of(const std::vector<CommandOption>& options) {
   std::string text;
   for (const CommandOption& option : options)
-    text += concat(key_of(option), "\t", is_flag(option) ? "true|false" : option.value, "\t", option.help, "\n");
+    text += concat(key_of(option), "\t", type_of(option), "\t", is_flag(option) ? "true|false" : option.value, "\t",
+                   option.help, "\n");
   return text;
 }
 
@@ -32,6 +51,7 @@ std::map<std::string, std::string> all_lines() {
   BuildSettings build;
   DataOptions data;
   return {{"build", lines_of(build_options(&build))},
+          {"forward", lines_of(options_of_forward_run(&build))},
           {"session", lines_of(options_of_session(&session))},
           {"data", lines_of(data_options(&data))},
           {"fit", lines_of(options_of_fit(&fit))}};

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/data/data_check.h"
-#include "runtime/data/selection.h"
-
 namespace onnx_train {
 namespace {
 
@@ -67,69 +64,29 @@ class ProgramBatches : public BatchSource {
 
 }  // namespace
 
-ProgramData::ProgramData(onnx_train_session* session, const onnx_train_data& given, std::vector<InputSpec> inputs,
-                         const Preprocess& preprocess, const std::string& augment, bool trains, DataNotes* notes)
-    : session_(*session), data_(copy_of(given)), inputs_(std::move(inputs)), preprocess_(preprocess) {
-  if (data_.next) {
-    if (!augment.empty()) throw UsageError("augment changes pictures of files or arrays, no batches of the program");
-    return;
+RunData program_data(onnx_train_session* session, const onnx_train_data& data, const std::vector<InputSpec>& inputs,
+                     const Preprocess& preprocess, const std::string& augment, bool trains, const char* name,
+                     DataNotes* notes) {
+  const onnx_train_data given = copy_of(data);
+  if (given.next) {
+    if (!augment.empty()) throw UsageError("--augment changes pictures of files or arrays, no batches of the program");
+    return {name, {}, [=] { return std::make_unique<ProgramBatches>(session, given, inputs, preprocess); }};
   }
-  if (data_.num_arrays == 0 && !data_.dataset) throw UsageError("the data have neither arrays, batches nor files");
+  if (given.num_arrays == 0 && !given.dataset) throw UsageError("the data have neither arrays, batches nor files");
   DataArrays arrays;
-  if (data_.dataset) {
-    arrays = data_.dataset->read;
+  if (given.dataset) {
+    arrays = given.dataset->read;
     if (trains) notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
   } else {
-    arrays.tensors = views_of(data_.arrays, data_.num_arrays);
+    arrays.tensors = views_of(given.arrays, given.num_arrays);
   }
-  dataset_.emplace(
-      make_dataset(std::move(arrays), inputs_, preprocess, session->session.model(), augment, trains, notes));
+  return {given.dataset ? given.dataset->path : name,
+          make_dataset(std::move(arrays), inputs, preprocess, session->session.model(), augment, trains, notes)};
 }
 
-void ProgramData::select(const TrainerOptions& options, std::optional<int64_t> batch_size, ProgramData* data,
-                         std::optional<ProgramData>* evaluation) {
-  const SampleOptions& samples = options.samples;
-  const bool is_given =
-      samples.limit > 0 || splits(samples) || samples.overfit_batches > 0 || samples.class_balance || samples.drop_last;
-  if (!is_given) return;
-  if (!data->dataset_) {
-    throw UsageError(
-        "limit, val-split, folds, overfit-batches, class-balance and drop-last select among the samples of "
-        "arrays and files; batches of the program are what they are");
-  }
-  const bool is_split = splits(samples);
-  SelectedData selected = select_samples(*data->dataset_, is_split ? &*(*evaluation)->dataset_ : nullptr, samples,
-                                         options.seed, batch_size);
-  data->dataset_ = std::move(selected.training);
-  if (is_split) (*evaluation)->dataset_ = std::move(selected.evaluation);
-}
-
-std::string ProgramData::hint() const {
-  const std::string text = data_.dataset ? bytes_hint(*dataset_, session_.session.model()) : "";
-  return text.empty() ? "" : concat(data_.dataset->path, ": ", text);
-}
-
-void ProgramData::check(const std::string& entry, std::vector<std::string>* checked) const {
-  if (!dataset_) return;
-  const std::string& identity = dataset_->fingerprint();
-  if (std::count(checked->begin(), checked->end(), identity) > 0) return;
-  const std::string fault = DataCheck(&*dataset_, session_.session.model(), entry).refusal("no-data-check");
-  if (fault.empty()) return checked->push_back(identity);
-  const std::string where = data_.dataset ? data_.dataset->path : entry == "evaluate" ? "evaluation data" : "data";
-  fail_as(ErrorCode::kData, where, ": ", fault);
-}
-std::unique_ptr<BatchSource> ProgramData::training(const TrainerOptions& options) const {
-  if (!dataset_) return batches();
-  return std::make_unique<DatasetBatches>(&*dataset_, session_.session.model(), training_entry(session_.session),
-                                          options.batch_size, options.seed, options.shuffle, options.samples);
-}
-std::unique_ptr<BatchSource> ProgramData::evaluation(int64_t batch_size) const {
-  if (!dataset_) return batches();
-  return std::make_unique<DatasetBatches>(&*dataset_, session_.session.model(), batch_size);
-}
-
-std::unique_ptr<BatchSource> ProgramData::batches() const {
-  return std::make_unique<ProgramBatches>(&session_, data_, inputs_, preprocess_);
+std::string hint_of(const onnx_train_data& given, const RunData& read, const Session& session) {
+  const std::string text = copy_of(given).dataset ? bytes_hint(*read.dataset, session.model()) : "";
+  return text.empty() ? "" : concat(read.name, ": ", text);
 }
 
 }  // namespace onnx_train

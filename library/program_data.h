@@ -14,10 +14,8 @@
 #include "library/guard.h"
 #include "library/handles.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/batch_source.h"
 #include "runtime/data/source.h"
-#include "runtime/runs/metrics_log.h"
-#include "runtime/training/trainer.h"
+#include "runtime/runs/training_run.h"
 
 namespace onnx_train {
 
@@ -39,48 +37,22 @@ onnx_train_next call(onnx_train_session* session, const F& callback) {
   return next;
 }
 
-// The data of a program and, if they are arrays or files, what the trainer reads of them.
-class ProgramData {
- public:
-  // `inputs` are the entry_inputs of the entry point that reads the data; `notes` say what is done to pictures.
-  ProgramData(onnx_train_session* session, const onnx_train_data& given, std::vector<InputSpec> inputs,
-              const Preprocess& preprocess, const std::string& augment, bool trains, DataNotes* notes);
+// The data of a program: a dataset of arrays or files, or batches that it makes. `inputs` are the entry_inputs of the
+// entry point that reads the data; `notes` say what is done to pictures. `name` is what messages call arrays.
+RunData program_data(onnx_train_session* session, const onnx_train_data& given, const std::vector<InputSpec>& inputs,
+                     const Preprocess& preprocess, const std::string& augment, bool trains, const char* name,
+                     DataNotes* notes);
 
-  // The samples that options leave of it, and those for the evaluation.
-  static void select(const TrainerOptions& options, std::optional<int64_t> batch_size, ProgramData* data,
-                     std::optional<ProgramData>* evaluation);
-
-  // "" or what a user should know of files: the program knows what its arrays hold.
-  std::string hint() const;
-  // Throws Error that names the first element that the model cannot use. Data whose fingerprint is among `checked` are
-  // not read again; those that are read are added.
-  void check(const std::string& entry, std::vector<std::string>* checked) const;
-  std::string path() const { return data_.dataset ? data_.dataset->path : ""; }                   // of files
-  DataOptions reading() const { return data_.dataset ? data_.dataset->reading : DataOptions(); }  // likewise
-  const Dataset* dataset() const { return dataset_ ? &*dataset_ : nullptr; }  // null for batches of the program
-  std::unique_ptr<BatchSource> training(const TrainerOptions& options) const;
-  std::unique_ptr<BatchSource> evaluation(int64_t batch_size) const;
-
- private:
-  std::unique_ptr<BatchSource> batches() const;
-
-  onnx_train_session& session_;
-  const onnx_train_data data_;
-  const std::vector<InputSpec> inputs_;
-  const Preprocess preprocess_;
-  std::optional<Dataset> dataset_;
-};
+// "" or what a user should know of files, which are `read`: the program knows what its arrays hold.
+std::string hint_of(const onnx_train_data& given, const RunData& read, const Session& session);
 
 // Tells the program's observer, which may be null, of a training.
-class ProgramEvents : public TrainerEvents {
+class ProgramEvents : public RunEvents {
  public:
   ProgramEvents(onnx_train_session* session, const onnx_train_observer* observer)
       : session_(*session), observer_(observer ? copy_of(*observer) : onnx_train_observer{}) {}
 
-  // Where the training's numbers go besides the program's observer; outlives it.
-  void write_to(MetricsSink* log) { log_ = log; }
   void on_step(const StepReport& r) override {
-    if (log_) log_->add(r);
     const onnx_train_step step = {r.step,
                                   r.epoch,
                                   r.samples,
@@ -94,7 +66,6 @@ class ProgramEvents : public TrainerEvents {
     obey(observer_.on_step, &step);
   }
   void on_evaluation(const EvaluationReport& r) override {
-    if (log_) log_->add(r);
     std::vector<onnx_train_metric> metrics;
     for (const auto& [name, value] : r.evaluation) metrics.push_back({name.c_str(), value});
     const std::vector<onnx_train_tensor> tables = described(r.tables);
@@ -123,7 +94,6 @@ class ProgramEvents : public TrainerEvents {
 
   onnx_train_session& session_;
   const onnx_train_observer observer_;
-  MetricsSink* log_ = nullptr;
   bool stop_ = false;
   std::atomic<bool> interrupt_{false};
 };

@@ -313,4 +313,9 @@ std::vector<CommandOption> options_of_forward(BuildSettings* settings, const std
   return taken;
 }
 
+std::vector<CommandOption> options_of_forward_run(BuildSettings* settings) {
+  return options_of_forward(settings, {"loss", "metric", "optimizer", "group", "precision", "ema", "batch", "head",
+                                       "lora", "untie", "train", "freeze"});
+}
+
 }  // namespace onnx_train

@@ -33,6 +33,8 @@ CommandOption mode_option(std::string* mode);
 CommandOption batch_option(ImportOptions* options);
 // Those of build_options that have these keys, described as options of a forward model.
 std::vector<CommandOption> options_of_forward(BuildSettings* settings, const std::vector<std::string>& keys);
+// Those with which a training builds most forward models first. The others are for `build`.
+std::vector<CommandOption> options_of_forward_run(BuildSettings* settings);
 CommandOption set_option(ImportOptions* options);
 CommandOption dim_option(ImportOptions* options);
 CommandOption fix_shapes_option(ImportOptions* options);

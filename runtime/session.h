@@ -88,8 +88,7 @@ class Session {
   int ranks() const;
   int rank() const;
   Collectives* collectives() const { return options_.collectives; }
-  Offload offload() const { return options_.offload; }
-  int threads() const { return options_.threads; }  // as given; 0: the default
+  const SessionOptions& options() const { return options_; }
   bool is_pipeline() const { return options_.stages > 1; }
   int pipelines() const { return ranks() / options_.stages; }  // 1 rank is 1 pipeline of one stage
   int pipeline() const { return rank() / options_.stages; }    // this rank's

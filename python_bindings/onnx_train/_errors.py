@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable
-from pathlib import Path
-from types import FrameType, FunctionType
-from typing import Any, Final, TypeVar, cast
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from types import FrameType
+from typing import Final
 
 
 class Error(RuntimeError):
@@ -133,20 +128,6 @@ _CLASSES: Final = (
 )
 
 
-@functools.lru_cache(maxsize=None)
-def _arguments() -> dict[str, str]:
-    """The package's argument for an option of the command."""
-    from ._fit import fit
-    from ._model import Model
-    from ._session import Session
-
-    names = {"out": "folder", "no-shuffle": "shuffle=False"}
-    for function in (fit, Model.build, Session.__init__):
-        code = getattr(function, "__wrapped__", function).__code__
-        names.update((name.replace("_", "-"), name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-    return names
-
-
 def spelled(text: str) -> str:
     """A message of the library with options as the package names them.
 
@@ -157,15 +138,21 @@ def spelled(text: str) -> str:
         return text
     import re
 
+    from ._option_types import NAMES
+
+    names = {**NAMES, "data": "data", "eval-data": "eval_data"}
+
     def of_list(found: re.Match[str]) -> str:
-        name = _arguments().get(found[1])
+        name = names.get(found[1])
         values = [value if value[0] in "'\"" else f"'{value}'" for value in found.groups()[1:]]
         return f"{name}=[{', '.join(values)}]" if name else found[0]
 
     def argument(found: re.Match[str]) -> str:
-        name = _arguments().get(found[1])
+        name = names.get(found[1])
         if name is None:
             return found[0]
+        if found[1].startswith("no-"):
+            return f"{name}=False"
         return f"{name}={found[2]}" if found[2] else name
 
     word = r"('[^']*'|[^\s,;:)']+)"
@@ -188,29 +175,10 @@ def warn(text: str) -> None:
     warnings.warn(text, stacklevel=level)
 
 
-def with_suggestions(function: Function) -> Function:
-    """The function, whose TypeError for an argument that it does not have names a similar one."""
-    code = cast(FunctionType, function).__code__  # inspect and difflib take long to import
-    names = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]
-
-    @functools.wraps(function)
-    def checked(*arguments: Any, **named: Any) -> Any:
-        for name in named:
-            if name not in names:
-                import difflib
-
-                similar = difflib.get_close_matches(name, names, n=1)
-                hint = f"; did you mean '{similar[0]}'?" if similar else ""
-                raise TypeError(f"{function.__name__}() has no argument '{name}'{hint}")
-        return function(*arguments, **named)
-
-    return cast(Function, checked)
-
-
 def missing_extension(package: str, error: ImportError) -> str:
     """Why the compiled module of the package, whose ``__init__`` is in the file `package`, cannot be imported."""
-    folder = Path(package).parent
-    found = sorted(path.name for path in folder.glob("_core.*") if path.suffix in (".so", ".pyd"))
+    folder = os.path.dirname(package)
+    found = sorted(name for name in os.listdir(folder) if name.startswith("_core.") and name.endswith((".so", ".pyd")))
     way_out = (
         "install the package with `pip install .` in the repository, or build it with `ninja -C build onnx_train_python` "
         "and import it from build/python (PYTHONPATH=build/python)"
@@ -218,4 +186,4 @@ def missing_extension(package: str, error: ImportError) -> str:
     if not found:
         return f"onnx_train: {folder} has no compiled module _core, so it is no installed package: {way_out}"
     version = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-    return f"onnx_train: {version} cannot load the compiled module, {folder / found[0]}: {error}; {way_out}"
+    return f"onnx_train: {version} cannot load the compiled module, {os.path.join(folder, found[0])}: {error}; {way_out}"

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ._errors import UsageError, warn, with_suggestions
-from ._model import Model, Patterns, _as_model, _texts_of_metrics, warn_of_loss
-from ._options import Pairs, Scale, check_suffix, options_of, pairs_of, reading_options, scales_of
+from ._errors import UsageError, warn
+from ._model import Model, _as_model, _expect_names, warn_of_loss
+from ._option_types import DATA, FIT, FORWARD, NAMES, SESSION, FitOptions
+from ._options import check_suffix, options_of, takes
 from ._progress import Progress, make_progress
 from ._session import Session
 from ._source import Data, Source, _arrays_of
 from ._tables import as_file, is_table
 
 if TYPE_CHECKING:
-    from .losses import Loss
-    from .optimizers import Optimizer
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -182,86 +181,27 @@ class History:
         return np.array([step.loss for step in self.steps])
 
 
-@with_suggestions
+@takes(FitOptions)
 def fit(
     model: Model | Session | Any,
     data: Data,
     *,
-    epochs: int | None = None,
-    steps: int | None = None,
-    time_limit: float | None = None,
-    batch_size: int | str | None = None,
-    memory_limit: int | str | None = None,
-    accumulate: int | None = None,
-    scale: Scale = None,
-    preprocess: str | None = None,
-    augment: str | None = None,
-    shuffle: bool | None = None,
-    data_check: bool = True,
-    seed: int | None = None,
-    lr: float | str | None = None,
-    schedule: str | None = None,
-    warmup: int | str | None = None,
-    final_lr: float | None = None,
-    step_every: int | None = None,
-    step_factor: float | None = None,
-    clip: float | None = None,
     eval_data: Data | None = None,
-    eval_every: int | None = None,
-    best: str | None = None,
-    early_stop: int | None = None,
-    stop_at: str | None = None,
-    block_size: int | None = None,
-    shift_labels: bool = False,
-    document_end: int | None = None,
-    token_type: str | None = None,
-    missing: str | None = None,
-    on_bad_picture: str | None = None,
-    mask_values: Iterable[int] | None = None,
-    label_separator: str | None = None,
-    columns: Mapping[str, Iterable[str]] | None = None,
-    map: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    val_split: float | None = None,
-    folds: int | None = None,
-    fold: int | None = None,
-    overfit_batches: int | None = None,
-    class_balance: bool = False,
-    drop_last: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
-    folder: str | os.PathLike[str] | None = None,
-    checkpoint_every: int | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    loss: str | Loss | None = None,
-    optimizer: str | Optimizer | None = None,
-    precision: str | None = None,
-    metric: Patterns = None,
-    group: Patterns = None,
-    ema: float | None = None,
-    batch: int | str | None = None,
-    head: Pairs = None,
-    lora: Pairs = None,
-    untie: Patterns = None,
-    train: Patterns = None,
-    freeze: Patterns = None,
     callbacks: Sequence[Callback | Callable[[Session, Step], bool | None]] = (),
     progress: bool | None = None,
-    device: str = "cpu",
-    threads: int | None = None,
-    memory: int | str | None = None,
-    tf32: bool = False,
-    deterministic: bool = True,
-    offload: str | None = None,
-    tta: str | None = None,
-    detect_anomaly: bool = False,
-    allow_non_finite: bool = False,
-    ranks: str | None = None,
-    zero: int | None = None,
-    pipeline: int | None = None,
-    sync_batch_norm: bool = False,
+    **options: Unpack[FitOptions],
 ) -> History:
     """Trains a model.
+
+    What follows a resumed run is that of a training that never stopped, to the byte. What is not given stays as the run
+    has it: the end, `lr`, `schedule`, `seed`, `batch_size` and all that the folder's ``options.json`` holds, but for `data`
+    and `eval_data`, which must be the run's own. Another `lr`, `schedule` or `clip` is warned of; what decides which samples
+    are seen, such as `seed`, may not change. Iterables must give the batches again that they gave before, of which the
+    number alone is checked. Of a forward model without options of `build`, the training model is the one in the folder.
+
+    With ``ranks="environment"`` each process of a launcher gives the same model, data and options; they share out the
+    batches of a step, rank 0 writes the folder, and `Step` and `Evaluation` are alike on all.
 
     Args:
         model: a training model, for which a session is made, or a session, which continues from its state. Or a forward
@@ -272,83 +212,15 @@ def fit(
             model gives the batch's size, as in [steps, batch, features]), or a tuple of such arrays in the order of the
             model's inputs: they are cut into batches. Or a path of files with such arrays, all that
             the command's ``--data`` takes (`load_data`), or a table: a ``.parquet``, ``.feather`` or ``.arrow`` file, a
-            table of pyarrow, a frame of pandas or polars, which are read as `convert_table` writes them. Or any iterable of batches, each such a mapping or tuple: a
-            list, a PyTorch DataLoader, a generator (for one epoch).
-        epochs, steps, time_limit: the end of the training, by the first one that is reached; the limit in seconds.
-        batch_size: samples of a batch of arrays or files, 32 by default; the last one of an epoch is smaller.
-            ``"auto"``: the largest that fits, found from plans, without trying; a warning says which. Iterables
-            make their own batches: with them it has no effect, which is warned of.
-        memory_limit: bytes, or such as ``"2GiB"``, of this process, on a GPU of the session's memory there, that
-            ``batch_size="auto"`` may plan with; by default what is available, less a reserve.
-        accumulate: batches of a step, for models that are built with ``accumulate=True``; 1 by default, with ranks one for
-            each.
-        scale: what the network's float input is multiplied by, such as ``"1/255"`` for bytes; for several inputs, by
-            name. Targets are not scaled. The model keeps it: its ``onnx_train.preprocess`` is used when it is trained
-            on, and by the command, until another is given.
-        preprocess: what is done to the network's input, as the command's ``--preprocess``: ``"resize(256), crop(224),
-            normalize(imagenet)"`` for pictures in files, or for arrays of their bytes. The model keeps it, as `scale`,
-            which it takes the place of. For files the model's input suggests it.
-        augment: random changes of pictures, as ``--augment``: ``"random_resized_crop, flip, jitter(0.4)"``
-            (docs/data.md). What a sample looks like depends on `seed`, the epoch and its number alone.
-        shuffle, seed: the order of the samples of arrays and files in each epoch; they are shuffled by default, with
-            the seed 0. Iterables have their own order.
-        data_check: whether arrays and files are looked through before the first step, for labels and indices out of range and
-            numbers that are not finite.
-        lr: the learning rate, after the warm-up; by default the optimizer's as built. ``"auto"``: from a range test of
-            at most 100 steps of arrays or files, which leaves the state as it was; a warning says which.
-        schedule: of the learning rate, as the command's ``--schedule``: ``"constant"`` (the default), ``"linear"``, ``"cosine"``,
-            ``"step"``, ``"polynomial"``, ``"exponential"``, ``"one_cycle"``, ``"wsd"``, ``"restarts"``, ``"plateau"``,
-            ``"table('rates.csv')"``, with options as in ``"one_cycle(pct_start=0.3)"``.
-        warmup: steps in which the learning rate grows from 0, or a share of all steps, such as ``"10%"``; none by default.
-        final_lr: where the schedule ends; by default 0.
-        step_every, step_factor: of the schedule ``"step"``.
-        clip: the global norm at which gradients are clipped; by default as built.
+            table of pyarrow, a frame of pandas or polars, which are read as `convert_table` writes them. Or any
+            iterable of batches, each such a mapping or tuple: a list, a PyTorch DataLoader, a generator (for one
+            epoch). Iterables make their own batches in their own order: `batch_size` and `shuffle` have no effect,
+            which is warned of.
         eval_data: as `data`; the mean loss and metrics over it are computed after each epoch.
-        eval_every: steps between evaluations, in the place of epochs.
-        best: the metric of `eval_data` that ``best.onnx`` and `early_stop` follow, such as ``"accuracy"``; by default the
-            loss.
-        early_stop: evaluations without a better one before the training stops.
-        stop_at: the evaluation after which it stops, such as ``"accuracy>=0.94"`` or ``"loss<=0.1"``.
-        block_size, document_end, token_type: of files of tokens: tokens of a sample, by default the model's, if its length
-            is fixed; the token that ends a document, after which the label is ignored; ``"uint16"`` or ``"uint32"`` for
-            files without a header.
-        shift_labels: of files: labels are a copy of the tokens, as for the models of transformers, and become the tokens
-            that follow.
-        missing, columns, map: of tables: ``"mean"``, ``"zero"`` or ``"drop"`` for missing values, which are an error by
-            default; the columns of inputs; inputs of columns, or of arrays, that have other names.
-        on_bad_picture: ``"skip"`` reads all pictures in files before the first step, and leaves out those that cannot be
-            read, which is warned of; ``"stop"``, the default: they are an error.
-        mask_values: what masks hold for the classes 0, 1, ...: ``[0, 255]`` for black and white; by default these
-            numbers.
-        label_separator: what stands between the classes of a picture in a CSV, if it has several: ``";"`` of ``cat;dog``.
-        limit: the first samples of arrays and files alone.
-        val_split, folds, fold: evaluate on this part of `data`, such as 0.1, or on fold `fold` (from 1) of `folds`, drawn
-            by `seed`, and train on the rest.
-        overfit_batches: train on so many batches alone, drawn by `seed`.
-        class_balance: draw samples so that all classes are as frequent.
-        drop_last: leave out the short batch at the end of an epoch.
         checkpoint: a file that is written after each epoch and at the end.
-        folder: receives ``last.onnx`` after each epoch and at the end, ``best.onnx``, ``options.json`` with every
-            option in use, and the numbers of steps and evaluations in ``metrics.jsonl``, ``metrics.csv`` and
-            ``epochs.jsonl``, as the command's ``--out``, which can go on with the run.
-        checkpoint_every: steps after which ``last.onnx`` is written, too.
-        resume: whether to go on from ``last.onnx`` of `folder`, if there is one. The result is that of a training that
-            never stopped, to the byte. What is not given stays as the run has it: the end, `lr`, `schedule`, `seed`,
-            `batch_size` and all that `folder`'s ``options.json`` holds, but for `data` and `eval_data`, which must be
-            the run's own. Another `lr`, `schedule` or `clip` is warned of; what decides which samples are seen, such as
-            `seed`, may not change. Iterables must give the batches again that they gave before, of which
-            the number alone is checked.
-            Of a forward model without options of `build`, the training model is the one in `folder`.
-        overwrite: whether to start anew in a folder that holds a run.
-        loss, optimizer, precision, metric, group, ema, batch, head, lora, untie, train, freeze: of a forward model, as
-            `build` takes them.
         callbacks: `Callback` objects, or functions of the session and the `Step` that are called after each step.
         progress: whether to show it, with tqdm if that is installed; by default in terminals and notebooks.
-        device, threads, memory, tf32, deterministic, offload, tta, detect_anomaly, allow_non_finite: of the session that is
-            made.
-        ranks, zero, pipeline, sync_batch_norm: of the session that is made. With ``ranks="environment"`` each process of a launcher
-            gives the same model, data and options; they share out the batches of a step, rank 0 writes `folder`, and
-            `Step` and `Evaluation` are alike on all.
+        options: `FitOptions`.
 
     Returns:
         What happened. Ctrl-C ends the training after the current step, with the reason ``"interrupted"``; a second one
@@ -388,149 +260,63 @@ def fit(
     """
     if checkpoint is not None:
         check_suffix(checkpoint, ".onnx")
-    reading = reading_options(
-        block_size=block_size,
-        shift_labels=shift_labels,
-        document_end=document_end,
-        token_type=token_type,
-        missing=missing,
-        on_bad_picture=on_bad_picture,
-        mask_values=mask_values,
-        label_separator=label_separator,
-        columns=columns,
-        map=map,
-    )
-    build = options_of(
-        loss=loss,
-        optimizer=optimizer,
-        precision=precision,
-        metric=_texts_of_metrics(metric),
-        group=group,
-        ema=ema,
-        batch=batch,
-        head=pairs_of(head),
-        lora=pairs_of(lora),
-        untie=untie,
-        train=train,
-        freeze=freeze,
-    )
-    kept = _options_of_run(folder) if resume else {}
-    if threads is None:
-        threads = kept.get("threads")
-    if offload is None and device != "cpu":
-        offload = kept.get("offload")
-
-    def open_session(of: Any) -> Session:
-        return Session(
-            of,
-            device,
-            threads=threads,
-            memory=memory,
-            tf32=tf32,
-            deterministic=deterministic,
-            offload=offload,
-            tta=tta,
-            detect_anomaly=detect_anomaly,
-            allow_non_finite=allow_non_finite,
-            ranks=ranks,
-            zero=zero,
-            pipeline=pipeline,
-            sync_batch_norm=sync_batch_norm,
-        )
-
-    session = model if isinstance(model, Session) else open_session(model)
+    folder = options.get("folder")
+    kept = _options_of_run(folder) if options.get("resume") else {}
+    given = {name: value for name, value in options.items() if value is not None}
+    _expect_names(given.get("metric"))
+    reading = options_of(DATA, **given)
+    build = options_of(FORWARD, **given)
+    machine: dict[str, Any] = {name: value for name, value in given.items() if name.replace("_", "-") in SESSION - FIT}
+    if "threads" in kept:
+        machine.setdefault("threads", kept["threads"])
+    if "offload" in kept and machine.get("device", "cpu") != "cpu":
+        machine.setdefault("offload", kept["offload"])
+    session = model if isinstance(model, Session) else Session(model, **machine)
     if "step" not in session.entries and "accumulate" not in session.entries and not isinstance(model, Session):
-        last = None if folder is None or not resume else os.path.join(folder, "last.onnx")
+        last = None if folder is None or not options.get("resume") else os.path.join(folder, "last.onnx")
         if last is not None and not build and os.path.exists(last):
-            session = open_session(last)  # built as it was
+            session = Session(last, **machine)  # built as it was
         else:
-            build += options_of(device=device) if precision == "auto" else []
+            build += options_of(device=machine.get("device")) if given.get("precision") == "auto" else []
             build += options_of(accumulate=session.ranks > 1)
-            session = open_session(_build_for(model, session, data, build, reading))
+            session = Session(_build_for(model, session, data, build, reading), **machine)
     elif build:
         raise UsageError(f"the model is built already; leave out {build[0][0]}, or give the forward model")
-    started = os.environ.get("WORLD_SIZE", "1")
-    if started not in ("", "1") and session.ranks == 1:
-        raise UsageError(
-            f"this process is one of {started} ranks (WORLD_SIZE), and each would train alone; give ranks='environment', so "
-            "that they train together, or unset WORLD_SIZE"
-        )
-    if session.ranks > 1 and "accumulate" not in session.entries:
-        raise UsageError("ranks share out the batches of a step: build the model with accumulate=True")
-    entry = "accumulate" if "accumulate" in session.entries else "step"
-    if entry not in session.entries:
-        raise UsageError("the model has no entry point 'step'; make a training model with build")
-    if accumulate not in (None, 1) and entry == "step":
-        raise UsageError("accumulate needs a model that is built with accumulate=True")
-    is_found = batch_size == "auto"
-    given = batch_size if isinstance(batch_size, int) else None
-    if not is_found and batch_size is not None and (given is None or given < 1):
-        raise UsageError(f"batch_size is {batch_size!r}; it must be a whole number of at least 1, or 'auto'")
-    if memory_limit is not None and not is_found:
-        raise UsageError("memory_limit is the limit of batch_size='auto'")
-    samples = options_of(
-        limit=limit,
-        val_split=val_split,
-        folds=folds,
-        fold=fold,
-        overfit_batches=overfit_batches,
-        class_balance=class_balance or None,
-        drop_last=drop_last or None,
-    )
-    is_scaled = scale is not None or preprocess is not None or bool(kept)
+    accumulate = options.get("accumulate")
+    entry = _entry_of(session, accumulate)
+    samples = options_of(_SAMPLES, **given)
+    is_scaled = "scale" in given or "preprocess" in given or bool(kept)
     opening = reading + _reading_of_run(kept, reading)
     source = Source(session, entry, data, is_scaled, opening)
     evaluation = None if eval_data is None else Source(session, "evaluate", eval_data, is_scaled, opening)
-    if epochs is not None and steps is None and time_limit is None:
-        source.expect_epochs(epochs)
+    if "epochs" in given and "steps" not in given and "time_limit" not in given:
+        source.expect_epochs(cast(int, given["epochs"]))
     if reading and source.core_files() is None:
         raise UsageError(f"{reading[0][0].replace('-', '_')} is for files of data")
     if samples and checkpoint is not None:
         raise UsageError(f"checkpoint takes all samples of data; with {samples[0][0].replace('-', '_')} give folder")
+    size = given.get("batch_size")
+    is_found = size == "auto"
+    if not is_found and size is not None and (not isinstance(size, int) or size < 1):
+        raise UsageError(f"batch_size is {size!r}; it must be a whole number of at least 1, or 'auto'")
     has_arrays = source.samples > 0 or (evaluation is not None and evaluation.samples > 0)
-    if not has_arrays and given is not None and getattr(data, "batch_size", None) != given:
-        warn(f"fit: batch_size={given} has no effect: data makes its own batches; set their size there")
-    if source.samples == 0 and shuffle:
+    if not has_arrays and isinstance(size, int) and getattr(data, "batch_size", None) != size:
+        warn(f"fit: batch_size={size} has no effect: data makes its own batches; set their size there")
+    if source.samples == 0 and options.get("shuffle"):
         warn("fit: shuffle=True has no effect: data has its own order; shuffle there")
     if is_found and checkpoint is not None:
         raise UsageError("checkpoint needs to know the steps of an epoch; with batch_size='auto' give folder")
-    size = source.batch_size(given or kept.get("batch-size"))
-    steps_per_epoch = math.ceil(source.num_batches(size) / (accumulate or kept.get("accumulate") or session.ranks))
-    end = {"epochs": epochs, "steps": steps} if epochs is not None or steps is not None else kept
+    if isinstance(size, int):
+        given["batch_size"] = source.batch_size(size)
+    batches = source.num_batches(source.batch_size(size if isinstance(size, int) else kept.get("batch-size")))
+    steps_per_epoch = math.ceil(batches / (accumulate or kept.get("accumulate") or session.ranks))
+    end = given if "epochs" in given or "steps" in given else kept
     totals: list[int] = [] if end.get("steps") is None else [cast(int, end["steps"])]
     if end.get("epochs") is not None and steps_per_epoch > 0 and not samples and not is_found:
         totals.append(cast(int, end["epochs"]) * steps_per_epoch)
     total = min(totals, default=None)  # None, too, where the library selects samples
-    options = options_of(
-        epochs=epochs,
-        steps=steps,
-        time_limit=time_limit,
-        batch_size=batch_size if given is None else source.batch_size(given),
-        memory_limit=memory_limit,
-        accumulate=accumulate,
-        scale=scales_of(scale),
-        preprocess=preprocess,
-        augment=augment,
-        no_shuffle=None if shuffle is None else not shuffle,
-        no_data_check=None if data_check else True,
-        seed=seed,
-        lr=lr,
-        schedule=schedule,
-        warmup=warmup,
-        final_lr=final_lr,
-        step_every=step_every,
-        step_factor=step_factor,
-        clip=clip,
-        eval_every=eval_every,
-        best=best,
-        early_stop=early_stop,
-        stop_at=stop_at,
-        checkpoint_every=checkpoint_every,
-        out=None if folder is None else os.fspath(folder),
-        resume=resume,
-        overwrite=overwrite,
-        wait_for_steps=bool(callbacks) or checkpoint is not None,
-    )
+    wait = bool(callbacks) or checkpoint is not None
+    training = options_of(FIT, **given, wait_for_steps=wait)
     history = History(session)
     with make_progress(progress, total) as shown, _Interrupt() as interrupt:
         reports = _Reports(history, list(callbacks), shown, interrupt)
@@ -538,7 +324,7 @@ def fit(
             path = checkpoint
             source.save_epochs(reports, lambda: session.save(path), steps_per_epoch)
         reason = session._core.fit(
-            options + samples,
+            training,
             source.core_data(),
             None if evaluation is None else evaluation.core_data(),
             reports.on_step,
@@ -571,11 +357,32 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value > 0
 
 
+_SAMPLES = ("limit", "val-split", "folds", "fold", "overfit-batches", "class-balance", "drop-last")
+
+
+def _entry_of(session: Session, accumulate: int | None) -> str:
+    """The entry point that reads the training data, of a session that can train as it is told to."""
+    started = os.environ.get("WORLD_SIZE", "1")
+    if started not in ("", "1") and session.ranks == 1:
+        raise UsageError(
+            f"this process is one of {started} ranks (WORLD_SIZE), and each would train alone; give ranks='environment', so "
+            "that they train together, or unset WORLD_SIZE"
+        )
+    entry = "accumulate" if "accumulate" in session.entries else "step"
+    if session.ranks > 1 and entry == "step":
+        raise UsageError("ranks share out the batches of a step: build the model with accumulate=True")
+    if entry not in session.entries:
+        raise UsageError("the model has no entry point 'step'; make a training model with build")
+    if accumulate not in (None, 1) and entry == "step":
+        raise UsageError("accumulate needs a model that is built with accumulate=True")
+    return entry
+
+
 def _reading_of_run(kept: dict[str, Any], given: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """How the run has read its files, where the caller does not say it."""
     said = {name for name, _ in given}
-    names = [name for name in inspect.signature(reading_options).parameters if name.replace("_", "-") not in said]
-    return options_of(**{name: kept.get(name.replace("_", "-")) or None for name in names})
+    names = {NAMES[option]: kept[option] or None for option in DATA - said if option in kept}
+    return options_of(**names)
 
 
 def _build_for(

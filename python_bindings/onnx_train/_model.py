@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from . import _core
-from ._errors import UsageError, warn, with_suggestions
-from ._options import Pairs, options_of, pairs_of
+from ._errors import UsageError, warn
+from ._option_types import BuildOptions, CheckOptions
+from ._options import options_of, takes
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .losses import Loss
     from .optimizers import Optimizer
 
@@ -132,51 +135,12 @@ class Model:
         prefix = "onnx_train.constant."
         return {key[len(prefix) :]: why for key, why in self.metadata.items() if key.startswith(prefix)}
 
-    @with_suggestions
+    @takes(BuildOptions)
     def build(
         self,
         loss: str | Loss | Any = None,
         optimizer: str | Optimizer | None = None,
-        *,
-        metric: Patterns = None,
-        train: Patterns = None,
-        freeze: Patterns = None,
-        decay: Patterns = None,
-        group: Patterns = None,
-        layer_decay: float | None = None,
-        ema: float | None = None,
-        swa: int | None = None,
-        swa_every: int | None = None,
-        mode: str | None = None,
-        precision: str | None = None,
-        device: str | None = None,
-        loss_scale: float | str | None = None,
-        clip: float | None = None,
-        clip_value: float | None = None,
-        accumulate: bool | None = None,
-        accumulate_mean: str | None = None,
-        init: str | None = None,
-        seed: int | None = None,
-        batch: int | str | None = None,
-        set: Patterns = None,
-        dim: Patterns = None,
-        fix_shapes: bool | None = None,
-        running_variance: str | None = None,
-        dtype: str | None = None,
-        teacher: str | os.PathLike[str] | Model | None = None,
-        tie: Pairs = None,
-        untie: Patterns = None,
-        cut: Patterns = None,
-        join: str | os.PathLike[str] | None = None,
-        head: Pairs = None,
-        weights: str | os.PathLike[str] | None = None,
-        weights_partial: bool | None = None,
-        lora: Pairs = None,
-        ia3: Pairs = None,
-        bitfit: bool | None = None,
-        qat: Patterns = None,
-        quantize_base: Patterns = None,
-        adapter: str | os.PathLike[str] | None = None,
+        **options: Unpack[BuildOptions],
     ) -> Model:
         """A training model: this forward model with its loss, gradients, optimizer and all their state.
 
@@ -190,55 +154,7 @@ class Model:
                 is that of a value of this model, mostly of an output, reads that value; its other inputs become inputs
                 of the training model, such as targets. Its one output is the loss, a float scalar.
             optimizer: such as ``"adamw(weight_decay=0.01)"`` or ``onnx_train.optimizers.SGD(momentum=0.9)``.
-            metric: such as ``"f1"``, or a list of metrics: what evaluations compute besides the loss, of its prediction
-                and target unless they are named: ``"top5=top_k(logits, labels, k=5)"`` (docs/metrics.md).
-            train: weights to train, by names and globs; all others stay as they are. By default all but `constants`,
-                which a pattern reaches by name, or if it matches no weight.
-            freeze: weights to leave as they are, likewise.
-            decay: weights that decay, likewise; by default all but biases and scales of norms, with every optimizer.
-                PyTorch's optimizers decay all: ``"*"``.
-            group: ``"PATTERN: lr=10x, weight_decay=0"``, or a list of these: options of the optimizer for some weights.
-                ``lr=10x`` is a factor of the learning rate, ``lr=1e-4`` the rate at its peak. Of several groups that
-                match a weight the last wins, option by option.
-            layer_decay: what the learning rate is multiplied by for each layer that comes after the weight's.
-            ema: the decay of an average of the weights. The weights of the model are then the average, and training
-                goes on from ``raw/<weight>``.
-            swa, swa_every: or their mean from step `swa` on, over each `swa_every`-th step (stochastic weight averaging).
-            mode: ``"train"``; ``"frozen"``: batch norm uses its running statistics, dropout is off; ``"preserve"``: so
-                where training_mode is 0 in the file.
-            precision: ``"float32"``, ``"gemm-bf16"``, ``"bf16"``, ``"fp16"``, ``"fp8"`` or ``"auto"``: ``"bf16"`` where
-                `device` multiplies bfloat16, else ``"float32"``.
-            device: that ``precision="auto"`` is for: ``"cpu"``, ``"cuda"``.
-            loss_scale: a number or ``"dynamic"``.
-            clip: the global norm at which gradients are clipped.
-            clip_value: the bound of each element of the gradients, before `clip`.
-            accumulate: whether to make entry points ``accumulate`` and ``apply`` in the place of ``step``.
-            accumulate_mean: ``"all"``: an update is that of one step on all samples, whatever counts in each batch (the
-                labels other than ignore_index, say); ``"batches"``: the mean of the batches' means.
-            init: ``"kaiming"``, ``"xavier"`` or ``"gpt2"``: draw the weights anew.
-            seed: of `init` and dropout.
-            batch: the size of the batch dimension, or ``"dynamic"``.
-            set: ``"NAME=VALUE"``: inputs that become constants.
-            dim: ``"NAME=N"``: sizes of symbolic dimensions of the inputs; what they decide is folded.
-            fix_shapes: whether to drop declared shapes that the model's contents contradict.
-            running_variance: ``"unbiased"``, as PyTorch keeps it, or ``"biased"``, as ONNX does.
-            dtype: ``"float64"`` makes every float a double.
-            teacher: a model, or its path, that learns nothing, and whose outputs the loss reads as ``teacher.<output>``.
-            tie: ``{"A": "B"}``: weights with the same numbers, also transposed, sliced or repeated, that are one; `check`
-                names those that may be.
-            untie: weights that the file has once and that are several: one for each node that reads them.
-            cut: inner values that become the outputs; what only the old outputs need is gone.
-            join: the path of a model that is appended; its inputs have the names of outputs.
-            head: ``{"logits": 3}``: a new last layer, drawn from `seed`, for an output.
-            weights: initial values by name, a .safetensors or .npz file, which has all weights of the model.
-            weights_partial: whether the file may lack weights, which then stay as they are.
-            lora: ``{"rank": 8, "alpha": 16, "targets": ["query", "value"]}``: adapters of low rank beside frozen layers.
-            ia3: ``{"targets": [...], "feedforward": [...]}``: trained scales of layers.
-            bitfit: whether to train the biases alone.
-            qat: ``"int8"``, or a list such as ``["int8", "weights=per_tensor", "activations=int8", "observer=minmax"]``:
-                train for integers; `export` stores them.
-            quantize_base: ``"int4"`` or ``["int8", "block=32"]``: how the frozen weights beside `lora` are stored.
-            adapter: the folder of an adapter in PEFT's format to start from.
+            options: `BuildOptions`. `teacher` may be a `Model`, too, and lists of options mappings: ``lora={"rank": 8}``.
 
         Raises:
             UsageError: for an option with a wrong value.
@@ -250,75 +166,20 @@ class Model:
         ['fc2.weight', 'fc2.bias']
         """
         text = _text_of(loss)
-        with _teacher_file(teacher) as path:
-            options = options_of(
-                loss=text,
-                optimizer=optimizer,
-                metric=_texts_of_metrics(metric),
-                train=train,
-                freeze=freeze,
-                decay=decay,
-                group=group,
-                layer_decay=layer_decay,
-                ema=ema,
-                swa=swa,
-                swa_every=swa_every,
-                mode=mode,
-                precision=precision,
-                device=device,
-                loss_scale=loss_scale,
-                clip=clip,
-                clip_value=clip_value,
-                accumulate=accumulate,
-                accumulate_mean=accumulate_mean,
-                init=init,
-                seed=seed,
-                batch=batch,
-                set=set,
-                dim=dim,
-                fix_shapes=fix_shapes,
-                running_variance=running_variance,
-                dtype=dtype,
-                teacher=path,
-                tie=pairs_of(tie),
-                untie=untie,
-                cut=cut,
-                join=None if join is None else os.fspath(join),
-                head=pairs_of(head),
-                weights=None if weights is None else os.fspath(weights),
-                weights_partial=weights_partial,
-                lora=pairs_of(lora),
-                ia3=pairs_of(ia3),
-                bitfit=bitfit,
-                qat=qat,
-                quantize_base=quantize_base,
-                adapter=None if adapter is None else os.fspath(adapter),
-            )
+        _expect_names(options.get("metric"))
+        with _teacher_file(options.pop("teacher", None)) as path:
+            given = options_of(loss=text, optimizer=optimizer, teacher=path, **options)
             if loss is not None and text is None:
-                return Model(self._core.build_with_loss(_as_model(loss)._core, options))
-            return warn_of_loss(Model(self._core.build(options)))
+                return Model(self._core.build_with_loss(_as_model(loss)._core, given))
+            return warn_of_loss(Model(self._core.build(given)))
 
-    @with_suggestions
-    def check(
-        self,
-        *,
-        loss: str | Loss | os.PathLike[str] | None = None,
-        mode: str | None = None,
-        train: Patterns = None,
-        freeze: Patterns = None,
-        device: str | None = None,
-        batch: int | str | None = None,
-        set: Patterns = None,
-        fix_shapes: bool | None = None,
-        dim: Patterns = None,
-    ) -> CheckReport:
+    @takes(CheckOptions)
+    def check(self, loss: str | Loss | os.PathLike[str] | None = None, **options: Unpack[CheckOptions]) -> CheckReport:
         """What the model is, whether it can be trained, and everything that is in the way.
 
         Args:
-            dim: ``"NAME=N"``: sizes of symbolic dimensions in what is planned.
-
-        The other arguments are those of `build`; without `loss` one is chosen that fits the first output. A loss that is a
-        model must be in a file.
+            loss: as `build` takes it; by default one that fits the first output. A loss that is a model must be in a file.
+            options: `CheckOptions`.
 
         Raises:
             UsageError: for an option with a wrong value.
@@ -330,24 +191,13 @@ class Model:
         text = _text_of(loss)
         if loss is not None and text is None:
             raise UsageError("check takes a loss that is a model as a path; save it first")
-        options = options_of(
-            loss=text,
-            mode=mode,
-            train=train,
-            freeze=freeze,
-            device=device,
-            batch=batch,
-            set=set,
-            fix_shapes=fix_shapes,
-            dim=dim,
-        )
-        return CheckReport(self._core, options)
+        return CheckReport(self._core, options_of(loss=text, **options))
 
     def export(
         self,
         *,
         merge: bool = False,
-        dtype: Pairs = None,
+        dtype: Patterns = None,
         tta: str | None = None,
         original_types: bool = False,
     ) -> Model:
@@ -552,14 +402,13 @@ def _text_of(loss: Any) -> str | None:
     return str(loss) if isinstance(loss, (str, Loss)) else None
 
 
-def _texts_of_metrics(metric: Patterns) -> Patterns:
+def _expect_names(metric: Any) -> None:
     for given in [metric] if metric is None or isinstance(metric, str) or callable(metric) else metric:
         if callable(given):
             raise UsageError(
                 "build takes metrics by name, which become part of the graph: a Python function has none; give it to "
                 "Session.evaluate(data, metrics={...}), which calls it on arrays"
             )
-    return metric
 
 
 @contextlib.contextmanager

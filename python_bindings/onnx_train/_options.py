@@ -1,90 +1,140 @@
-"""Options of the library, which are texts, from Python's arguments."""
+"""Options of the library, which are texts, from Python's arguments.
+
+`_option_types` has them all; it is written from the library's own table when the package is built.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Union
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
-from ._errors import UsageError, with_suggestions
+from ._errors import UsageError
+from ._option_types import DATA, FLAGS, NAMES
 
-Value = Union[None, bool, int, float, str, Iterable[str], object]
-Pairs = Union[None, str, Iterable[str], Mapping[str, object]]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._option_types import DataOptions
+
 Scale = Union[None, float, str, Mapping[str, Union[float, str]]]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_OPTIONS = {argument: option for option, argument in NAMES.items()}
 
 
-def options_of(**arguments: Value) -> list[tuple[str, str]]:
+def _text_of(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(float(value))
+    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+
+def _texts_of(option: str, value: object) -> list[str]:
+    """What the option is given, once or several times. A mapping gives ``name=value``, or ``name=a,b``."""
+    if isinstance(value, bool) and option in FLAGS:
+        return ["true"] if value else []
+    if isinstance(value, Mapping):
+        lists = {name: [of] if isinstance(of, str) or not isinstance(of, Iterable) else of for name, of in value.items()}
+        return [f"{name}={','.join(map(_text_of, of))}" for name, of in lists.items()]
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        return [_text_of(element) for element in value]
+    return [_text_of(value)]
+
+
+def options_of(among: Collection[str] | None = None, /, **arguments: Any) -> list[tuple[str, str]]:
     """The options with the names and forms that the command takes: ``loss_scale=2`` is ``("loss-scale", "2")``.
 
-    None is an option that is not given. A list gives the option once for each element. Objects such as optimizers say
-    with ``str`` what the command would take.
+    None is an option that is not given. Objects such as optimizers say with ``str`` what the command would take.
+
+    Args:
+        among: the options that are wanted, by the command's names; others are left out.
     """
     options: list[tuple[str, str]] = []
     for argument, value in arguments.items():
-        name = argument.replace("_", "-")
-        if value is None:
+        option = _OPTIONS.get(argument) or argument.replace("_", "-")
+        if value is None or (among is not None and option not in among):
             continue
-        if isinstance(value, bool):
-            options.append((name, "true" if value else "false"))
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            options.extend((name, str(element)) for element in value)
-        elif isinstance(value, float):
-            options.append((name, repr(value)))
-        else:
-            options.append((name, str(value)))
+        if option.startswith("no-"):
+            value = not value
+        options.extend((option, text) for text in _texts_of(option, value))
     return options
 
 
-def scales_of(scale: Scale) -> Value:
-    """The option ``scale``: of one input, or by name."""
-    return [f"{name}={value}" for name, value in scale.items()] if isinstance(scale, Mapping) else scale
+def takes(options: type) -> Callable[[Function], Function]:
+    """The function takes the keys of this TypedDict as keyword arguments besides its own.
+
+    Its signature and the line ``options: ...`` of its docstring have them one by one, and a TypeError for another
+    argument names a similar one.
+    """
+
+    def decorated(function: Function) -> Function:
+        code = cast(FunctionType, function).__code__
+        own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        known = [*own, *options.__annotations__]
+
+        @functools.wraps(function)
+        def checked(*arguments: Any, **named: Any) -> Any:
+            for name in named:
+                if name not in known:
+                    raise TypeError(_unknown(function.__name__, name, known))
+            return function(*arguments, **named)
+
+        # inspect takes an eighth of the time in which the package is imported. Notebooks and consoles have it.
+        if "inspect" in sys.modules:
+            checked.__signature__ = _signature_with(function, options)  # type: ignore[attr-defined]
+        checked.__doc__ = _with_options(function.__doc__, options.__doc__)
+        return cast(Function, checked)
+
+    return decorated
 
 
-def pairs_of(pairs: Pairs) -> Value:
-    """``{"rank": 8, "targets": ["q", "v"]}`` as the command takes it: rank=8, targets=q, v."""
-    if not isinstance(pairs, Mapping):
-        return pairs
-    pieces = []
-    for key, value in pairs.items():
-        values = [str(v) for v in value] if isinstance(value, (list, tuple)) else [str(value)]
-        if isinstance(value, bool):
-            values = [str(value).lower()]
-        pieces += [f"{key}={values[0] if values else ''}", *values[1:]]
-    return pieces
+def _signature_with(function: Callable[..., Any], options: type) -> object:
+    import inspect
+
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    keywords = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in options.__annotations__.items()
+    ]
+    return signature.replace(parameters=own + keywords)
 
 
-@with_suggestions
-def reading_options(
-    *,
-    block_size: int | None = None,
-    shift_labels: bool = False,
-    document_end: int | None = None,
-    token_type: str | None = None,
-    missing: str | None = None,
-    on_bad_picture: str | None = None,
-    mask_values: Iterable[int] | None = None,
-    label_separator: str | None = None,
-    columns: Mapping[str, Iterable[str]] | None = None,
-    map: Mapping[str, str] | None = None,
-) -> list[tuple[str, str]]:
+def _with_options(text: str | None, options: str | None) -> str | None:
+    """The docstring, with a line for each option in the place of the one that stands for all."""
+    if text is None or options is None:  # python -OO
+        return text
+    lines = text.split("\n")
+    place = next(i for i, line in enumerate(lines) if line.lstrip().startswith("options: "))
+    indent = len(lines[place]) - len(lines[place].lstrip())
+    rows = options.split("Attributes:\n", 1)[1].rstrip().split("\n")
+    lines[place : place + 1] = [" " * indent + row[8:] for row in rows]
+    return "\n".join(lines)
+
+
+def _unknown(function: str, name: str, known: Collection[str]) -> str:
+    import difflib
+
+    similar = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean '{similar[0]}'?" if similar else ""
+    return f"{function}() has no argument '{name}'{hint}"
+
+
+def reading_options(**options: Unpack[DataOptions]) -> list[tuple[str, str]]:
     """The options of the library that say how data files are read."""
-    return options_of(
-        block_size=block_size,
-        shift_labels=shift_labels or None,
-        document_end=document_end,
-        token_type=token_type,
-        missing=missing,
-        on_bad_picture=on_bad_picture,
-        mask_values=None if mask_values is None else [str(value) for value in mask_values],
-        label_separator=label_separator,
-        columns=None if columns is None else [f"{name}={','.join(names)}" for name, names in columns.items()],
-        map=None if map is None else [f"{column}={name}" for column, name in map.items()],
-    )
+    for name in options:
+        if _OPTIONS.get(name) not in DATA:
+            raise TypeError(_unknown("reading", name, [NAMES[option] for option in DATA]))
+    return options_of(**options)
 
 
 def check_suffix(path: str | os.PathLike[str], *suffixes: str) -> None:
     """Raises UsageError for a file name that ends with another suffix, before a file of another format is written."""
-    suffix = Path(path).suffix.lower()
+    suffix = os.path.splitext(path)[1].lower()
     if suffix and suffix not in suffixes:
         raise UsageError(f"a name that ends in {' or '.join(suffixes)} is needed, not '{os.fspath(path)}'")

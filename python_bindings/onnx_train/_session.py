@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._errors import DataError, UsageError, warn
 from ._model import Model, Patterns, _as_model
-from ._options import Scale, options_of, reading_options, scales_of
+from ._option_types import SessionOptions
+from ._options import Scale, options_of, reading_options, takes
 from ._pictures import images_of, paths_of, picture_file, pixels_of
 from ._plan import Plan
 from ._result import Port, Result, _Outputs
 from ._state import State
 from ._tables import as_file, is_table
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # A metric of the outputs of all samples and the data.
 Metric = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
@@ -53,71 +57,19 @@ class Session:
     True
     """
 
-    def __init__(
-        self,
-        model: Any,
-        device: str = "cpu",
-        *,
-        threads: int | None = None,
-        memory: int | str | None = None,
-        tf32: bool = False,
-        deterministic: bool = True,
-        offload: str | None = None,
-        tta: str | None = None,
-        seed: int | None = None,
-        detect_anomaly: bool = False,
-        allow_non_finite: bool = False,
-        ranks: str | None = None,
-        zero: int | None = None,
-        pipeline: int | None = None,
-        sync_batch_norm: bool = False,
-    ) -> None:
+    @takes(SessionOptions)
+    def __init__(self, model: Any, device: str = "cpu", **options: Unpack[SessionOptions]) -> None:
         """Args:
         model: a `Model`, or anything that `load` takes; it is copied.
         device: a name that ``onnx-train devices`` lists: ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
-        threads: of the CPU's kernels; all cores by default.
-        memory: bytes, or such as ``"2GiB"``, that gradients and activations may take; what the machine has by default.
-        tf32: whether products and convolutions of float32 may round their operands to 10 bits after the point, as
-            NVIDIA's tensor cores want them; other devices do not.
-        deterministic: False lets a GPU's library add in the order in which its threads arrive, where that is faster: two
-            runs differ in their last bits then.
-        offload: ``"optimizer"``: what the optimizer keeps for each weight is stored in the host's memory, where a GPU reads
-            and writes it in each step; the results are equal in bits (docs/cuda.md). By default on the device.
-        tta: views of pictures over which evaluations and predictions average: ``"flip"``, ``"vflip"``, ``"shift(1)"``,
-            or several, ``"flip, shift(1)"`` (docs/data.md).
-        seed: of what random operators of the model draw in evaluations and predictions, 0 by default; a training draws from
-            the state.
-        detect_anomaly: whether a step whose loss or gradients are not finite names the first node that this comes from
-            (docs/training.md); slow, on the CPU.
-        allow_non_finite: whether a step whose loss is NaN or infinite updates the weights with it. By default it is a
-            `DataError`, and on the CPU no state has changed. Models with loss scaling skip such updates.
-        ranks: ``"environment"``: this process is one of several that train together, as the variables of a launcher say
-            (docs/distributed.md). The first such session of a process waits up to five minutes for the others; `threads`
-            are by default this process's share of the machine.
-        zero: with ranks, 1 or 2: they share out the states of the optimizer, and with 2 the sums of gradients.
-        pipeline: with ranks, how many consecutive ones have a stage of the model each, through which the batches of a step
-            go. A run of ``"accumulate"`` takes one batch, or several, whose inputs are ``"x"``, ``"x/micro_batch1"``, ...
-        sync_batch_norm: with ranks, whether the batches that they have at the same time are normalized as one.
+        options: `SessionOptions`.
+
+        With ``ranks="environment"`` the first such session of a process waits up to five minutes for the others, and
+        `threads` are by default this process's share of the machine. With `pipeline` a run of ``"accumulate"`` takes one
+        batch, or several, whose inputs are ``"x"``, ``"x/micro_batch1"``, ... A step whose loss is NaN or infinite is a
+        `DataError`, and on the CPU no state has changed then; models with loss scaling skip such updates.
         """
-        self._core = _core.Session(
-            _as_model(model)._core,
-            options_of(
-                device=device,
-                threads=threads,
-                memory=memory,
-                tf32=tf32,
-                deterministic=deterministic,
-                offload=offload,
-                tta=tta,
-                seed=seed,
-                detect_anomaly=detect_anomaly,
-                allow_non_finite=allow_non_finite,
-                ranks=ranks,
-                zero=zero,
-                pipeline=pipeline,
-                sync_batch_norm=sync_batch_norm,
-            ),
-        )
+        self._core = _core.Session(_as_model(model)._core, options_of(device=device, **options))
         self._device = device
         self._entries: dict[str, _Entry] = {}
         self._state = State(self._core)
@@ -523,7 +475,7 @@ class Session:
             with as_file(batch[0]) as file:
                 files = self._core.open_data(file, entry, reading_options(**reading))
             run = self._core.evaluate if entry == "evaluate" else self._core.predict
-            results, notes = run(files, options_of(batch_size=batch_size, scale=scales_of(scale)))
+            results, notes = run(files, options_of(batch_size=batch_size, scale=scale))
             for note in notes:
                 warn(note)
             return Result(results, self._entry(entry).outputs)

@@ -7,7 +7,7 @@
 
 namespace onnx_train {
 
-void expect_same_start(const Session& session, const Trainer& trainer, const std::string& other) {
+void expect_same_start(const Session& session, const Trainer& trainer) {
   if (session.ranks() == 1) return;
   // Of states that several ranks have: all, or in pipelines those of one stage.
   const auto stages = static_cast<size_t>(session.ranks() / session.pipelines());
@@ -16,7 +16,9 @@ void expect_same_start(const Session& session, const Trainer& trainer, const std
     const bool is_here = session.is_pipeline() ? session.has_state(name) : !session.is_sharded(name);
     if (is_here) states += fingerprint({{name, session.contents(name)}});
   }
-  std::string settings = other + "\n";
+  const SessionOptions& options = session.options();
+  std::string settings = concat("zero=", static_cast<int>(options.sharding), " sync=", options.sync_batch_norm,
+                                " pipeline=", options.stages, "\n");
   for (const auto& [key, value] : trainer.position().settings) settings += concat(key, "=", value, "\n");
   // Each rank's with those of the first of every `groups` ranks.
   const auto expect_same = [&](const std::string& own, const char* what, size_t groups) {

@@ -1,6 +1,7 @@
 #include "runtime/runs/resume.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
@@ -8,6 +9,19 @@
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
+
+bool finds_run(const FitSettings& settings, bool writes) {
+  const std::string& folder = settings.trainer.folder;
+  if (folder.empty()) return false;
+  std::error_code error;
+  // A run that failed at its first step has nothing to lose.
+  const bool stepped = std::filesystem::file_size(folder + "/metrics.jsonl", error) > 0 && !error;
+  const bool exists = std::filesystem::exists(settings.last_checkpoint(), error) && (stepped || settings.resume);
+  if (exists && !settings.resume && !settings.overwrite && writes) {
+    throw UsageError(folder + " holds a run; go on with --resume, start anew with --overwrite, or take another --out");
+  }
+  return exists && settings.resume;
+}
 
 TrainingPosition position_of_run(const Model& checkpoint, const std::string& path) {
   std::optional<TrainingPosition> position = checkpoint_position(checkpoint);

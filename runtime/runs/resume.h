@@ -15,6 +15,10 @@
 
 namespace onnx_train {
 
+// Whether the folder holds a run, which is resumed. Throws UsageError if neither --resume nor --overwrite is given for
+// it, unless nothing is to be written.
+bool finds_run(const FitSettings& settings, bool writes = true);
+
 // Where the training of a run's checkpoint stands; `path` is its file.
 TrainingPosition position_of_run(const Model& checkpoint, const std::string& path);
 

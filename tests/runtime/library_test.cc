@@ -50,7 +50,7 @@ void test_models(const Model& forward) {
   EXPECT(throws(ONNX_TRAIN_UNSUPPORTED, "loss", [&] { forward.derivative("gradient", forward); }));  // no scalar
 
   EXPECT(learning_rate(3, {{"lr", "0.5"}, {"schedule", "constant"}}) == 0.5);
-  EXPECT(options_of("fit").find("epochs\tN\tpasses over the data\n") != std::string::npos);
+  EXPECT(options_of("fit").find("epochs\tinteger\tN\tpasses over the data\n") != std::string::npos);
   EXPECT(throws(ONNX_TRAIN_USAGE, "no options are known of 'fitt'", [] { options_of("fitt"); }));
   EXPECT(throws(ONNX_TRAIN_USAGE, "step-every", [] { learning_rate(0, {{"schedule", "step"}}); }));
 }

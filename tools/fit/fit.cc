@@ -6,16 +6,10 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/table_metadata.h"
-#include "runtime/data/images/files.h"
-#include "runtime/distribution/same_start.h"
 #include "runtime/process_memory.h"
 #include "runtime/report_text.h"
 #include "runtime/runs/resume.h"
-#include "runtime/runs/run_folder.h"
-#include "runtime/training/controls.h"
-#include "runtime/training/run_lock.h"
-#include "runtime/training/trainer.h"
+#include "runtime/runs/training_run.h"
 #include "tools/dashboard/run_view.h"
 #include "tools/dashboard/screen.h"
 #include "tools/fit/dry_run.h"
@@ -70,43 +64,33 @@ void print_built(const FitArguments& a, const Model& model, const BuiltForRun& b
   print(concat(a.model, " is a forward model, of which this training model is built:\n", table.text(2, text_width())));
 }
 
-// A batch that fits, and a learning rate, where the user asks for them; what the model and the data say where the user
-// says nothing.
-std::optional<FoundBatch> resolve_batch(FitArguments* a, const RunRanks& ranks, Session* session,
-                                        const SelectedData& data) {
-  std::optional<FoundBatch> found;
-  if (a->find_batch) {
-    found = find_largest_batch(session, {data.training, data.evaluation ? &*data.evaluation : nullptr,
-                                         parse_bytes(a->memory_limit), /*copies=*/true, ranks.on_this_machine()});
-    found->batch = ranks.least("the largest batch", found->batch);
-    a->batch_size = found->batch;
-    say(*a, "batch-size", to_text(*found));
+// Says what a run finds before its first step.
+class Announcements : public RunEvents {
+ public:
+  explicit Announcements(const FitArguments& a) : a_(a) {}
+
+  void on_batch(const FoundBatch& found) override { say(a_, "batch-size", to_text(found)); }
+  void on_rate_search() override {
+    say(a_, "lr", concat("learning rate: range test of at most ", kRateSteps, " steps, which change nothing"));
   }
-  if (!a->batch_size) a->batch_size = data.training.usual_batch();
-  a->trainer.batch_size = *a->batch_size;
-  if (!a->schedule.rate) a->trainer.schedule.peak = built_rate(session->model());
-  return found;
-}
+  void on_rate(const FoundRate& found) override {
+    if (!a_.json) print(rate_table(found, text_width()));
+    say(a_, "lr", concat("learning rate ", to_text(found)));
+  }
+  void on_resumed(const TrainingPosition& position, const std::vector<std::string>& changes) override {
+    if (a_.json) {
+      resumed_ = nlohmann::ordered_json{{"resumed", position.step}, {"changes", changes}}.dump() + "\n";
+      return;
+    }
+    resumed_ = concat("resumed from last.onnx at step ", position.step, "\n");
+    for (const std::string& change : changes) resumed_ += wrap("changed: " + change, text_width(), 2, 2) + "\n";
+  }
+  const std::string& resumed() const { return resumed_; }  // "" for a new run
 
-FoundRate find_rate_of_run(FitArguments* a, Session* session, const SelectedData& data) {
-  say(*a, "lr", concat("learning rate: range test of at most ", kRateSteps, " steps, which change nothing"));
-  auto batches =
-      std::make_unique<DatasetBatches>(&data.training, session->model(), training_entry(*session),
-                                       a->trainer.batch_size, a->trainer.seed, a->trainer.shuffle, a->trainer.samples);
-  FoundRate found =
-      find_rate(session, std::move(batches), a->trainer, built_rate(session->model()), catch_interrupts());
-  if (!a->json) print(rate_table(found, text_width()));
-  say(*a, "lr", concat("learning rate ", to_text(found)));
-  a->schedule.rate = a->trainer.schedule.peak = found.rate;
-  return found;
-}
-
-void print_resumed(const FitArguments& a, const TrainingPosition& position, const std::vector<std::string>& changes) {
-  if (a.json) return print(nlohmann::ordered_json{{"resumed", position.step}, {"changes", changes}}.dump() + "\n");
-  std::string text = concat("resumed from last.onnx at step ", position.step, "\n");
-  for (const std::string& change : changes) text += wrap(concat("changed: ", change), text_width(), 2, 2) + "\n";
-  print(text);
-}
+ private:
+  const FitArguments& a_;
+  std::string resumed_;
+};
 
 ViewSettings view_of(const FitArguments& a, const std::atomic<bool>& interrupted) {
   ViewSettings view;
@@ -118,26 +102,24 @@ ViewSettings view_of(const FitArguments& a, const std::atomic<bool>& interrupted
   return view;
 }
 
-// Trains, and writes metrics as they come.
-StopReason train_and_log(const FitArguments& a, const std::string& classes, Trainer* trainer) {
-  const int64_t step = trainer->position().step;
-  MetricsLog log(a.trainer.folder, step, classes_from_json(classes));
-  std::vector<MetricsSink*> sinks = {&log};
+// Trains, and shows metrics as they come.
+StopReason train_and_show(const FitArguments& a, TrainingRun* run) {
+  std::vector<MetricsSink*> sinks;
   std::optional<TensorBoardLog> tensorboard;
-  if (a.tensorboard) sinks.push_back(&tensorboard.emplace(a.trainer.folder, step));
+  if (a.tensorboard) sinks.push_back(&tensorboard.emplace(a.trainer.folder, run->trainer().position().step));
   const bool view = a.tui && Screen::is_possible();
   if (a.tui && !view) {
     print_notes(
         {"--tui needs a terminal for input and output, with this process in its foreground; plain lines follow"});
   }
-  Progress progress(*trainer, sinks,
+  Progress progress(run->trainer(), sinks,
                     a.json ? ProgressForm::kJson
                     : view ? ProgressForm::kEvaluations
                            : ProgressForm::kText);
   const std::atomic<bool>& interrupted = catch_interrupts();
   std::optional<RunView> shown;
   if (view) shown.emplace(view_of(a, interrupted));
-  const StopReason reason = trainer->run(&progress, interrupted);
+  const StopReason reason = run->train(&progress, interrupted);
   shown.reset();
   keep_status();
   return reason;
@@ -153,26 +135,20 @@ void report_run(const std::string& folder) {
 }
 
 // Fills the run's folder; returns the exit status.
-int train(const FitArguments& a, const Session& session, const std::vector<std::string>& checked,
-          const MemoryRows& memory, const Found& found, bool is_built, RunLock lock, Trainer* trainer) {
-  if (!lock.is_held()) {
-    std::error_code error;  // prepare_folder says it
-    std::filesystem::create_directories(a.trainer.folder, error);
-    lock = RunLock(a.trainer.folder);
-    finds_run(a);  // another run may have begun, and ended, since this one looked
-  }
-  prepare_folder(a.trainer.folder);
+int train(const FitArguments& a, const Model& model, const MemoryRows& memory, bool is_built, RunLock lock,
+          TrainingRun* run) {
+  run->open_folder(std::move(lock));
   if (is_built) save_model(model_of_run(a), a.trainer.folder + "/train.onnx");
-  write_options(a.trainer.folder, recorded_options(a, is_built), session, *trainer, checked, memory, found);
+  run->write_options(recorded_options(a, is_built), memory);
   StopReason reason;
   try {
-    reason = train_and_log(a, session.model().metadata(kClasses), trainer);
+    reason = train_and_show(a, run);
   } catch (const Error&) {
     report_run(a.trainer.folder);
     throw;
   }
   report_run(a.trainer.folder);
-  if (!a.json) print_outcome(a, reason, session.model(), *trainer, is_built, found.bad_pictures);
+  if (!a.json) print_outcome(a, reason, model, run->trainer(), is_built, run->found().bad_pictures);
   return reason == StopReason::kInterrupted ? kInterruptedStatus : 0;
 }
 
@@ -184,14 +160,19 @@ RunLock lock_early(const FitArguments& a) {
 }
 
 // Rank 0 writes what a run writes; the others train alone.
-int follow(Trainer* trainer) {
+int follow(TrainingRun* run) {
   TrainerEvents silent;
-  return trainer->run(&silent, catch_interrupts()) == StopReason::kInterrupted ? kInterruptedStatus : 0;
+  return run->train(&silent, catch_interrupts()) == StopReason::kInterrupted ? kInterruptedStatus : 0;
+}
+
+int rehearse_run(const FitArguments& a, TrainingRun* run) {
+  print(rehearse(run->rehearsal().get(), a.json));
+  return 0;
 }
 
 int run(FitArguments* a, const RunRanks& ranks) {
   RunLock lock = ranks.leads() ? lock_early(*a) : RunLock();
-  const bool resumes = finds_run(*a);
+  const bool resumes = finds_run(*a, /*writes=*/!a->dry_run);
   if (!resumes) check_usage(a);
   if (resumes) adopt_accumulation(a);
   if (resumes) adopt_build(a);
@@ -215,54 +196,33 @@ int run(FitArguments* a, const RunRanks& ranks) {
   session.share_out_step(a->trainer.accumulate);
   if (!checkpoint_position(session.model())) initialize(*a, &session);
   DataNotes notes;
-  const SelectedData data = load_data(*a, &session, &notes);
-  const Dataset* const evaluation = data.evaluation ? &*data.evaluation : nullptr;
-  a->reading.scales = {data.training.preprocess().option()};  // as options.json says
-  a->reading.preprocess = data.training.preprocess().steps_option();
+  TrainingData data = load_data(*a, &session, &notes);
+  const Dataset& samples = *data.training.dataset;
+  a->reading.scales = {samples.preprocess().option()};  // as options.json says
+  a->reading.preprocess = samples.preprocess().steps_option();
   a->trainer.model = start.identity;
   if (start.built) print_built(*a, session.model(), *start.built);
-  if (const int64_t fixed = data.training.fixed_batch(); start.built && fixed > 0 && a->build.import.batch.empty()) {
+  if (const int64_t fixed = samples.fixed_batch(); start.built && fixed > 0 && a->build.import.batch.empty()) {
     notes.push_back(concat(a->model, " fixes a batch of ", fixed, fixed == 1 ? " sample" : " samples",
                            "; --batch dynamic lets --batch-size choose"));
   }
-  Found found;
-  found.bad_pictures = data.training.left_out + (evaluation && !a->eval_data.empty() ? evaluation->left_out : 0);
-  found.batch = resolve_batch(a, ranks, &session, data);
-  if (!ranks.leads()) a->trainer.folder.clear();
-  std::optional<Trainer> trainer;
-  trainer.emplace(&session, &data.training, evaluation, a->trainer);
-  std::vector<std::string> changes, checked;
-  if (start.position) {
-    changes = trainer->resume(*start.position);
-    checked = checked_data(a->trainer.folder);
-  }
-  expect_same_start(
-      session, *trainer,
-      concat("zero=", a->session.zero, " sync=", a->session.sync_batch_norm, " pipeline=", a->session.pipeline));
-  const auto rehearse_run = [&] {
-    a->trainer.folder.clear();
-    Trainer rehearsal(&session, &data.training, evaluation, a->trainer);
-    if (start.position) rehearsal.resume(*start.position);
-    print(rehearse(&rehearsal, a->json));
-    return 0;
-  };
-  if (!ranks.leads()) return a->dry_run ? rehearse_run() : follow(&*trainer);
-  check_data(*a, data, session, &checked);
-  if (a->schedule.find_rate) {
-    found.rate = find_rate_of_run(a, &session, data);
-    trainer.emplace(&session, &data.training, evaluation, a->trainer);
-  }
-  a->schedule.rate = a->trainer.schedule.peak;
+  TrainingRun training(&session, a, std::move(data), ranks.on_this_machine());
+  if (start.position) training.resume(*start.position);
+  Announcements announcements(*a);
+  training.prepare(&announcements, catch_interrupts());
+  if (!ranks.leads()) return a->dry_run ? rehearse_run(*a, &training) : follow(&training);
   MemoryRows memory;
-  const std::string banner = training_banner(&session, data.training, evaluation, *trainer, &memory);
+  const std::optional<RunData>& evaluation = training.data().evaluation;
+  const std::string banner = training_banner(&session, *training.data().training.dataset,
+                                             evaluation ? &*evaluation->dataset : nullptr, training.trainer(), &memory);
   if (!a->json) print(banner);
   print_notes(notes);
-  if (start.position) print_resumed(*a, *start.position, changes);
+  if (start.position) print(announcements.resumed());
   if (a->dry_run) {
     check_writable(a->trainer.folder);
-    return rehearse_run();
+    return rehearse_run(*a, &training);
   }
-  return train(*a, session, checked, memory, found, start.built.has_value(), std::move(lock), &*trainer);
+  return train(*a, session.model(), memory, start.built.has_value(), std::move(lock), &training);
 }
 
 int run(FitArguments* a) {

@@ -73,35 +73,27 @@ std::vector<CommandOption> options_of(FitArguments* a) {
   return with_session_options(joined(options, shown), &a->session, &a->reading, &a->trainer.samples);
 }
 
-// Of build's options, those with which most forward models are built. The others are for `build`.
-std::vector<CommandOption> options_of_build(BuildSettings* settings) {
-  return options_of_forward(settings, {"loss", "metric", "optimizer", "group", "precision", "ema", "batch", "head",
-                                       "lora", "untie", "train", "freeze"});
-}
-
 }  // namespace
 
 std::vector<CommandOption> fit_options(FitArguments* a) {
-  return inserted_before("out", options_of(a), options_of_build(&a->build));
+  return inserted_before("out", options_of(a), options_of_forward_run(&a->build));
 }
 
 std::vector<CommandOption> recorded_options(const FitArguments& a, bool is_built) {
   std::vector<CommandOption> recorded = a.described;
   if (is_built || a.has_recorded_build) return recorded;
   BuildSettings settings;
-  for (const CommandOption& option : options_of_build(&settings)) {
+  for (const CommandOption& option : options_of_forward_run(&settings)) {
     const std::string key = key_of(option);
     if (a.given->count(key) == 0) std::erase_if(recorded, [&](const CommandOption& o) { return key_of(o) == key; });
   }
   return recorded;
 }
 
-std::vector<CommandOption> build_options_of(FitArguments* a) { return options_of_build(&a->build); }
-
 std::string given_build_options(const FitArguments& a) {
   BuildSettings settings = a.build;
   std::string text;
-  for (const CommandOption& option : options_of_build(&settings)) {
+  for (const CommandOption& option : options_of_forward_run(&settings)) {
     if (a.given->count(key_of(option)) == 0) continue;
     for (const std::string& value : values_of(option))
       text += concat(text.empty() ? "" : " ", "--", key_of(option), " ", shell_quoted(value));

@@ -33,9 +33,7 @@ void check_usage(FitArguments* arguments);
 // What options.json has: of a run of a training model no options of `build`, which are for forward models.
 std::vector<CommandOption> recorded_options(const FitArguments& arguments, bool is_built);
 
-// The options of `build` among them.
-std::vector<CommandOption> build_options_of(FitArguments* arguments);
-// Those that are given, by name and value: "--loss mse".
+// The options of `build` that are given, by name and value: "--loss mse".
 std::string given_build_options(const FitArguments& arguments);
 
 }  // namespace onnx_train

@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <limits>
 #include <set>
 #include <sstream>
 
@@ -195,13 +194,6 @@ void RunRanks::go_on_without_killed(const FitArguments& a, const std::string& re
 }
 
 int RunRanks::threads() const { return threads_of(place_.value_or(RankPlace{})); }
-
-int64_t RunRanks::least(const std::string& what, int64_t number) const {
-  if (!collectives_) return number;
-  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
-  const std::vector<uint32_t> all = collectives_->gather(what, static_cast<uint32_t>(std::min(number, kMost)));
-  return *std::min_element(all.begin(), all.end());
-}
 
 void RunRanks::leave(const std::string& reason) noexcept {
   if (collectives_) collectives_->give_up(reason);

@@ -27,8 +27,6 @@ class RunRanks {
   bool several() const { return place_.has_value(); }
   int threads() const;  // this process's share of the machine's
   int on_this_machine() const { return place_ ? place_->local_size : 1; }
-  // The least of all ranks' numbers, each above 0.
-  int64_t least(const std::string& what, int64_t number) const;
   Collectives* collectives() const { return collectives_.get(); }
 
   // The others end, too.

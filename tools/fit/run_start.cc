@@ -16,18 +16,6 @@ namespace onnx_train {
 
 namespace fs = std::filesystem;
 
-bool finds_run(const FitArguments& a) {
-  std::error_code error;
-  // A run that failed at its first step has nothing to lose.
-  const bool stepped = fs::file_size(a.trainer.folder + "/metrics.jsonl", error) > 0 && !error;
-  const bool exists = fs::exists(a.last_checkpoint(), error) && (stepped || a.resume);
-  if (exists && !a.resume && !a.overwrite && !a.dry_run) {
-    throw UsageError(a.trainer.folder +
-                     " holds a run; go on with --resume, start anew with --overwrite, or take another --out");
-  }
-  return exists && a.resume;
-}
-
 namespace {
 
 // The training model that MODEL is, or that is built of it; `built` then says what, unless it is null.
@@ -114,7 +102,8 @@ void adopt_build(FitArguments* a) {
   FitArguments recorded;
   std::set<std::string> given;
   read_config(path, fit_options(&recorded), &given);
-  std::vector<CommandOption> own = build_options_of(a), others = build_options_of(&recorded);
+  std::vector<CommandOption> own = options_of_forward_run(&a->build),
+                             others = options_of_forward_run(&recorded.build);
   for (size_t i = 0; i < own.size(); ++i) {
     const std::string key = key_of(own[i]);
     if (given.count(key) == 0 || a->given->count(key) > 0) continue;

@@ -29,10 +29,6 @@ struct Start {
   std::optional<BuiltForRun> built;          // when a new run is given a forward model
 };
 
-// Whether the folder holds a run, which is resumed. Throws UsageError if neither --resume nor --overwrite is given for
-// it.
-bool finds_run(const FitArguments& arguments);
-
 Start start_anew(const FitArguments& arguments);
 Start start_where_it_stopped(const FitArguments& arguments);
 // The training model of a new run, once more: what RUN/train.onnx holds where a forward model is given. A session has

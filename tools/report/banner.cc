@@ -242,7 +242,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
     head.add({"kernels", concat("the fastest for ", timed.nodes, timed.nodes == 1 ? " node" : " nodes", ", timed for ",
                                 format_number(timed.seconds), " s", left, "; later runs have the same")});
   }
-  if (session->offload() != Offload::kNone) head.add({"offload", offload_text(session)});
+  if (session->options().offload != Offload::kNone) head.add({"offload", offload_text(session)});
   if (session->ranks() > 1) {
     const std::string batches =
         concat(options.accumulate, options.accumulate == 1 ? " batch" : " batches", " of a step");

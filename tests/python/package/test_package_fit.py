@@ -124,6 +124,14 @@ def test_a_training_that_is_interrupted_and_resumed_gives_the_files_of_one_that_
         assert (tmp_path / "parts" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
+def test_a_run_that_failed_at_its_first_step_may_be_begun_anew(tmp_path):
+    bad = {"x": np.full_like(DATA["x"], np.nan), "labels": DATA["labels"]}
+    with pytest.raises(onnx_train.DataError, match="holds nan in sample"):
+        onnx_train.fit(training(), bad, steps=2, folder=tmp_path / "run", data_check=False)
+    assert (tmp_path / "run" / "last.onnx").exists()
+    assert len(onnx_train.fit(training(), DATA, steps=2, folder=tmp_path / "run").steps) == 2
+
+
 def test_a_run_that_is_resumed_goes_on_with_its_settings(tmp_path):
     """Rate, schedule, seed, size of a batch, clipping, threads and the end are those of the run, if none are given."""
     given = dict(epochs=2, lr=0.05, schedule="cosine", warmup=2, seed=3, batch_size=8, clip=0.5, threads=1)

@@ -155,8 +155,8 @@ def test_mypy_accepts_the_package_and_a_program(tmp_path):
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
     (tmp_path / "example.py").write_text(EXAMPLE)
-    package = tool.ROOT / "python_bindings"
-    sources = sorted(map(str, (package / "onnx_train").rglob("*.py*")))
+    package = tool.COMMAND.parent / "python"  # which has the files that the build writes, too
+    sources = sorted(str(path) for path in (package / "onnx_train").rglob("*.py*") if path.suffix in (".py", ".pyi"))
     result = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10",
          "--cache-dir", tool.COMMAND.parent / "mypy_cache", "example.py", *sources],
@@ -172,7 +172,7 @@ def test_pyright_accepts_a_program(tmp_path):
     if importlib.util.find_spec("basedpyright") is None:
         pytest.skip("basedpyright is not installed")
     (tmp_path / "example.py").write_text(EXAMPLE)
-    options = {"typeCheckingMode": "strict", "pythonVersion": "3.10", "extraPaths": [str(tool.ROOT / "python_bindings")]}
+    options = {"typeCheckingMode": "strict", "pythonVersion": "3.10", "extraPaths": [str(tool.COMMAND.parent / "python")]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"include": ["example.py"], **options}))
     result = subprocess.run(
         [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable],

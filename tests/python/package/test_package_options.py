@@ -4,7 +4,9 @@ import ctypes
 import inspect
 import re
 
+import numpy as np
 import onnx_train
+import pytest
 import tool
 
 # What the command has and programs do not: where it gets its data, what it shows and writes, the processes that it starts,
@@ -29,7 +31,7 @@ def options_of_c(of):
     text = table(of.encode())
     assert text is not None
     rows = [line.split("\t") for line in text.decode().splitlines()]
-    assert all(len(row) == 3 and row[0] and row[2] for row in rows), rows
+    assert all(len(row) == 4 and row[0] and row[1] and row[3] for row in rows), rows
     return [row[0] for row in rows]
 
 
@@ -60,6 +62,29 @@ def test_options_of_an_unknown_word_are_none():
 def test_a_bool_with_a_value_is_on_or_off():
     assert "--deterministic takes on or off, not 'perhaps'" in tool.run("fit", tool.ROOT / "tests/fixtures/mlp.onnx", "--data", "x.npz",
                                                                        "--deterministic", "perhaps", "--epochs", 1, status=2)  # fmt: skip
+
+
+def test_arguments_are_documented_as_the_command_documents_options():
+    documented = inspect.getdoc(onnx_train.fit)
+    assert "    stop_at: stop after the first evaluation with METRIC>=X" in documented
+    assert "    shuffle: False: take the samples in their order" in documented
+    assert "    threads: " in documented and "threads: " in inspect.getdoc(onnx_train.Session.__init__)
+    assert inspect.signature(onnx_train.fit).parameters["batch_size"].annotation == "int | str | None"
+    with pytest.raises(TypeError, match=r"fit\(\) has no argument 'epoch'; did you mean 'epochs'\?"):
+        onnx_train.fit("mlp.onnx", {}, epoch=1)
+    with pytest.raises(TypeError, match="has no argument 'thread'; did you mean 'threads'"):
+        onnx_train.Session("mlp.onnx", thread=1)
+
+
+def test_lists_take_mappings_and_flags_that_are_off_are_not_given():
+    from onnx_train._options import options_of
+
+    assert options_of(lora={"rank": 8, "targets": ["q", "v"], "dora": True}) == [
+        ("lora", "rank=8"), ("lora", "targets=q,v"), ("lora", "dora=true")]  # fmt: skip
+    assert options_of(columns={"x": ["a", "b"]}, scale={"x": 0.5}) == [("columns", "x=a,b"), ("scale", "x=0.5")]
+    assert options_of(shuffle=True, data_check=False, tf32=False, deterministic=False, lr=np.float64(0.1)) == [
+        ("no-data-check", "true"), ("deterministic", "false"), ("lr", "0.1")]  # fmt: skip
+    assert options_of({"lr"}, lr=1, epochs=2) == [("lr", "1")]
 
 
 def test_messages_name_arguments_as_python_does():

@@ -1,0 +1,46 @@
+#include "runtime/runs/run_data.h"
+
+#include <algorithm>
+
+#include "onnx_passes/ir/error.h"
+#include "runtime/data/data_check.h"
+#include "runtime/data/selection.h"
+
+namespace onnx_train {
+
+std::unique_ptr<BatchSource> RunData::for_training(const Session& session, const TrainerOptions& options) const {
+  if (!dataset) return batches();
+  return std::make_unique<DatasetBatches>(&*dataset, session.model(), training_entry(session), options.batch_size,
+                                          options.seed, options.shuffle, options.samples);
+}
+
+std::unique_ptr<BatchSource> RunData::for_evaluation(const Session& session, int64_t batch_size) const {
+  if (!dataset) return batches();
+  return std::make_unique<DatasetBatches>(&*dataset, session.model(), batch_size);
+}
+
+void RunData::check(const Session& session, const std::string& entry, std::vector<std::string>* checked) const {
+  if (!dataset) return;
+  const std::string& identity = dataset->fingerprint();
+  if (std::count(checked->begin(), checked->end(), identity) > 0) return;
+  const std::string fault = DataCheck(&*dataset, session.model(), entry).refusal("--no-data-check");
+  if (!fault.empty()) fail_as(ErrorCode::kData, name, ": ", fault);
+  checked->push_back(identity);
+}
+
+void TrainingData::select(const SampleOptions& samples, uint64_t seed, std::optional<int64_t> batch_size) {
+  const bool is_split = splits(samples);
+  if (samples.limit == 0 && !is_split && samples.overfit_batches == 0 && !samples.class_balance && !samples.drop_last)
+    return;
+  if (!training.dataset) {
+    throw UsageError(
+        "--limit, --val-split, --folds, --overfit-batches, --class-balance and --drop-last select among the samples of "
+        "arrays and files; batches of the program are what they are");
+  }
+  SelectedData selected =
+      select_samples(*training.dataset, is_split ? &*evaluation->dataset : nullptr, samples, seed, batch_size);
+  training.dataset = std::move(selected.training);
+  if (is_split) evaluation->dataset = std::move(selected.evaluation);
+}
+
+}  // namespace onnx_train
