@@ -5,7 +5,7 @@
 #include <string>
 
 #include "onnx_passes/io/loading.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train {

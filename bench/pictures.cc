@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "kernels/host.h"
-#include "runtime/data/batch_source.h"
-#include "runtime/data/source.h"
+#include "runtime/data/loading/batch_source.h"
+#include "runtime/data/loading/source.h"
 
 int main(int argc, char** argv) {
   using namespace onnx_train;

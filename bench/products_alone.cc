@@ -20,10 +20,10 @@
 #include "kernels/host.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/source.h"
+#include "runtime/data/loading/source.h"
 #include "runtime/plan/plan_report.h"
-#include "runtime/report_text.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
+#include "runtime/support/report_text.h"
 #include "runtime/training/checkpoint.h"
 
 namespace onnx_train {

@@ -3,9 +3,10 @@
 
 #include "library/guard.h"
 #include "library/handles.h"
-#include "onnx_passes/table_metadata.h"
-#include "runtime/data/readers.h"
-#include "runtime/data/source.h"
+#include "onnx_passes/model/table_metadata.h"
+#include "runtime/data/class_names.h"
+#include "runtime/data/files/readers.h"
+#include "runtime/data/loading/source.h"
 #include "runtime/training/trainer.h"
 
 namespace onnx_train {
@@ -36,7 +37,7 @@ std::unique_ptr<onnx_train_dataset> open_for(Session* session, const std::string
                                                : Dataset(dataset->read.tensors, inputs, {}, dataset->read.readers));
   if (dataset->read.pictures) {
     dataset->make_rows = [files = dataset->read.pictures, inputs, preprocess = Preprocess(session->model()),
-                          classes = classes_from_json(session->model().metadata(kClasses))]() mutable {
+                          classes = classes_from_json(session->model().metadata(kClassNames))]() mutable {
       DataNotes notes;
       return picture_rows({}, files, inputs, classes, "", /*trains=*/false, &preprocess, &notes);
     };

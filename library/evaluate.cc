@@ -1,6 +1,6 @@
 // Evaluation and prediction of the C interface: over arrays, batches and files of the program.
 #include "library/program_data.h"
-#include "runtime/data/prediction.h"
+#include "runtime/data/loading/prediction.h"
 
 namespace onnx_train {
 namespace {

@@ -5,13 +5,13 @@
 #include "library/options.h"
 #include "library/program_data.h"
 #include "onnx_passes/ir/initializer.h"
-#include "onnx_passes/table_metadata.h"
+#include "onnx_passes/model/table_metadata.h"
 #include "runtime/data/selection.h"
 #include "runtime/distribution/ranks.h"
 #include "runtime/runs/resume.h"
 #include "runtime/runs/training_run.h"
+#include "runtime/support/fingerprint.h"
 #include "runtime/training/controls.h"
-#include "runtime/training/fingerprint.h"
 
 namespace onnx_train {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_train/onnx_train.h"
-#include "runtime/options.h"
+#include "runtime/support/options.h"
 
 namespace onnx_train {
 

@@ -13,12 +13,12 @@
 #include "library/guard.h"
 #include "onnx_passes/ir/message.h"
 #include "onnx_train/onnx_train.h"
-#include "runtime/check_report.h"
 #include "runtime/data/images/rows.h"
-#include "runtime/data/source.h"
-#include "runtime/session.h"
+#include "runtime/data/loading/source.h"
+#include "runtime/models/check_report.h"
+#include "runtime/session/session.h"
+#include "runtime/support/fingerprint.h"
 #include "runtime/training/evaluation.h"
-#include "runtime/training/fingerprint.h"
 
 // The notes of a model, read once, by whichever thread asks first.
 class ModelNotes {

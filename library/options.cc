@@ -3,7 +3,7 @@
 #include <map>
 
 #include "onnx_train/onnx_train.h"
-#include "runtime/build_settings.h"
+#include "runtime/models/build_settings.h"
 
 namespace onnx_train {
 

@@ -14,7 +14,7 @@
 #include "library/guard.h"
 #include "library/handles.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/source.h"
+#include "runtime/data/loading/source.h"
 #include "runtime/runs/training_run.h"
 
 namespace onnx_train {

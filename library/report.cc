@@ -2,7 +2,7 @@
 #include "library/guard.h"
 #include "library/handles.h"
 #include "onnx_passes/ir/message.h"
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 #include "runtime/training/schedule.h"
 
 namespace onnx_train {

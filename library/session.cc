@@ -12,14 +12,14 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 #include "onnx_passes/training/training_mode.h"
-#include "runtime/adapt.h"
 #include "runtime/data/dataset.h"
 #include "runtime/distribution/ranks.h"
-#include "runtime/example_inputs.h"
+#include "runtime/models/adapt.h"
+#include "runtime/models/example_inputs.h"
 #include "runtime/plan/plan_report.h"
-#include "runtime/session_settings.h"
+#include "runtime/session/session_settings.h"
 #include "runtime/training/checkpoint.h"
 
 namespace onnx_train {

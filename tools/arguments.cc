@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "onnx_passes/loss/expression.h"
-#include "runtime/build_settings.h"
+#include "onnx_passes/text/expression.h"
+#include "runtime/models/build_settings.h"
 #include "tools/config.h"
 
 namespace onnx_train {

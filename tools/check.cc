@@ -1,7 +1,7 @@
 #include <cstdio>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/check_report.h"
+#include "runtime/models/check_report.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"
 

@@ -7,7 +7,7 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 #include "onnx_train/version.h"
 #include "tools/arguments.h"
 #include "tools/help.h"

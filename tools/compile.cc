@@ -5,9 +5,9 @@
 #include <map>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/example_inputs.h"
-#include "runtime/report_text.h"
-#include "runtime/session.h"
+#include "runtime/models/example_inputs.h"
+#include "runtime/session/session.h"
+#include "runtime/support/report_text.h"
 #include "runtime/training/checkpoint.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"

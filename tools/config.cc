@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
 namespace {

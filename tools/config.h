@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/options.h"
+#include "runtime/support/options.h"
 
 namespace onnx_train {
 

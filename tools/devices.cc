@@ -5,7 +5,7 @@
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"
 

@@ -4,12 +4,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "onnx_passes/table_metadata.h"
+#include "onnx_passes/model/table_metadata.h"
+#include "runtime/data/class_names.h"
 #include "runtime/data/images/files.h"
-#include "runtime/data/source.h"
-#include "runtime/example_inputs.h"
-#include "runtime/report_text.h"
+#include "runtime/data/loading/source.h"
+#include "runtime/models/example_inputs.h"
 #include "runtime/runs/metrics_log.h"
+#include "runtime/support/report_text.h"
 #include "runtime/training/default_build.h"
 #include "runtime/training/trainer.h"
 #include "tools/report/class_tables.h"
@@ -83,7 +84,7 @@ int run(const EvalArguments& arguments) {
   TextTable table("lr");
   table.add({"samples", std::to_string(data.num_samples())});
   for (const auto& [name, value] : result.metrics) table.add({name, format_number(value)});
-  const std::vector<std::string> classes = classes_from_json(session.model().metadata(kClasses));
+  const std::vector<std::string> classes = classes_from_json(session.model().metadata(kClassNames));
   std::printf("%s%s", table.text(0, text_width()).c_str(),
               class_tables_text(result.tables, classes, text_width()).c_str());
   return 0;

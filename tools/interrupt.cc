@@ -4,7 +4,7 @@
 
 #include <unistd.h>
 
-#include "tools/dashboard/screen.h"
+#include "tools/report/screen.h"
 
 namespace onnx_train {
 namespace {

@@ -1,8 +1,8 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/operator_table.h"
-#include "runtime/report_text.h"
+#include "runtime/models/operator_table.h"
+#include "runtime/support/report_text.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"
 

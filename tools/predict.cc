@@ -2,13 +2,14 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
-#include "onnx_passes/table_metadata.h"
-#include "runtime/data/prediction.h"
-#include "runtime/data/source.h"
-#include "runtime/example_inputs.h"
-#include "runtime/report_text.h"
-#include "runtime/session.h"
+#include "onnx_passes/model/table_metadata.h"
+#include "onnx_passes/text/expression.h"
+#include "runtime/data/class_names.h"
+#include "runtime/data/loading/prediction.h"
+#include "runtime/data/loading/source.h"
+#include "runtime/models/example_inputs.h"
+#include "runtime/session/session.h"
+#include "runtime/support/report_text.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
@@ -127,7 +128,7 @@ int run(const PredictArguments& arguments) {
       load_dataset(arguments.inputs, session.model(), "predict", ReadOptions{arguments.reading, {}, {}, {}}, &notes);
   TensorMap results = predict(&session, data, arguments.batch_size);
   const Model& model = session.model();
-  const std::vector<std::string> names = classes_from_json(model.metadata(kClasses));
+  const std::vector<std::string> names = classes_from_json(model.metadata(kClassNames));
   const bool is_table = arguments.output.ends_with(kTable);
   DataNotes guesses;
   std::optional<FoundClasses> found;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/data/data_options.h"
-#include "runtime/session_settings.h"
+#include "runtime/session/session_settings.h"
 #include "tools/subcommand.h"
 
 namespace onnx_train {

@@ -2,9 +2,9 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/tokens.h"
+#include "runtime/data/files/tokens.h"
 #include "runtime/generation/generate.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "runtime/training/checkpoint.h"
 #include "tools/interrupt.h"
 #include "tools/report/output.h"

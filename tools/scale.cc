@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/source.h"
-#include "runtime/distribution/simulated_step.h"
-#include "runtime/report_text.h"
-#include "runtime/session.h"
+#include "runtime/data/loading/source.h"
+#include "runtime/session/session.h"
+#include "runtime/support/report_text.h"
 #include "runtime/training/default_build.h"
+#include "runtime/training/simulated_step.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"

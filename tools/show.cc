@@ -3,10 +3,10 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/passes.h"
-#include "runtime/data/source.h"
-#include "runtime/example_inputs.h"
+#include "runtime/data/loading/source.h"
+#include "runtime/models/example_inputs.h"
 #include "runtime/plan/plan_report.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"

@@ -1,4 +1,4 @@
-// How a subcommand describes itself: its options (runtime/options.h) and what to run. arguments.h
+// How a subcommand describes itself: its options (runtime/support/options.h) and what to run. arguments.h
 // reads a command line by that, help.h prints it, and a run folder keeps it as resolved options. Plain values.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/options.h"
+#include "runtime/support/options.h"
 
 namespace onnx_train {
 

@@ -8,10 +8,10 @@
 
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/fused/operations.h"
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/movement/resampling.h"
 #include "kernels/cpu/recurrent/recurrent.h"
 #include "kernels/cpu/support/cpu_features.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/host.h"
 #include "kernels/lowering/pipeline.h"
 #include "onnx_passes/ir/error.h"

@@ -1,4 +1,4 @@
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 
 #include <algorithm>
 #include <map>
@@ -11,9 +11,9 @@
 #include "kernels/cuda/convolution/convolutions.h"
 #include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/fused/source.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/products/cudnn.h"
 #include "kernels/cuda/support/cudnn_library.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/runtime.h"
 #include "kernels/cuda/support/stream.h"

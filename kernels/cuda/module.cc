@@ -1,6 +1,6 @@
 // The entry point of libonnx_train_cuda.so, and the limits of this program.
-#include "kernels/cuda/device.h"
 #include "kernels/cuda/support/cudnn_limits.h"
+#include "kernels/cuda/support/device.h"
 
 namespace onnx_train::cuda {
 

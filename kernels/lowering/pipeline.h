@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 
 namespace onnx_train {
 

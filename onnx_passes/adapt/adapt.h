@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "onnx_passes/adapt/adapter_spec.h"
-#include "onnx_passes/pass.h"
+#include "onnx_passes/model/pass.h"
 
 namespace onnx_train {
 

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
 namespace {

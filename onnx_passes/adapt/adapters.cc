@@ -3,20 +3,20 @@
 #include <unordered_map>
 
 #include "onnx_passes/adapt/adapt.h"
-#include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/import/constants.h"
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/tables.h"
-#include "onnx_passes/loss/expression.h"
-#include "onnx_passes/training/select.h"
-#include "onnx_passes/training/weight_roles.h"
-#include "onnx_passes/weights/weight_origin.h"
+#include "onnx_passes/model/adapter_records.h"
+#include "onnx_passes/model/constants.h"
+#include "onnx_passes/model/select.h"
+#include "onnx_passes/model/weight_origin.h"
+#include "onnx_passes/model/weight_roles.h"
+#include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
 namespace {

@@ -2,13 +2,13 @@
 #include <unordered_set>
 
 #include "onnx_passes/adapt/adapt.h"
-#include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/adapt/file_names.h"
 #include "onnx_passes/adapt/linear_layers.h"
-#include "onnx_passes/import/constants.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/model/adapter_records.h"
+#include "onnx_passes/model/constants.h"
 
 namespace onnx_train {
 namespace {

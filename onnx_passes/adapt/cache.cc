@@ -5,8 +5,8 @@
 
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/linear_layers.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {

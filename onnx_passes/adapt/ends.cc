@@ -4,13 +4,13 @@
 
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/linear_layers.h"
-#include "onnx_passes/import/constants.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/model/constants.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/weights/weight_origin.h"
+#include "onnx_passes/model/weight_origin.h"
 
 namespace onnx_train {
 namespace {

@@ -3,19 +3,19 @@
 #include <cmath>
 
 #include "onnx_passes/adapt/adapt.h"
-#include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/import/constants.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/tables.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/model/adapter_records.h"
+#include "onnx_passes/model/constants.h"
+#include "onnx_passes/model/weight_origin.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/quantization/clipped_integers.h"
 #include "onnx_passes/quantization/import_qdq.h"
-#include "onnx_passes/weights/weight_origin.h"
+#include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
 namespace {

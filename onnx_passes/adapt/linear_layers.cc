@@ -4,16 +4,16 @@
 #include <cmath>
 #include <random>
 
-#include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/import/constants.h"
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/tables.h"
+#include "onnx_passes/model/adapter_records.h"
+#include "onnx_passes/model/constants.h"
+#include "onnx_passes/model/liveness.h"
+#include "onnx_passes/model/weight_origin.h"
 #include "onnx_passes/quantization/import_qdq.h"
-#include "onnx_passes/training/liveness.h"
-#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
 namespace {

@@ -2,11 +2,11 @@
 #include <map>
 
 #include "onnx_passes/adapt/adapt.h"
-#include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
-#include "onnx_passes/weights/weight_origin.h"
+#include "onnx_passes/model/adapter_records.h"
+#include "onnx_passes/model/weight_origin.h"
 
 namespace onnx_train {
 namespace {

@@ -4,10 +4,10 @@
 #include <limits>
 #include <unordered_set>
 
-#include "onnx_passes/ir/builder.h"
-#include "onnx_passes/ir/copy_graph.h"
+#include "onnx_passes/inference/builder.h"
+#include "onnx_passes/inference/copy_graph.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
 namespace {

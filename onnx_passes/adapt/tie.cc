@@ -2,12 +2,12 @@
 #include <algorithm>
 
 #include "onnx_passes/adapt/adapt.h"
-#include "onnx_passes/import/constants.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
-#include "onnx_passes/training/select.h"
-#include "onnx_passes/weights/weight_origin.h"
-#include "onnx_passes/weights/weight_views.h"
+#include "onnx_passes/model/constants.h"
+#include "onnx_passes/model/select.h"
+#include "onnx_passes/model/weight_origin.h"
+#include "onnx_passes/model/weight_views.h"
 
 namespace onnx_train {
 namespace {

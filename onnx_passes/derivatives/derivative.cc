@@ -10,9 +10,11 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/loss/loss.h"
 #include "onnx_passes/loss/probabilities.h"
-#include "onnx_passes/training/entry_point.h"
+#include "onnx_passes/model/entry_point.h"
+#include "onnx_passes/model/flatten.h"
+#include "onnx_passes/model/select.h"
+#include "onnx_passes/model/training_versions.h"
 #include "onnx_passes/training/training_mode.h"
-#include "onnx_passes/training/training_versions.h"
 
 namespace onnx_train {
 namespace {

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 

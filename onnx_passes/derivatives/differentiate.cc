@@ -12,14 +12,17 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/ir/tables.h"
+#include "onnx_passes/model/entry_point.h"
+#include "onnx_passes/model/flatten.h"
+#include "onnx_passes/model/liveness.h"
+#include "onnx_passes/model/select.h"
+#include "onnx_passes/model/training_versions.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/operators/random.h"
 #include "onnx_passes/precision/mixed_precision.h"
 #include "onnx_passes/recognize/recognize.h"
-#include "onnx_passes/training/entry_point.h"
-#include "onnx_passes/training/liveness.h"
+#include "onnx_passes/recognize/simplify.h"
 #include "onnx_passes/training/training_mode.h"
-#include "onnx_passes/training/training_versions.h"
 
 namespace onnx_train {
 namespace {

@@ -13,7 +13,7 @@
 // again, by its inputs.
 #pragma once
 
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 

@@ -4,8 +4,10 @@
 
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
+#include "onnx_passes/model/flatten.h"
 #include "onnx_passes/recognize/recognize.h"
+#include "onnx_passes/recognize/simplify.h"
 
 namespace onnx_train {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "onnx_passes/distribution/sync_batch_norm.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/fold_branch.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/onnx.h"

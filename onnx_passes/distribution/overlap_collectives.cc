@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/inputs.h"
 
 namespace onnx_train {

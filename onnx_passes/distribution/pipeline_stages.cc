@@ -10,14 +10,14 @@
 #include "onnx_passes/distribution/overlap_collectives.h"
 #include "onnx_passes/distribution/stage_placement.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/builder.h"
+#include "onnx_passes/inference/copy_graph.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
-#include "onnx_passes/ir/copy_graph.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 namespace {

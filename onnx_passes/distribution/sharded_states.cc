@@ -5,15 +5,16 @@
 #include <vector>
 
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/inlining.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/ir/tables.h"
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
+#include "onnx_passes/model/flatten.h"
 
 namespace onnx_train {
 namespace {

@@ -10,7 +10,8 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
+#include "onnx_passes/model/flatten.h"
 
 namespace onnx_train {
 namespace {

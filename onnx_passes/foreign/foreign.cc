@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "onnx_passes/foreign/missing.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/operators/missing.h"
+#include "onnx_passes/model/weight_origin.h"
 #include "onnx_passes/operators/operators.h"
-#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
 

@@ -9,7 +9,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/training/liveness.h"
+#include "onnx_passes/model/liveness.h"
 
 namespace onnx_train {
 namespace {

@@ -4,7 +4,7 @@
 #include "onnx_passes/foreign/foreign.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/weights/weight_origin.h"
+#include "onnx_passes/model/weight_origin.h"
 
 namespace onnx_train {
 namespace {

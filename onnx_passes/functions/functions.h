@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 
 namespace onnx_train {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "onnx_passes/functions/standard_bodies.h"
+#include "onnx_passes/functions/standard_body.h"
 
 namespace onnx_train {
 

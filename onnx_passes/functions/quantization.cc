@@ -96,7 +96,7 @@ FakeQuantizeWeight <axes, low: float = -127, high: float = 127> (w) => (y)
 })";
 
 // x, rounded to integers of the range: range = [min, max] and 0 between them, with the weight of what a moving average
-// has seen as a third number (onnx_passes/quantization/qat.h). x itself before anything is observed, where the range is
+// has seen as a third number (onnx_passes/adapt/qat.h). x itself before anything is observed, where the range is
 // empty. `averaging` says how steps observe it; 0: min and max of all.
 constexpr const char* kFakeQuantizeActivation = R"(
 FakeQuantizeActivation <low: float = 0, high: float = 255, averaging: float = 0.01> (x, range) => (y)

@@ -3,7 +3,7 @@
 #include "onnx_passes/functions/dynamic_map.h"
 #include "onnx_passes/functions/update_body.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
 namespace {

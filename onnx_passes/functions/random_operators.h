@@ -3,7 +3,7 @@
 // names the node.
 #pragma once
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 
 namespace onnx_train {
 

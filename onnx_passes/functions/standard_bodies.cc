@@ -1,4 +1,4 @@
-#include "onnx_passes/functions/standard_bodies.h"
+#include "onnx_passes/functions/standard_body.h"
 
 #include <algorithm>
 #include <numeric>

@@ -12,13 +12,14 @@
 #include <algorithm>
 #include <map>
 
+#include "onnx_passes/inference/copy_graph.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/copy_graph.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/model/flatten.h"
+#include "onnx_passes/model/liveness.h"
 #include "onnx_passes/operators/scan.h"
-#include "onnx_passes/training/liveness.h"
 
 namespace onnx_train {
 namespace {

@@ -8,10 +8,6 @@
 
 namespace onnx_train {
 
-// The metadata of a node that computes what an earlier one does, and more: the name of that node's first output.
-// Flattened entry points have one of the two.
-inline constexpr const char* kRepeats = "onnx_train.repeats";
-
 // The nodes in the subgraphs of an If or a Scan that cannot be differentiated, where gradients of these values, and of
 // the node's float inputs, are wanted.
 std::vector<Obstacle> obstacles_inside(const Node& node, const std::unordered_set<const Value*>& wanted);

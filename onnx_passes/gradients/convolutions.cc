@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include "onnx_passes/foreign/missing.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/operators/missing.h"
 #include "onnx_passes/operators/windows.h"
 
 namespace onnx_train {

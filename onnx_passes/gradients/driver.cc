@@ -2,12 +2,12 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "onnx_passes/foreign/missing.h"
 #include "onnx_passes/gradients/control_flow.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
-#include "onnx_passes/operators/missing.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 
 namespace onnx_train {
 

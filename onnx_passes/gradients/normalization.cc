@@ -1,7 +1,7 @@
+#include "onnx_passes/foreign/missing.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 namespace {

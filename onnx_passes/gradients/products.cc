@@ -1,9 +1,9 @@
 // Gradients of products of matrices. A transposed operand is a flag of Gemm wherever the operands are matrices.
+#include "onnx_passes/foreign/missing.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/einsum.h"
-#include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 namespace {

@@ -2,10 +2,10 @@
 // transposed matrices. Roi, scales and sizes have no gradient.
 #include <algorithm>
 
+#include "onnx_passes/foreign/missing.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/operators/missing.h"
 #include "onnx_passes/operators/resampling.h"
 
 namespace onnx_train {

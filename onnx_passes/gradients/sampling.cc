@@ -1,6 +1,6 @@
 // Gradients of operators that interpolate images at points (functions/sampling.cc).
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/functions/standard_bodies.h"
+#include "onnx_passes/functions/standard_body.h"
 #include "onnx_passes/gradients/gradient.h"
 
 namespace onnx_train {

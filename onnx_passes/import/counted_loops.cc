@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <optional>
 
+#include "onnx_passes/inference/builder.h"
+#include "onnx_passes/inference/copy_graph.h"
 #include "onnx_passes/inference/elements.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
-#include "onnx_passes/ir/copy_graph.h"
+#include "onnx_passes/model/liveness.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/operators/random.h"
-#include "onnx_passes/training/liveness.h"
 
 namespace onnx_train {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
 namespace {

@@ -5,8 +5,9 @@
 #include <functional>
 #include <vector>
 
-#include "onnx_passes/pass_rows.h"
-#include "onnx_passes/passes.h"
+#include "onnx_passes/import/import.h"
+#include "onnx_passes/model/build_options.h"
+#include "onnx_passes/pipeline/pass_rows.h"
 
 namespace onnx_train {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/model/adapter_records.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "onnx_passes/import/upgrade.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inlining.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 

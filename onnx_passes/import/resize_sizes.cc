@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/model/weight_origin.h"
 #include "onnx_passes/operators/resampling.h"
-#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "onnx_passes/ir/model.h"
-#include "onnx_passes/training/analysis.h"
+#include "onnx_passes/model/analysis.h"
 
 namespace onnx_train {
 

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/schema.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/precision/widen.h"
 

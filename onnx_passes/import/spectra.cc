@@ -4,10 +4,10 @@
 #include <numbers>
 #include <optional>
 
-#include "onnx_passes/import/constants.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/model/constants.h"
 
 namespace onnx_train {
 namespace {

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "onnx_passes/foreign/foreign.h"
+#include "onnx_passes/foreign/missing.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/operators/missing.h"
-#include "onnx_passes/training/liveness.h"
+#include "onnx_passes/model/liveness.h"
 
 namespace onnx_train {
 namespace {

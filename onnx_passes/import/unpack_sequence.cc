@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "onnx_passes/inference/builder.h"
+#include "onnx_passes/inference/copy_graph.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
-#include "onnx_passes/ir/copy_graph.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {

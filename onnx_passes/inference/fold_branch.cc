@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "onnx_passes/inference/copy_graph.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/copy_graph.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {

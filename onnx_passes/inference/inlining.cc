@@ -1,10 +1,10 @@
 #include "onnx_passes/inference/inlining.h"
 
-#include "onnx_passes/functions/standard_bodies.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/schema.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/operators/standard_bodies.h"
 
 namespace onnx_train {
 namespace {

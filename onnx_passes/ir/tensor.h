@@ -7,6 +7,7 @@
 // functions that say that they take such tensors; the host must not access its elements.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -90,6 +91,8 @@ Tensor Tensor::of(Shape shape, const std::vector<T>& values) {
   for (int64_t i = 0; i < tensor.size(); ++i) out[i] = values[static_cast<size_t>(i)];
   return tensor;
 }
+
+using TensorMap = std::map<std::string, Tensor>;  // by name
 
 // Whether all bytes are zero; false if there are none.
 bool is_zero(const void* data, size_t bytes);

@@ -11,9 +11,9 @@
 #include "onnx_passes/loss/loss_table.h"
 #include "onnx_passes/loss/loss_terms.h"
 #include "onnx_passes/loss/probabilities.h"
-#include "onnx_passes/table_metadata.h"
-#include "onnx_passes/training/entry_point.h"
-#include "onnx_passes/training/training_versions.h"
+#include "onnx_passes/model/entry_point.h"
+#include "onnx_passes/model/table_metadata.h"
+#include "onnx_passes/model/training_versions.h"
 
 namespace onnx_train {
 namespace {
@@ -150,7 +150,7 @@ void add_teachers(Model* model, const LossModel& teacher, EntryPoint* step, Entr
   add_teacher(&inference, teacher, [](Value* v) { return v; });
   model->set_metadata("onnx_train.teacher", teacher.name);
   // Both read the same batch.
-  for (const char* key : {kPreprocess, kClasses}) {
+  for (const char* key : {kPreprocess, kClassNames}) {
     const std::string known = teacher.model.metadata(key);
     if (model->metadata(key).empty() && !known.empty()) model->set_metadata(key, known);
   }

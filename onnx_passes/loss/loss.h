@@ -22,7 +22,7 @@
 #include <map>
 #include <string>
 
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 

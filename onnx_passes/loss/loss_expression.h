@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
 

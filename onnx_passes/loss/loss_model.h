@@ -17,7 +17,7 @@
 #include <functional>
 #include <string>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/model.h"
 
 namespace onnx_train {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "onnx_passes/foreign/missing.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/loss_table.h"
 #include "onnx_passes/loss/loss_targets.h"
 #include "onnx_passes/loss/probabilities.h"
-#include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 namespace {

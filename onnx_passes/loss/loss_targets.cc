@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <map>
 
+#include "onnx_passes/foreign/missing.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/loss_table.h"
 #include "onnx_passes/loss/loss_terms.h"
-#include "onnx_passes/operators/missing.h"
 
 namespace onnx_train {
 namespace {

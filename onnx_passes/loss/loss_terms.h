@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/loss/loss_expression.h"
 
 namespace onnx_train {

@@ -6,11 +6,11 @@
 
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
 #include "onnx_passes/loss/loss_expression.h"
 #include "onnx_passes/loss/loss_table.h"
 #include "onnx_passes/loss/loss_terms.h"
-#include "onnx_passes/training/liveness.h"
+#include "onnx_passes/model/liveness.h"
+#include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
 namespace {

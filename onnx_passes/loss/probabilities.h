@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/passes.h"
-#include "onnx_passes/training/analysis.h"
+#include "onnx_passes/model/analysis.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 

@@ -9,7 +9,7 @@
 #include "onnx_passes/loss/loss_terms.h"
 #include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/loss/term_builder.h"
-#include "onnx_passes/training/entry_point.h"
+#include "onnx_passes/model/entry_point.h"
 
 namespace onnx_train {
 namespace {

@@ -16,7 +16,7 @@
 #pragma once
 
 #include "onnx_passes/metrics/metric_table.h"
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 

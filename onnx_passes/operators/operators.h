@@ -80,12 +80,12 @@ struct Operator {
   // the node by a function of the same name in our domain, which has the same contract or a row of its own.
   std::vector<int> narrow_inputs = {}, narrow_outputs = {};
   PrecisionRole precision = PrecisionRole::kFloat32;
-  // Inputs in which models keep weights: a float constant there is one (onnx_passes/training/weight_roles.h).
+  // Inputs in which models keep weights: a float constant there is one (onnx_passes/model/weight_roles.h).
   std::vector<int> weights = {};
   // Inputs that the node selects from: each element of its outputs is an element of these inputs or zero, up to the
   // sign. Not MaxPool's: a window that covers only padding gives the lowest float32.
   InputRange selects = {};
-  // Inputs that say how to compute and hold no weights: bounds, ratios, exponents (onnx_passes/import/constants.h).
+  // Inputs that say how to compute and hold no weights: bounds, ratios, exponents (onnx_passes/model/constants.h).
   InputRange settings = {};
   // Inputs whose contents, and not their shapes alone, decide the shapes of the outputs. A plan is cut before a node
   // that computes with data in them (kernels/lowering/canonical/segments.cc).

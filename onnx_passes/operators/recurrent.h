@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/attrs.h"
+#include "onnx_passes/ir/graph.h"
 #include "onnx_passes/operators/gate_activation.h"
 
 namespace onnx_train {
@@ -37,10 +38,6 @@ struct Recurrence {
 // For RNN, GRU, LSTM and RNNGrad, GRUTrain, ... Throws Error if an attribute is invalid.
 Recurrence find_recurrence(const Node& node);
 bool is_recurrent(const Node& node);  // ONNX's RNN, GRU or LSTM
-
-// Converts a batch-first ONNX node to sequence-first, with Transposes around it. Returns the new node; null if nothing
-// reads the old one.
-Node* put_sequence_first(Node* node);
 
 // For LSTMTrain, GRUTrain and RNNTrain.
 int outputs_in_training(const Recurrence& recurrence);

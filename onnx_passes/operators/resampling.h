@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/ir/attrs.h"
+#include "onnx_passes/ir/graph.h"
 
 namespace onnx_train {
 

@@ -4,10 +4,10 @@
 #include <numbers>
 
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/training/entry_point.h"
+#include "onnx_passes/model/entry_point.h"
 
 namespace onnx_train {
 namespace {

@@ -10,7 +10,7 @@
 // 1. Before the first step, operands are taken to be below 16 and gradients below 1.
 #pragma once
 
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 

@@ -4,7 +4,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
 namespace {

@@ -18,8 +18,8 @@
 #include <optional>
 #include <string>
 
-#include "onnx_passes/passes.h"
-#include "onnx_passes/training/entry_point.h"
+#include "onnx_passes/model/build_options.h"
+#include "onnx_passes/model/entry_point.h"
 
 namespace onnx_train {
 

@@ -5,12 +5,13 @@
 #include <unordered_set>
 
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/sequence_first.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/rows.h"
+#include "onnx_passes/model/training_versions.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/operators/recurrent.h"
-#include "onnx_passes/training/training_versions.h"
 
 namespace onnx_train {
 namespace {

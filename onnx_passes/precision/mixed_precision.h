@@ -18,7 +18,7 @@
 // inference graph are copied first (train/<value>): predict and evaluate do not change. One caller owns the model.
 #pragma once
 
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 

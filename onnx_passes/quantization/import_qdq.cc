@@ -7,10 +7,10 @@
 #include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/model/select.h"
 #include "onnx_passes/quantization/clipped_integers.h"
 #include "onnx_passes/quantization/qdq.h"
 #include "onnx_passes/quantization/tensors.h"
-#include "onnx_passes/training/select.h"
 
 namespace onnx_train {
 namespace {

@@ -10,7 +10,7 @@
 
 #include <optional>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 
 namespace onnx_train {
 

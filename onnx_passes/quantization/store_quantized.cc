@@ -5,9 +5,9 @@
 #include <functional>
 
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/fold_branch.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/quantization/clipped_integers.h"

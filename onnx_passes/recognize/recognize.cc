@@ -7,6 +7,7 @@
 #include "onnx_passes/loss/loss_expression.h"
 #include "onnx_passes/loss/loss_model.h"
 #include "onnx_passes/metrics/metrics.h"
+#include "onnx_passes/model/select.h"
 
 namespace onnx_train {
 namespace {

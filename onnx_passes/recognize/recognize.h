@@ -8,8 +8,8 @@
 // caller owns; the tables are immutable.
 #pragma once
 
-#include "onnx_passes/ir/builder.h"
-#include "onnx_passes/passes.h"
+#include "onnx_passes/inference/builder.h"
+#include "onnx_passes/model/build_options.h"
 #include "onnx_passes/recognize/pattern.h"
 
 namespace onnx_train {

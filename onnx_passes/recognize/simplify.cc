@@ -8,15 +8,16 @@
 #include <unordered_set>
 
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/model/build_options.h"
+#include "onnx_passes/model/liveness.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/operators/random.h"
-#include "onnx_passes/passes.h"
+#include "onnx_passes/recognize/simplify.h"
 #include "onnx_passes/recognize/simplify_slices.h"
-#include "onnx_passes/training/liveness.h"
 
 namespace onnx_train {
 namespace {

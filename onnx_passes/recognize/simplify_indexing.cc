@@ -7,9 +7,10 @@
 #include <numeric>
 #include <optional>
 
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
+#include "onnx_passes/recognize/simplify.h"
 
 namespace onnx_train {
 namespace {

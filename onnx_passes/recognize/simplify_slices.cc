@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 
 namespace onnx_train {
 namespace {

@@ -5,8 +5,8 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/model/entry_point.h"
 #include "onnx_passes/precision/loss_scaling.h"
-#include "onnx_passes/training/entry_point.h"
 #include "onnx_passes/training/optimizer.h"
 
 namespace onnx_train {

@@ -14,7 +14,7 @@
 // state/accumulated_1. With loss scaling the sums are scaled; the scale changes in `apply` alone.
 #pragma once
 
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 

@@ -1,18 +1,20 @@
 #include "onnx_passes/training/backward.h"
+#include "onnx_passes/training/nothing_to_train.h"
 
 #include <algorithm>
 
+#include "onnx_passes/foreign/missing.h"
 #include "onnx_passes/gradients/gradient.h"
-#include "onnx_passes/import/constants.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/operators/missing.h"
+#include "onnx_passes/model/constants.h"
+#include "onnx_passes/model/entry_point.h"
+#include "onnx_passes/model/liveness.h"
+#include "onnx_passes/model/select.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/precision/loss_scaling.h"
-#include "onnx_passes/training/entry_point.h"
-#include "onnx_passes/training/liveness.h"
 
 namespace onnx_train {
 namespace {

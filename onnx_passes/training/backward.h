@@ -6,7 +6,7 @@
 // Error that lists every node that cannot be differentiated.
 #pragma once
 
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 

@@ -4,9 +4,9 @@
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/functions/random_operators.h"
+#include "onnx_passes/inference/builder.h"
+#include "onnx_passes/inference/copy_graph.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
-#include "onnx_passes/ir/copy_graph.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/random.h"
 #include "onnx_passes/operators/scan.h"

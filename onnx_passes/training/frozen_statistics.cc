@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <map>
 
-#include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/tables.h"
-#include "onnx_passes/training/batch_statistics.h"
-#include "onnx_passes/training/select.h"
+#include "onnx_passes/model/adapter_records.h"
+#include "onnx_passes/model/batch_statistics.h"
+#include "onnx_passes/model/select.h"
 
 namespace onnx_train {
 namespace {

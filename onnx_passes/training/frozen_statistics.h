@@ -5,7 +5,7 @@
 #include <string>
 #include <unordered_set>
 
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 

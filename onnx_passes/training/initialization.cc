@@ -11,7 +11,7 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/training/weight_roles.h"
+#include "onnx_passes/model/weight_roles.h"
 
 namespace onnx_train {
 namespace {

@@ -14,7 +14,7 @@
 // the trained weights are not changed. The graphs have one initializer, `seed` (uint64), which the runtime overrides.
 #pragma once
 
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 

@@ -8,8 +8,8 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/tables.h"
-#include "onnx_passes/training/weight_roles.h"
-#include "onnx_passes/weights/weight_origin.h"
+#include "onnx_passes/model/weight_origin.h"
+#include "onnx_passes/model/weight_roles.h"
 
 namespace onnx_train {
 namespace {

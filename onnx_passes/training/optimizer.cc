@@ -8,8 +8,8 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/model/entry_point.h"
 #include "onnx_passes/precision/loss_scaling.h"
-#include "onnx_passes/training/entry_point.h"
 #include "onnx_passes/training/parameter_groups.h"
 #include "onnx_passes/training/raw_weights.h"
 

@@ -14,7 +14,7 @@
 // onnx_train.groups, a JSON array of texts; onnx_train.layer_decay and onnx_train.clip_value, where they are given.
 #pragma once
 
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 #include "onnx_passes/training/optimizer_table.h"
 
 namespace onnx_train {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "onnx_passes/model/weight_roles.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/training/optimizer_spec.h"
-#include "onnx_passes/training/weight_roles.h"
 
 namespace onnx_train {
 namespace {

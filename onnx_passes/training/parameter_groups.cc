@@ -7,9 +7,9 @@
 #include <unordered_set>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/model/select.h"
+#include "onnx_passes/model/weight_roles.h"
 #include "onnx_passes/training/layer_depth.h"
-#include "onnx_passes/training/select.h"
-#include "onnx_passes/training/weight_roles.h"
 
 namespace onnx_train {
 namespace {

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 #include "onnx_passes/training/optimizer_spec.h"
 
 namespace onnx_train {

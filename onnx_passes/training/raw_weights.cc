@@ -1,8 +1,8 @@
 #include "onnx_passes/training/raw_weights.h"
 
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/training/liveness.h"
-#include "onnx_passes/training/training_versions.h"
+#include "onnx_passes/model/liveness.h"
+#include "onnx_passes/model/training_versions.h"
 
 namespace onnx_train {
 namespace {

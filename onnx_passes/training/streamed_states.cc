@@ -1,8 +1,9 @@
 #include "onnx_passes/training/streamed_states.h"
 
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/passes.h"
-#include "onnx_passes/training/liveness.h"
+#include "onnx_passes/model/build_options.h"
+#include "onnx_passes/model/flatten.h"
+#include "onnx_passes/model/liveness.h"
 
 namespace onnx_train {
 namespace {

@@ -7,11 +7,11 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/model/training_versions.h"
 #include "onnx_passes/operators/random.h"
 #include "onnx_passes/operators/scan.h"
 #include "onnx_passes/training/body_draws.h"
 #include "onnx_passes/training/frozen_statistics.h"
-#include "onnx_passes/training/training_versions.h"
 
 namespace onnx_train {
 namespace {
@@ -215,7 +215,7 @@ class TrainingCopy {
     if (node.output(2)) versions_.set(node.output(2), next_variance.value());
   }
 
-  // ---- Ranges of quantized activations (onnx_passes/quantization/qat.h)
+  // ---- Ranges of quantized activations (onnx_passes/adapt/qat.h)
 
   // The step rounds to the new range, as PyTorch's modules do.
   void observe(const Node& node) {

@@ -13,7 +13,7 @@
 #pragma once
 
 #include "onnx_passes/ir/graph.h"
-#include "onnx_passes/passes.h"
+#include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 

@@ -8,9 +8,9 @@
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/training/weight_roles.h"
-#include "onnx_passes/weights/weight_origin.h"
-#include "onnx_passes/weights/weight_views.h"
+#include "onnx_passes/model/weight_origin.h"
+#include "onnx_passes/model/weight_roles.h"
+#include "onnx_passes/model/weight_views.h"
 
 namespace onnx_train {
 namespace {

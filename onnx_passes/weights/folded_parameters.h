@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "onnx_passes/ir/graph.h"
-#include "onnx_passes/training/analysis.h"
+#include "onnx_passes/model/analysis.h"
 
 namespace onnx_train {
 

@@ -4,8 +4,8 @@
 #include <variant>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/images/augment.h"
 #include "runtime/data/preprocess.h"
+#include "runtime/data/steps.h"
 
 namespace onnx_train {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/options.h"
-#include "runtime/run_settings.h"
+#include "runtime/support/options.h"
+#include "runtime/support/run_settings.h"
 
 namespace onnx_train {
 

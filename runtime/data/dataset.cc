@@ -8,12 +8,12 @@
 #include <set>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/model/table_metadata.h"
 #include "onnx_passes/passes.h"
-#include "onnx_passes/table_metadata.h"
-#include "runtime/data/images/files.h"
+#include "runtime/data/class_names.h"
 #include "runtime/data/random.h"
-#include "runtime/sample_axes.h"
-#include "runtime/training/fingerprint.h"
+#include "runtime/data/sample_axes.h"
+#include "runtime/support/fingerprint.h"
 
 namespace onnx_train {
 
@@ -270,7 +270,7 @@ std::string Dataset::origin(int64_t row) const {
 }
 
 std::vector<std::string> Dataset::class_names() const {
-  const auto found = metadata_.find(kClasses);
+  const auto found = metadata_.find(kClassNames);
   return found == metadata_.end() ? std::vector<std::string>() : classes_from_json(found->second);
 }
 
@@ -332,6 +332,20 @@ std::vector<int64_t> sample_order(int64_t n, uint64_t seed, int64_t epoch, bool 
   SplitMix64 random(seeds.next() + static_cast<uint64_t>(epoch) * 0xd1342543de82ef95ULL);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
   return order;
+}
+
+std::string first_input(const std::vector<InputSpec>& inputs) {
+  for (const InputSpec& spec : inputs) {
+    if (!spec.from_loss && !spec.has_default) return spec.name;
+  }
+  return "";
+}
+
+std::string first_label(const std::vector<InputSpec>& inputs) {
+  for (const InputSpec& spec : inputs) {
+    if (spec.from_loss && !spec.has_default) return spec.name;
+  }
+  return "";
 }
 
 }  // namespace onnx_train

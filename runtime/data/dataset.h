@@ -18,7 +18,6 @@
 #include "onnx_passes/ir/model.h"
 #include "runtime/data/preprocess.h"
 #include "runtime/data/row_reader.h"
-#include "runtime/session.h"
 
 namespace onnx_train {
 
@@ -38,6 +37,10 @@ struct InputSpec {
 std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry);
 // The same for a flattened entry point.
 std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry, const Model& flat);
+
+// The first input of the forward model, and the first that the loss added; "" when there is none.
+std::string first_input(const std::vector<InputSpec>& inputs);
+std::string first_label(const std::vector<InputSpec>& inputs);
 
 inline constexpr int64_t kUsualBatch = 32;
 

@@ -8,7 +8,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 #include "runtime/data/dataset.h"
-#include "runtime/options.h"
+#include "runtime/support/options.h"
 
 namespace onnx_train {
 namespace {

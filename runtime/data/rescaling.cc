@@ -6,12 +6,12 @@
 #include "kernels/dispatch.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/text/expression.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/preprocess.h"
-#include "runtime/options.h"
-#include "runtime/sample_axes.h"
+#include "runtime/data/sample_axes.h"
+#include "runtime/support/options.h"
 
 namespace onnx_train {
 

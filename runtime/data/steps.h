@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
 
@@ -41,5 +41,8 @@ std::vector<Step> read_steps(const std::string& option, const std::string& text,
 std::string text_of(const std::vector<Step>& steps);
 // Null if there is none of that name.
 const Step* find_step(const std::vector<Step>& steps, const std::string& name);
+
+// Those of --augment (images/augment.cc).
+std::vector<std::string> augment_step_names();
 
 }  // namespace onnx_train

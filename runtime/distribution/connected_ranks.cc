@@ -18,7 +18,7 @@
 #include "runtime/distribution/queued_collectives.h"
 #include "runtime/distribution/rank_messages.h"
 #include "runtime/distribution/ranks.h"
-#include "runtime/distribution/text_hash.h"
+#include "runtime/support/text_hash.h"
 
 namespace onnx_train {
 namespace {

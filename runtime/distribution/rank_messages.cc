@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/distribution/text_hash.h"
+#include "runtime/support/text_hash.h"
 
 namespace onnx_train {
 

@@ -7,7 +7,7 @@
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/distribution/ranks.h"
-#include "runtime/distribution/text_hash.h"
+#include "runtime/support/text_hash.h"
 
 namespace onnx_train {
 namespace {

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/files/tokens.h"
 #include "runtime/data/texts/position_table.h"
-#include "runtime/data/tokens.h"
 
 namespace onnx_train {
 namespace {

@@ -1,6 +1,6 @@
 // Texts that a causal language model writes, a token at a time. The model maps int[batch, tokens] to logits
 // float[batch, tokens, vocabulary]; inputs named as masks, positions and token types are filled as for training
-// (runtime/data/tokens.h), and masks are 0 after the text. All texts are in one batch, which is as long as the
+// (runtime/data/files/tokens.h), and masks are 0 after the text. All texts are in one batch, which is as long as the
 // longest, rounded up so that few plans are made; nothing is kept between two tokens. The caller owns the session,
 // which one thread uses at a time.
 #pragma once
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "runtime/generation/token_sampler.h"
-#include "runtime/options.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
+#include "runtime/support/options.h"
 
 namespace onnx_train {
 

@@ -7,8 +7,8 @@
 #include "kernels/lowering/memory/lifetimes.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/loss/expression.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
 namespace {

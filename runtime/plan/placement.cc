@@ -4,8 +4,8 @@
 #include <map>
 
 #include "kernels/lowering/layout/views.h"
-#include "kernels/lowering/lowering.h"
 #include "kernels/lowering/memory/lifetimes.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"

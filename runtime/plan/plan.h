@@ -12,8 +12,8 @@
 
 #include "kernels/device.h"
 #include "kernels/host.h"
-#include "kernels/lowering/lowering.h"
 #include "kernels/lowering/memory/recompute.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/model.h"
 #include "runtime/plan/memory_plan.h"

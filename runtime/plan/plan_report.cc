@@ -9,7 +9,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/operators/operators.h"
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 
 namespace onnx_train {
 namespace {

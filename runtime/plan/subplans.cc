@@ -9,7 +9,7 @@
 #include "kernels/lowering/memory/lifetimes.h"
 #include "kernels/subgraph_calls.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/copy_graph.h"
+#include "onnx_passes/inference/copy_graph.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
 #include "runtime/plan/executable.h"

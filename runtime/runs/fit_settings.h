@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/data/data_options.h"
-#include "runtime/session_settings.h"
+#include "runtime/session/session_settings.h"
 #include "runtime/training/schedule.h"
 #include "runtime/training/trainer.h"
 

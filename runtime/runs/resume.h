@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "onnx_passes/ir/model.h"
-#include "runtime/options.h"
 #include "runtime/runs/fit_settings.h"
+#include "runtime/support/options.h"
 #include "runtime/training/checkpoint.h"
 
 namespace onnx_train {

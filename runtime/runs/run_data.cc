@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/data_check.h"
+#include "runtime/data/loading/data_check.h"
 #include "runtime/data/selection.h"
 
 namespace onnx_train {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/batch_source.h"
 #include "runtime/data/dataset.h"
-#include "runtime/session.h"
+#include "runtime/data/loading/batch_source.h"
+#include "runtime/session/session.h"
 #include "runtime/training/trainer.h"
 
 namespace onnx_train {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/options.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
+#include "runtime/support/options.h"
 #include "runtime/training/batch_search.h"
 #include "runtime/training/rate_search.h"
 #include "runtime/training/run_memory.h"

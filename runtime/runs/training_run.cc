@@ -6,12 +6,12 @@
 
 #include "kernels/collectives.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/table_metadata.h"
-#include "runtime/data/images/files.h"
+#include "onnx_passes/model/table_metadata.h"
+#include "runtime/data/class_names.h"
 #include "runtime/data/selection.h"
-#include "runtime/distribution/same_start.h"
 #include "runtime/runs/metrics_log.h"
 #include "runtime/runs/resume.h"
+#include "runtime/runs/same_start.h"
 #include "runtime/training/controls.h"
 
 namespace onnx_train {
@@ -163,7 +163,7 @@ StopReason TrainingRun::train(TrainerEvents* events, const std::atomic<bool>& in
   std::optional<MetricsLog> log;
   std::optional<LoggedEvents> logged;
   if (!folder.empty()) {
-    log.emplace(folder, trainer_->position().step, classes_from_json(session_.model().metadata(kClasses)));
+    log.emplace(folder, trainer_->position().step, classes_from_json(session_.model().metadata(kClassNames)));
     logged.emplace(&*log, events);
   }
   return trainer_->run(logged ? &*logged : events, interrupt);

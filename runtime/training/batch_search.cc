@@ -10,8 +10,8 @@
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/plan/plan.h"
-#include "runtime/process_memory.h"
-#include "runtime/report_text.h"
+#include "runtime/support/process_memory.h"
+#include "runtime/support/report_text.h"
 #include "runtime/training/run_memory.h"
 #include "runtime/training/trainer.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "runtime/data/dataset.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 namespace onnx_train {
 

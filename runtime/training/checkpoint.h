@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "runtime/training/means.h"
 #include "runtime/training/schedule.h"
 

@@ -2,8 +2,8 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/message.h"
-#include "runtime/build_notes.h"
-#include "runtime/sizes_of_data.h"
+#include "runtime/models/build_notes.h"
+#include "runtime/models/sizes_of_data.h"
 #include "runtime/training/checkpoint.h"
 
 namespace onnx_train {

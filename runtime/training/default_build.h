@@ -5,8 +5,8 @@
 #include <functional>
 #include <string>
 
-#include "runtime/build_settings.h"
 #include "runtime/data/dataset.h"
+#include "runtime/models/build_settings.h"
 #include "runtime/training/loss_guess.h"
 
 namespace onnx_train {

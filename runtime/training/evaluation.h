@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/batch_source.h"
+#include "runtime/data/loading/batch_source.h"
 #include "runtime/training/metric_sums.h"
 
 namespace onnx_train {

@@ -5,10 +5,10 @@
 #include <set>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
 #include "onnx_passes/loss/probabilities.h"
+#include "onnx_passes/text/expression.h"
+#include "runtime/data/files/tokens.h"
 #include "runtime/data/images/decode.h"
-#include "runtime/data/tokens.h"
 
 namespace onnx_train {
 namespace {

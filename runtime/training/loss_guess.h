@@ -6,7 +6,7 @@
 #include <string>
 
 #include "onnx_passes/ir/model.h"
-#include "runtime/data/source.h"
+#include "runtime/data/loading/source.h"
 
 namespace onnx_train {
 

@@ -6,7 +6,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 
 namespace onnx_train {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "onnx_passes/metrics/metrics.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 namespace onnx_train {
 

@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 #include "runtime/training/rate_table.h"
 
 namespace onnx_train {

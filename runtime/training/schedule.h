@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/options.h"
+#include "runtime/support/options.h"
 
 namespace onnx_train {
 

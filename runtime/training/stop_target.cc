@@ -1,8 +1,8 @@
 #include "runtime/training/stop_target.h"
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
-#include "runtime/options.h"
+#include "onnx_passes/text/expression.h"
+#include "runtime/support/options.h"
 
 namespace onnx_train {
 

@@ -19,10 +19,10 @@
 #include <string>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/batch_source.h"
 #include "runtime/data/data_options.h"
-#include "runtime/run_settings.h"
-#include "runtime/session.h"
+#include "runtime/data/loading/batch_source.h"
+#include "runtime/session/session.h"
+#include "runtime/support/run_settings.h"
 #include "runtime/training/checkpoint_writer.h"
 #include "runtime/training/evaluation.h"
 #include "runtime/training/means.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 #include "tools/run_report/text_chart.h"
 
 namespace onnx_train::dashboard_test {

@@ -12,9 +12,9 @@
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/reduce.h"
-#include "runtime/adapt.h"
-#include "runtime/build_settings.h"
+#include "onnx_passes/pipeline/reduce.h"
+#include "runtime/models/adapt.h"
+#include "runtime/models/build_settings.h"
 #include "tools/opt/pass_registry.h"
 
 namespace onnx_train::opt_test {

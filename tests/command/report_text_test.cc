@@ -1,4 +1,4 @@
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

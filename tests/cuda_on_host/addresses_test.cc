@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cuda/device.h"
 #include "kernels/cuda/products/cublas.h"
+#include "kernels/cuda/support/device.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stream.h"
 #include "kernels/place.h"

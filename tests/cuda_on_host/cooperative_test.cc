@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "kernels/cuda/device.h"
 #include "kernels/cuda/recurrent/persistent_plan.h"
+#include "kernels/cuda/support/device.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stream.h"
 

@@ -9,10 +9,10 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "kernels/functions/functions.h"
 #include "onnx_passes/functions/functions.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/cudnn_limits.h"
 #include "tests/support/device_network.h"
 #include "tests/support/forms.h"

@@ -4,12 +4,12 @@
 
 #include <future>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "kernels/functions/functions.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/windows.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/cuda_on_host/failing_call.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/support/cudnn_limits.h"

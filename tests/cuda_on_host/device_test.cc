@@ -1,11 +1,11 @@
 // The CUDA device on the host: behaviour when a call of the runtime fails.
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "runtime/training/batch_search.h"
 #include "runtime/training/run_memory.h"
 #include "tests/cuda_on_host/failing_call.h"

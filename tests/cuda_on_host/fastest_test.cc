@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "kernels/choices/cache.h"
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "kernels/cuda/support/stream.h"
 #include "kernels/functions/functions.h"
 #include "onnx_passes/inference/inference.h"

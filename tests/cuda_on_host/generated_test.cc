@@ -6,14 +6,14 @@
 #include <cstring>
 #include <set>
 
-#include "kernels/cuda/device.h"
 #include "kernels/cuda/fused/formulas.h"
 #include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/fused/source.h"
+#include "kernels/cuda/support/device.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/elementwise_graphs.h"
 #include "tests/support/run_node.h"
 #include "tests/support/transformer.h"

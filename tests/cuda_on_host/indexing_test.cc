@@ -6,10 +6,10 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/op_cases/make_case.h"
 
 namespace onnx_train::indexing_test {

@@ -5,11 +5,11 @@
 
 #include <cstring>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stream.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/cuda_on_host/failing_call.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/support/device_network.h"

@@ -3,12 +3,12 @@
 
 #include <map>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/mixed_precision.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/device_network.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"

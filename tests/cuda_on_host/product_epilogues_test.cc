@@ -5,10 +5,10 @@
 #include <functional>
 #include <map>
 
-#include "kernels/cuda/device.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/cuda/support/device.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/functions/functions.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/support/device_network.h"
 #include "tests/support/empty_model.h"

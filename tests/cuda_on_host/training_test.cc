@@ -6,14 +6,14 @@
 #include <cmath>
 #include <map>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/mixed_precision.h"
-#include "runtime/build_settings.h"
-#include "runtime/session.h"
+#include "runtime/models/build_settings.h"
+#include "runtime/session/session.h"
 #include "tests/support/device_network.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/paths.h"

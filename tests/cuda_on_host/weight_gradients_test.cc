@@ -3,8 +3,8 @@
 
 #include <map>
 
-#include "kernels/cuda/device.h"
-#include "runtime/session.h"
+#include "kernels/cuda/support/device.h"
+#include "runtime/session/session.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/support/device_network.h"
 #include "tests/support/empty_model.h"

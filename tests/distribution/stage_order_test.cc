@@ -11,7 +11,7 @@
 #include "onnx_passes/distribution/pipeline_stages.h"
 #include "onnx_passes/distribution/stage_owners.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 #include "tests/support/empty_model.h"

@@ -12,9 +12,9 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "onnx_passes/functions/functions.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/op_cases/make_case.h"
 #include "tests/support/device_network.h"
 #include "tests/support/forms.h"

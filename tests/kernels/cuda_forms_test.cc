@@ -4,9 +4,9 @@
 #include <cmath>
 #include <functional>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "onnx_passes/functions/functions.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/device_network.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/forms.h"

@@ -8,7 +8,7 @@
 #include <limits>
 #include <map>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "kernels/cuda/support/stream.h"
 #include "kernels/functions/functions.h"
 #include "kernels/place.h"
@@ -18,7 +18,7 @@
 #include "onnx_passes/ir/half.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/mixed_precision.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/device_network.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"

@@ -1,9 +1,9 @@
 // The CUDA device: sessions with captured runs. On the host, and in gpu_tests on a GPU.
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/device_network.h"
 #include "tests/support/error_of.h"
 #include "tests/support/sessions.h"

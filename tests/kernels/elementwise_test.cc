@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "onnx_passes/ir/half.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train::elementwise_test {

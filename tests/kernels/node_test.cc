@@ -19,7 +19,7 @@
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/paths.h"
 
 namespace onnx_train::node_test {

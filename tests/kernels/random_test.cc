@@ -5,7 +5,7 @@
 
 #include "kernels/math/philox.h"
 #include "onnx_passes/functions/functions.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/empty_model.h"
 
 namespace onnx_train::random_test {

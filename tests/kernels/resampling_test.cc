@@ -9,14 +9,14 @@
 
 #include "kernels/device.h"
 #include "kernels/host.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/operators/resampling.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train::resampling_test {

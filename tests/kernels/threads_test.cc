@@ -8,11 +8,11 @@
 
 #include "kernels/device.h"
 #include "kernels/host.h"
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/mixed_precision.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/reference_work.h"
 #include "tests/support/sessions.h"

@@ -13,7 +13,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/onnx.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/allocations.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"

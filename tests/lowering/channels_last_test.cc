@@ -7,12 +7,12 @@
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/device.h"
 #include "kernels/host.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/operators/windows.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train::channels_last_test {

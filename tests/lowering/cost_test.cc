@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/functions/functions.h"
-#include "kernels/lowering/outline.h"
+#include "kernels/lowering/support/outline.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "tests/support/empty_model.h"

@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train::drop_zero_biases_test {

@@ -5,11 +5,11 @@
 #include <sstream>
 #include <tuple>
 
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/paths.h"
 #include "tests/support/run_node.h"
 

@@ -4,11 +4,11 @@
 #include <algorithm>
 
 #include "kernels/device.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"

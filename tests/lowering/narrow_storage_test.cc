@@ -9,11 +9,11 @@
 #include "kernels/device.h"
 #include "kernels/functions/functions.h"
 #include "kernels/host.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/narrow_storage_cases.h"
 #include "tests/support/run_node.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/lowering/outline.h"
+#include "kernels/lowering/support/outline.h"
 
 #include <gtest/gtest.h>
 

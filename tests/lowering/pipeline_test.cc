@@ -16,7 +16,7 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/paths.h"
 #include "tests/support/run_node.h"
 #include "tests/support/transformer.h"

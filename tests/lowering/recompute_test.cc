@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 #include "tests/support/small_stack.h"

@@ -10,7 +10,7 @@
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/inference/inference.h"
 #include "runtime/plan/plan_report.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/error_of.h"
 
 namespace onnx_train::segments_test {

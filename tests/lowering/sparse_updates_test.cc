@@ -8,7 +8,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/allocations.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"

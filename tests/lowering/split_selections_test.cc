@@ -2,10 +2,10 @@
 
 #include <tuple>
 
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/run_node.h"
 
 namespace onnx_train::split_selections_test {

@@ -6,8 +6,8 @@
 #include <limits>
 #include <random>
 
-#include "kernels/lowering/gather/pieces.h"
-#include "onnx_passes/ir/builder.h"
+#include "kernels/lowering/memory/pieces.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/roles.h"
 #include "runtime/plan/executable.h"
 #include "tests/support/empty_model.h"

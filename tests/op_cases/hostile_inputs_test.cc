@@ -13,7 +13,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
 #include "runtime/plan/plan.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/op_cases/make_case.h"
 
 namespace onnx_train::hostile_inputs_test {

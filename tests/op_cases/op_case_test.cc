@@ -16,7 +16,7 @@
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/op_cases/covered.h"
 #include "tests/op_cases/make_case.h"
 #include "tests/support/run_node.h"

@@ -13,7 +13,7 @@
 #include "onnx_passes/gradients/without_gradient.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/model.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/op_cases/make_case.h"
 
 namespace onnx_train::second_order_test {

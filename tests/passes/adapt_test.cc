@@ -3,14 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "onnx_passes/adapt/adapter_records.h"
 #include "onnx_passes/adapt/file_names.h"
 #include "onnx_passes/adapt/linear_layers.h"
+#include "onnx_passes/adapt/qat.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/model/adapter_records.h"
 #include "onnx_passes/passes.h"
-#include "onnx_passes/quantization/qat.h"
 #include "tests/support/error_of.h"
 
 namespace onnx_train::adapt_test {

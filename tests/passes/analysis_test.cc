@@ -1,4 +1,4 @@
-#include "onnx_passes/training/analysis.h"
+#include "onnx_passes/model/analysis.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,10 +9,10 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/training/analysis.h"
+#include "onnx_passes/model/analysis.h"
 #include "onnx_passes/training/frozen_statistics.h"
 #include "onnx_passes/training/training_mode.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 namespace onnx_train::batch_statistics_test {
 namespace {

@@ -7,7 +7,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 namespace onnx_train::build_test {
 namespace {

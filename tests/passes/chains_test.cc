@@ -7,10 +7,10 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/model/analysis.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/mixed_precision.h"
-#include "onnx_passes/training/analysis.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/small_stack.h"
 
 namespace onnx_train::chains_test {

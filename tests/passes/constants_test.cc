@@ -1,6 +1,6 @@
 // Which float initializers are weights: by what the file says, by contents, by readers; and that training models keep
 // the decision. tests/python/test_constants.py asks PyTorch's exporters.
-#include "onnx_passes/import/constants.h"
+#include "onnx_passes/model/constants.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,12 +10,12 @@
 #include <limits>
 #include <random>
 
-#include "onnx_passes/import/constant_values.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/model/constant_values.h"
+#include "onnx_passes/model/weight_origin.h"
 #include "onnx_passes/passes.h"
-#include "onnx_passes/weights/weight_origin.h"
 
 namespace onnx_train::constants_test {
 namespace {

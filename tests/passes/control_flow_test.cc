@@ -8,11 +8,11 @@
 #include "kernels/device.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/import/import.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/onnx.h"
 #include "runtime/data/random.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/error_of.h"
 #include "tests/support/reference_work.h"
 

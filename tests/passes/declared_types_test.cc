@@ -4,9 +4,9 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/model/analysis.h"
 #include "onnx_passes/passes.h"
-#include "onnx_passes/training/analysis.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/error_of.h"
 
 namespace onnx_train::declared_types_test {

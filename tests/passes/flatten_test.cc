@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/io/loading.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"

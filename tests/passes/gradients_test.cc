@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/model.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/golden.h"
 
 namespace onnx_train::gradients_test {

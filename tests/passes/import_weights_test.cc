@@ -6,9 +6,9 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/model/analysis.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"
-#include "onnx_passes/training/analysis.h"
 #include "tests/support/error_of.h"
 
 namespace onnx_train::import_weights_test {

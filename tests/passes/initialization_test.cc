@@ -7,9 +7,9 @@
 
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/model/weight_roles.h"
 #include "onnx_passes/training/training_mode.h"
-#include "onnx_passes/training/weight_roles.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/golden.h"
 
 namespace onnx_train::initialization_test {

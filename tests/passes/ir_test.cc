@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "onnx_passes/gradients/gradient.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/ir/onnx.h"

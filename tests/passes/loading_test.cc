@@ -14,7 +14,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/message.h"
-#include "onnx_passes/pass.h"
+#include "onnx_passes/model/pass.h"
 #include "tests/support/error_of.h"
 
 namespace onnx_train::loading_test {

@@ -8,7 +8,7 @@
 
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "runtime/training/trainer.h"
 #include "tests/support/run_node.h"
 

@@ -8,7 +8,7 @@
 #include "onnx_passes/loss/loss_expression.h"
 #include "onnx_passes/training/training_mode.h"
 #include "runtime/data/dataset.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 namespace onnx_train::loss_test {
 namespace {

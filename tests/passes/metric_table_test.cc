@@ -11,7 +11,7 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/loss/loss.h"
 #include "onnx_passes/metrics/metrics.h"
-#include "onnx_passes/training/entry_point.h"
+#include "onnx_passes/model/entry_point.h"
 #include "onnx_passes/training/training_mode.h"
 #include "tests/support/error_of.h"
 #include "tests/support/golden.h"

@@ -6,14 +6,14 @@
 #include <functional>
 #include <regex>
 
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/io/loading.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes.h"
 #include "runtime/data/dataset.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/paths.h"
 

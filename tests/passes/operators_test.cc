@@ -8,7 +8,7 @@
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/operators/shape_contract.h"
 #include "onnx_passes/passes.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/error_of.h"
 #include "tests/support/run_node.h"
 

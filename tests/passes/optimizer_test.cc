@@ -8,9 +8,9 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/model.h"
+#include "onnx_passes/model/select.h"
 #include "onnx_passes/training/optimizer_spec.h"
 #include "onnx_passes/training/parameter_groups.h"
-#include "onnx_passes/training/select.h"
 #include "tests/support/paths.h"
 
 namespace onnx_train::optimizer_test {

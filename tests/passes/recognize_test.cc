@@ -1,5 +1,5 @@
 #include "onnx_passes/recognize/recognize.h"
-#include "onnx_passes/import/constants.h"
+#include "onnx_passes/model/constants.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 

@@ -1,13 +1,13 @@
-#include "onnx_passes/training/select.h"
+#include "onnx_passes/model/select.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
-#include "onnx_passes/import/constants.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/model/constants.h"
 #include "onnx_passes/passes.h"
 
 namespace onnx_train::select_test {

@@ -5,7 +5,7 @@
 
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/passes.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/paths.h"
 #include "tests/support/run_node.h"
 

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
 #include "tests/support/empty_model.h"

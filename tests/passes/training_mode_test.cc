@@ -1,11 +1,11 @@
 #include "onnx_passes/training/training_mode.h"
-#include "onnx_passes/training/training_versions.h"
+#include "onnx_passes/model/training_versions.h"
 
 #include <gtest/gtest.h>
 
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 namespace onnx_train::training_mode_test {
 namespace {

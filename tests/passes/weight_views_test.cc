@@ -1,4 +1,4 @@
-#include "onnx_passes/weights/weight_views.h"
+#include "onnx_passes/model/weight_views.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/passes.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 

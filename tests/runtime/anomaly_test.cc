@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/roles.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/error_of.h"
 
 namespace onnx_train::anomaly_test {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/async_host_device.h"
 #include "tests/support/device_network.h"
 #include "tests/support/sessions.h"

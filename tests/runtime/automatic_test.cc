@@ -6,7 +6,7 @@
 #include <functional>
 #include <random>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"

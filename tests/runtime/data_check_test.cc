@@ -1,4 +1,4 @@
-#include "runtime/data/data_check.h"
+#include "runtime/data/loading/data_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,9 +8,9 @@
 #include <set>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/npy.h"
-#include "runtime/data/npz.h"
-#include "runtime/data/readers.h"
+#include "runtime/data/files/npy.h"
+#include "runtime/data/files/npz.h"
+#include "runtime/data/files/readers.h"
 #include "tests/support/error_of.h"
 #include "tests/support/paths.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/training/fingerprint.h"
+#include "runtime/support/fingerprint.h"
 
 #include <gtest/gtest.h>
 

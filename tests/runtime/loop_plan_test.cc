@@ -6,7 +6,7 @@
 
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/reference_work.h"
 
 namespace onnx_train::loop_plan_test {

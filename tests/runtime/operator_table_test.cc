@@ -1,6 +1,6 @@
 // docs/operators.md says what the program's tables say. To write it anew:
 //   UPDATE_GOLDEN=1 build/tests/unit_tests --gtest_filter='OperatorTable.*'
-#include "runtime/operator_table.h"
+#include "runtime/models/operator_table.h"
 
 #include <gmock/gmock.h>
 #include <onnx/defs/schema.h>
@@ -9,7 +9,7 @@
 #include <map>
 #include <span>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "kernels/host.h"
 #include "kernels/registry.h"
 #include "onnx_passes/foreign/foreign.h"

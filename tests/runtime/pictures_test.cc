@@ -10,14 +10,15 @@
 
 #include <png.h>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/table_metadata.h"
+#include "onnx_passes/model/table_metadata.h"
+#include "runtime/data/class_names.h"
 #include "runtime/data/gather_ahead.h"
 #include "runtime/data/images/augment.h"
-#include "runtime/data/images/picture_table.h"
 #include "runtime/data/images/rows.h"
-#include "runtime/data/source.h"
+#include "runtime/data/loading/source.h"
+#include "runtime/data/tables/picture_table.h"
 #include "runtime/training/loss_guess.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/error_of.h"
@@ -96,7 +97,7 @@ Dataset dataset(const std::string& path, const std::vector<InputSpec>& inputs,
   DataArrays data;
   data.pictures = path.ends_with(".csv") ? table_of(path, inputs) : find_pictures(path, for_training);
   Model model;
-  if (!classes.empty()) model.set_metadata(kClasses, classes_to_json(classes));
+  if (!classes.empty()) model.set_metadata(kClassNames, classes_to_json(classes));
   return make_dataset(data, inputs, preprocess.empty() ? Preprocess() : Preprocess::of_steps(preprocess, inputs), model,
                       augment, /*trains=*/false, notes ? notes : &unused);
 }

@@ -7,7 +7,7 @@
 #include <ctime>
 
 #include "onnx_passes/passes.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/reference_work.h"
 #include "tests/support/transformer.h"
 

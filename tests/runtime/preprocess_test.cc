@@ -9,8 +9,8 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/passes.h"
-#include "runtime/build_notes.h"
 #include "runtime/data/dataset.h"
+#include "runtime/models/build_notes.h"
 #include "tests/support/error_of.h"
 
 namespace onnx_train::preprocess_test {

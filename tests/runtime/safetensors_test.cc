@@ -1,4 +1,4 @@
-#include "runtime/data/safetensors.h"
+#include "runtime/data/files/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/source.h"
+#include "runtime/data/loading/source.h"
 #include "tests/support/error_of.h"
 
 namespace onnx_train::safetensors_test {

@@ -1,11 +1,11 @@
-#include "runtime/sample_axes.h"
+#include "runtime/data/sample_axes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "onnx_passes/inference/inference.h"
-#include "runtime/data/data_check.h"
-#include "runtime/data/prediction.h"
+#include "runtime/data/loading/data_check.h"
+#include "runtime/data/loading/prediction.h"
 #include "tests/support/error_of.h"
 
 namespace onnx_train::sample_axes_test {

@@ -3,7 +3,7 @@
 
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/failing_device.h"
 
 namespace onnx_train::session_failures_test {

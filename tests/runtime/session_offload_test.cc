@@ -5,8 +5,8 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/mixed_precision.h"
-#include "runtime/build_settings.h"
-#include "runtime/session.h"
+#include "runtime/models/build_settings.h"
+#include "runtime/session/session.h"
 #include "tests/support/device_network.h"
 #include "tests/support/sessions.h"
 

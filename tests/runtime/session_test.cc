@@ -1,4 +1,4 @@
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/sessions.h"

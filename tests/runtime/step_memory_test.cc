@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "kernels/host.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/allocations.h"
 #include "tests/support/locks.h"
 #include "tests/support/transformer.h"

@@ -5,10 +5,10 @@
 
 #include <cmath>
 
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 #include "onnx_passes/ir/initializer.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/error_of.h"
 
 namespace onnx_train::test_time_augmentation_test {

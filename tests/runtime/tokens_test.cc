@@ -6,10 +6,10 @@
 #include <map>
 #include <numeric>
 
-#include "runtime/data/batch_source.h"
-#include "runtime/data/npy.h"
+#include "runtime/data/files/npy.h"
+#include "runtime/data/loading/batch_source.h"
+#include "runtime/data/loading/source.h"
 #include "runtime/data/selection.h"
-#include "runtime/data/source.h"
 #include "tests/support/error_of.h"
 
 namespace onnx_train::tokens_test {

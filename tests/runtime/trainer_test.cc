@@ -8,11 +8,11 @@
 #include <fstream>
 #include <limits>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 #include "runtime/training/controls.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/error_of.h"

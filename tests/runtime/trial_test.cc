@@ -1,4 +1,4 @@
-#include "runtime/training/trial.h"
+#include "runtime/models/trial.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
-#include "runtime/training/size_search.h"
+#include "runtime/models/size_search.h"
 
 namespace onnx_train::trial_test {
 namespace {

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "tests/support/async_host_device.h"
 #ifdef GPU_ON_HOST
 #include "tests/cuda_on_host/runtime.h"

@@ -1,7 +1,7 @@
 // One training network and its batches, for the tests of every device.
 #pragma once
 
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/support/transformer.h"
 
 namespace onnx_train {

@@ -11,7 +11,7 @@
 
 #include "kernels/cpu/elementwise/loops.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/model.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"

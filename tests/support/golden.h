@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/pass.h"
+#include "onnx_passes/model/pass.h"
 
 namespace onnx_train {
 

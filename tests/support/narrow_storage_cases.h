@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/tensor.h"
 
 namespace onnx_train {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/kernel.h"
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/model.h"
 
 namespace onnx_train {

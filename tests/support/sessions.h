@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 namespace onnx_train {
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 #include "runtime/training/metric_sums.h"
 #include "tools/run_report/report_tables.h"
 #include "tools/run_report/text_chart.h"

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "tools/dashboard/dashboard.h"
-#include "tools/dashboard/screen.h"
 #include "tools/report/output.h"
+#include "tools/report/screen.h"
 
 namespace onnx_train {
 

@@ -4,11 +4,11 @@
 #include <thread>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 #include "tools/dashboard/run_view.h"
-#include "tools/dashboard/screen.h"
 #include "tools/interrupt.h"
 #include "tools/report/output.h"
+#include "tools/report/screen.h"
 #include "tools/run_report/last_step.h"
 #include "tools/run_report/run_files.h"
 #include "tools/run_report/text_chart.h"

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 
 namespace onnx_train {
 namespace {

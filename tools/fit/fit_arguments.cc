@@ -8,7 +8,7 @@
 #include "onnx_passes/metrics/metrics.h"
 #include "runtime/data/images/augment.h"
 #include "runtime/data/selection.h"
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 #include "tools/config.h"
 #include "tools/run_report/report_page.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/build_settings.h"
+#include "runtime/models/build_settings.h"
 #include "runtime/runs/fit_settings.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"

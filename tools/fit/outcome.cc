@@ -4,7 +4,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/selection.h"
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 #include "runtime/training/metric_sums.h"
 #include "tools/report/output.h"
 

@@ -3,7 +3,7 @@
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/images/files.h"
 #include "runtime/data/selection.h"
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 #include "runtime/training/trainer.h"
 
 namespace onnx_train {

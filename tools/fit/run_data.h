@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/source.h"
+#include "runtime/data/loading/source.h"
 #include "runtime/runs/run_data.h"
 #include "tools/fit/fit_arguments.h"
 

@@ -17,8 +17,8 @@
 
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/distribution/text_hash.h"
-#include "runtime/training/fingerprint.h"
+#include "runtime/support/fingerprint.h"
+#include "runtime/support/text_hash.h"
 #include "tools/report/output.h"
 
 namespace onnx_train {

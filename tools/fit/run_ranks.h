@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/distribution/ranks.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "runtime/training/trainer.h"
 #include "tools/fit/fit_arguments.h"
 

@@ -4,12 +4,12 @@
 #include <set>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/source.h"
-#include "runtime/report_text.h"
+#include "runtime/data/loading/source.h"
 #include "runtime/runs/resume.h"
+#include "runtime/support/fingerprint.h"
+#include "runtime/support/report_text.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/default_build.h"
-#include "runtime/training/fingerprint.h"
 #include "tools/config.h"
 
 namespace onnx_train {
@@ -102,8 +102,7 @@ void adopt_build(FitArguments* a) {
   FitArguments recorded;
   std::set<std::string> given;
   read_config(path, fit_options(&recorded), &given);
-  std::vector<CommandOption> own = options_of_forward_run(&a->build),
-                             others = options_of_forward_run(&recorded.build);
+  std::vector<CommandOption> own = options_of_forward_run(&a->build), others = options_of_forward_run(&recorded.build);
   for (size_t i = 0; i < own.size(); ++i) {
     const std::string key = key_of(own[i]);
     if (given.count(key) == 0 || a->given->count(key) > 0) continue;

@@ -2,7 +2,7 @@
 // are there and say so.
 #include "onnx_passes/ir/error.h"
 #include "tools/dashboard/run_view.h"
-#include "tools/dashboard/screen.h"
+#include "tools/report/screen.h"
 #include "tools/report/tensorboard_log.h"
 #include "tools/run_report/report_page.h"
 #include "tools/subcommand.h"

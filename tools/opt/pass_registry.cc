@@ -11,8 +11,8 @@
 #include "onnx_passes/import/import_steps.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
-#include "runtime/adapt.h"
+#include "onnx_passes/text/expression.h"
+#include "runtime/models/adapt.h"
 
 namespace onnx_train {
 namespace {

@@ -1,13 +1,13 @@
-// All passes by name, of all pipelines: import (import.h), adapt (runtime/adapt.h), training (training_passes.cc) and
-// lowering (kernels/lowering/pipeline.cc). A name is one pass; where a pipeline runs a pass twice, it has one row here.
-// Plain values; one thread.
+// All passes by name, of all pipelines: import (import.h), adapt (runtime/models/adapt.h), training
+// (training_passes.cc) and lowering (kernels/lowering/pipeline.cc). A name is one pass; where a pipeline runs a pass
+// twice, it has one row here. Plain values; one thread.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "onnx_passes/pass_rows.h"
-#include "runtime/build_settings.h"
+#include "onnx_passes/pipeline/pass_rows.h"
+#include "runtime/models/build_settings.h"
 
 namespace onnx_train {
 

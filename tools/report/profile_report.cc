@@ -7,7 +7,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/plan/plan_report.h"
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 
 namespace onnx_train {
 namespace {

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/process_memory.h"
-#include "runtime/report_text.h"
+#include "runtime/support/process_memory.h"
+#include "runtime/support/report_text.h"
 #include "tools/report/output.h"
 
 namespace onnx_train {

@@ -4,9 +4,9 @@
 #include <chrono>
 
 #include "kernels/functions/functions.h"
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 namespace onnx_train {
 namespace {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "kernels/cost.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 namespace onnx_train {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/report_text.h"
 #include "runtime/runs/metrics_log.h"
+#include "runtime/support/report_text.h"
 #include "tools/report/class_tables.h"
 #include "tools/run_report/report_tables.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 #include "tools/report/output.h"
 #include "tools/run_report/report_page.h"
 #include "tools/subcommand.h"

@@ -7,7 +7,7 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 #include "runtime/training/metric_sums.h"
 #include "tools/run_report/report_tables.h"
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 #include "runtime/runs/metrics_log.h"
 #include "tools/report/class_tables.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/report_text.h"
+#include "runtime/support/report_text.h"
 
 namespace onnx_train {
 namespace {

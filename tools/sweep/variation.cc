@@ -8,7 +8,7 @@
 #include <set>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
+#include "onnx_passes/text/expression.h"
 #include "runtime/data/random.h"
 #include "tools/config.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/distribution/overlap_collectives.h"

@@ -5,8 +5,8 @@
 
 #include "kernels/cpu/convolution/convolutions.h"
 #include "kernels/cpu/convolution/index_map.h"
-#include "kernels/cpu/convolution/tiles.h"
 #include "kernels/cpu/products/amx_panels.h"
+#include "kernels/cpu/products/tiles.h"
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/geometry/windows.h"

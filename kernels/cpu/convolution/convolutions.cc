@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "kernels/cost.h"
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/products/products.h"
 #include "kernels/cpu/support/choices.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/onednn.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"

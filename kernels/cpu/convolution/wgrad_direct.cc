@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "kernels/cpu/convolution/convolutions.h"
-#include "kernels/cpu/convolution/tiles.h"
+#include "kernels/cpu/products/tiles.h"
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/geometry/windows.h"

@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "kernels/cpu/elementwise/loops.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/maps.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/geometry/indexing/broadcast.h"

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/fused/operations.h"
 #include "kernels/cpu/fused/program.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/geometry/fusion/fused_body.h"
 #include "onnx_passes/functions/functions.h"
 

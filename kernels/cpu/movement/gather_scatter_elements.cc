@@ -2,10 +2,10 @@
 #include <cstring>
 #include <functional>
 
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/movement/indices.h"
 #include "kernels/cpu/movement/scatter_rows.h"
 #include "kernels/cpu/movement/strided_copy.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/indexing/scans.h"

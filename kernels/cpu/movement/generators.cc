@@ -1,8 +1,8 @@
 // Operators whose output depends on sizes and scalars, not on the elements of a tensor.
 #include <cstring>
 
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/movement/strided_copy.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/generators.h"
 #include "kernels/math/wrapping.h"

@@ -1,10 +1,10 @@
 // Gather and its relatives. Indices are checked before anything is written.
 #include <cstring>
 
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/movement/indices.h"
 #include "kernels/cpu/movement/scatter_rows.h"
 #include "kernels/cpu/movement/strided_copy.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/indexing/axis_view.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/indexing/pad_trilu_reverse.h"

@@ -2,8 +2,8 @@
 // describes.
 #include <cstring>
 
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/movement/strided_copy.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 
 namespace onnx_train::cpu {

@@ -1,6 +1,6 @@
 #include "kernels/cpu/normalization/normalization.h"
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/support/kernels.h"
 
 namespace onnx_train::cpu {
 

@@ -5,7 +5,7 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12 reports false positives in its own intrinsics header
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include "kernels/cpu/convolution/tiles.h"
+#include "kernels/cpu/products/tiles.h"
 #pragma GCC diagnostic pop
 
 namespace onnx_train::cpu::amx {

@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/convolution/tiles.h"
 #include "kernels/cpu/products/amx_panels.h"
+#include "kernels/cpu/products/tiles.h"
 #include "kernels/cpu/support/cpu_features.h"
 
 namespace onnx_train::cpu {

@@ -1,7 +1,7 @@
 // Det and its gradient (kernels/math/determinant.h), a matrix at a time.
 #include <algorithm>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
 #include "kernels/math/determinant.h"

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <climits>
 
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/support/cpu_features.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/products/products.h"
 #include "kernels/cpu/support/cpu_features.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/dispatch.h"
 

@@ -1,7 +1,7 @@
 #include "kernels/cpu/reduction/reductions.h"
 
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/reduction/reduce.h"
+#include "kernels/cpu/support/kernels.h"
 
 namespace onnx_train::cpu {
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <optional>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/simd.h"
 #include "kernels/cpu/support/stored_lines.h"

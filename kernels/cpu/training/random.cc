@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/simd.h"
 #include "kernels/cpu/support/stored_lines.h"

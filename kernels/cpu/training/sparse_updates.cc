@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/movement/indices.h"
 #include "kernels/cpu/movement/strided_copy.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/simd.h"
 #include "kernels/cpu/support/stored_lines.h"

@@ -2,7 +2,7 @@
 // plan allows.
 #include <algorithm>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/simd.h"
 #include "kernels/cpu/training/global_norm.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention/prepared_attention.h"
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
 

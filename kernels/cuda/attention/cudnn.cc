@@ -7,8 +7,8 @@
 #include <span>
 
 #include "kernels/cuda/attention/statistics.h"
+#include "kernels/cuda/choices/cudnn_graph.h"
 #include "kernels/cuda/support/conversions.h"
-#include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/pack.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/attention.h"

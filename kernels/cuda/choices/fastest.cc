@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/choices/difference.h"
 #include "kernels/cuda/choices/noise.h"
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/support/device.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/runtime.h"
 #include "kernels/registry.h"

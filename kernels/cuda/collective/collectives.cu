@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "kernels/cuda/collective/nccl.h"
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/distribution/overlap_collectives.h"

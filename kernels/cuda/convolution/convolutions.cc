@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/convolution/cudnn.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduction/reductions.h"
 #include "kernels/cuda/support/cudnn_library.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/stored.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/operators/windows.h"

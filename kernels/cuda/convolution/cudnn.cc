@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <optional>
 
+#include "kernels/cuda/choices/cudnn_graph.h"
 #include "kernels/cuda/convolution/channel_bias.h"
 #include "kernels/cuda/convolution/flipped_filters.h"
 #include "kernels/cuda/support/conversions.h"
-#include "kernels/cuda/support/cudnn_graph.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/indexing/strides.h"
 #include "kernels/geometry/windows.h"

@@ -1,11 +1,11 @@
 // Operators that read the rows or elements that indices select: Gather, GatherND, GatherElements, Compress.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/movement/copy_rows.h"
 #include "kernels/cuda/movement/element_lines.h"
 #include "kernels/cuda/movement/row_units.h"
 #include "kernels/cuda/support/device_table.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/indices.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/indexing/scans.h"

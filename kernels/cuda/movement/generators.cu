@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/device_table.h"
 #include "kernels/cuda/support/indexing.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/device.h"
 #include "kernels/dispatch.h"

@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <map>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/movement/row_units.h"
 #include "kernels/cuda/support/indexing.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/tensor_list.h"
 

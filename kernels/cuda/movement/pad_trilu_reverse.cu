@@ -1,10 +1,10 @@
 // Pad, Trilu and ReverseSequence (kernels/geometry/indexing/pad_trilu_reverse.h).
 #include "kernels/geometry/indexing/pad_trilu_reverse.h"
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/movement/copy_rows.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/indices.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/dispatch.h"
 
 namespace onnx_train::cuda {

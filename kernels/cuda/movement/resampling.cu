@@ -2,10 +2,10 @@
 // gradient multiplies by transposed matrices, so that one thread gathers each element of dx.
 #include <bit>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/movement/copy_rows.h"
 #include "kernels/cuda/support/device_table.h"
 #include "kernels/cuda/support/indexing.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"

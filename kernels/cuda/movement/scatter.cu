@@ -1,10 +1,10 @@
 // Operators that write rows or elements that indices select: ScatterND, ScatterElements, the gradients of Gather.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/movement/combine_rows.h"
 #include "kernels/cuda/movement/element_lines.h"
 #include "kernels/cuda/movement/sorted_rows.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/indices.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/device.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"

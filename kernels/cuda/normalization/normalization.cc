@@ -1,7 +1,7 @@
 // Rows of batch, group, instance and local normalization (functions/normalization.cc).
 #include "kernels/cuda/normalization/normalization.h"
 
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/channels.h"
 #include "onnx_passes/functions/functions.h"

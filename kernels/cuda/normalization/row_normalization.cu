@@ -1,7 +1,7 @@
 // LayerNormalization, RMSNormalization and their gradients; one warp or block per row. The gradients' bodies are in
 // onnx_passes/functions. Elements are stored as X, Y, .. and computed as T.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/normalization/channels.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/row_elements.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/runtime.h"

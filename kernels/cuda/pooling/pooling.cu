@@ -1,6 +1,6 @@
 // Rows of MaxPool, AveragePool, their gradients (functions/convolutions.cc), LpPool and global pools.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/pooling/pools.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/stored.h"
 #include "onnx_passes/functions/functions.h"
 

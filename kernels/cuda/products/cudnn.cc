@@ -2,9 +2,9 @@
 
 #include <optional>
 
+#include "kernels/cuda/choices/cudnn_graph.h"
 #include "kernels/cuda/products/activations.h"
 #include "kernels/cuda/products/cublas.h"
-#include "kernels/cuda/support/cudnn_graph.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cuda {

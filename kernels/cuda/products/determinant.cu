@@ -1,5 +1,5 @@
 // Det and its gradient (kernels/math/determinant.h), one thread per matrix.
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/dispatch.h"
 #include "kernels/math/determinant.h"

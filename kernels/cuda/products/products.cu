@@ -3,11 +3,11 @@
 #include <memory>
 
 #include "kernels/cuda/choices/fastest.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/products/algorithms.h"
 #include "kernels/cuda/products/products.h"
 #include "kernels/cuda/reduction/reductions.h"
 #include "kernels/cuda/support/indexing.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"

@@ -8,9 +8,9 @@
 #include <bit>
 #include <limits>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/products/float8.h"
 #include "kernels/cuda/support/elements.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/cuda/support/warp.h"

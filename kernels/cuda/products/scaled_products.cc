@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/cuda/choices/fastest.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/products/algorithms.h"
+#include "kernels/cuda/support/kernels.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/recurrent/recurrent.h"
 
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/kernels.h"
 
 namespace onnx_train::cuda {
 

@@ -1,6 +1,6 @@
 // ArgMax, ArgMin (kernels/geometry/indexing/scans.h) and Hardmax.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduction/leader.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/row_elements.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/stored.h"

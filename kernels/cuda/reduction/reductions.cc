@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduction/plan.h"
+#include "kernels/cuda/support/kernels.h"
 
 namespace onnx_train::cuda {
 

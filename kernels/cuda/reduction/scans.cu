@@ -1,6 +1,6 @@
 // CumSum, CumProd and LinearScan (kernels/geometry/indexing/scans.h). The threads of a line process its elements in
 // turns; each turn is combined with the result of the previous turns.
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/indexing/scans.h"

@@ -1,8 +1,8 @@
 // Softmax, LogSoftmax and their gradients along one axis. Each row is read once for its sums and once for its results.
 #include <limits>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/indexing.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/dispatch.h"

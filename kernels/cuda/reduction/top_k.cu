@@ -1,8 +1,8 @@
 // TopK (kernels/geometry/indexing/scans.h). A small k selects one element after the other, each as the best of those
 // after the previous one. A large k sorts all lines together: stably by elements, then by line. SortRows.
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/reduction/leader.h"
 #include "kernels/cuda/support/indexing.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/sort.h"
 #include "kernels/dispatch.h"

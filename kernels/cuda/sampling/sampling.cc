@@ -1,7 +1,7 @@
 // Rows of sampled images and regions.
 #include "kernels/cuda/sampling/sampling.h"
 
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/geometry/sampling.h"
 #include "kernels/geometry/suppression.h"
 #include "onnx_passes/functions/functions.h"

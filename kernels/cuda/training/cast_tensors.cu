@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/elements.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/cuda/support/tensor_list.h"

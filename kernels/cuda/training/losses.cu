@@ -3,7 +3,7 @@
 // DX.
 #include <limits>
 
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/row_elements.h"
 #include "kernels/cuda/support/rows.h"
 #include "kernels/cuda/support/stored.h"

@@ -2,8 +2,8 @@
 // gradients. An update writes nothing after a fault.
 #include <vector>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/support/elements.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/tensor_list.h"
 #include "kernels/cuda/support/total.h"

@@ -1,5 +1,5 @@
 // Dropout and the operators that draw initial values. As on the CPU, the bits are a function of key and position.
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/random.h"

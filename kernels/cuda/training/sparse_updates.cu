@@ -3,10 +3,10 @@
 
 #include <limits>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/movement/sorted_rows.h"
 #include "kernels/cuda/support/indexing.h"
 #include "kernels/cuda/support/indices.h"
+#include "kernels/cuda/support/kernels.h"
 #include "kernels/device.h"
 #include "kernels/dispatch.h"
 #include "kernels/math/updates.h"

@@ -5,7 +5,7 @@
 #include <unordered_set>
 
 #include "kernels/lowering/layout/permutation.h"
-#include "kernels/lowering/readers.h"
+#include "kernels/lowering/support/readers.h"
 #include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"

@@ -7,7 +7,7 @@
 
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/attention/attention_pattern.h"
-#include "kernels/lowering/positions.h"
+#include "kernels/lowering/support/positions.h"
 #include "kernels/lowering/types/rounding.h"
 
 namespace onnx_train {

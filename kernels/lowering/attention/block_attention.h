@@ -1,7 +1,7 @@
 // Attention without a matrix of all scores. Runs on the thread that builds a plan.
 #pragma once
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/model.h"
 
 namespace onnx_train {

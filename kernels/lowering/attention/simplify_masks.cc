@@ -7,8 +7,8 @@
 
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/attention/block_attention.h"
-#include "kernels/lowering/lowering.h"
-#include "onnx_passes/ir/builder.h"
+#include "kernels/lowering/support/lowering.h"
+#include "onnx_passes/inference/builder.h"
 
 namespace onnx_train {
 namespace {

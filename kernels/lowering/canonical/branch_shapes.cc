@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 
 namespace onnx_train {
 namespace {

@@ -1,7 +1,7 @@
 // Weights that are stored as integers are floats only while a node reads them: forward and backward pass compute them
 // anew, each in front of its product, and no copy waits between the two.
 #include "kernels/lowering/canonical/quantization.h"
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 
 namespace onnx_train {
 namespace {

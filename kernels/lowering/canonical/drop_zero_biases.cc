@@ -1,8 +1,8 @@
 // Exporters write a bias of zeros for a convolution without one. Adding it wastes time, and cuDNN has no convolution of
 // 16-bit images with a float32 bias.
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 
 namespace onnx_train {
 namespace {

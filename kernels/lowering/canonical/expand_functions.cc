@@ -3,7 +3,7 @@
 #include "kernels/device.h"
 #include "kernels/host.h"
 #include "kernels/lowering/canonical/segments.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/inlining.h"
 

@@ -1,6 +1,6 @@
 // QuantizeLinear and DequantizeLinear as element-wise operators, which every device has and fuses.
 #include "kernels/lowering/canonical/quantization.h"
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/quantization/qdq.h"
 

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "kernels/device.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "kernels/registry.h"
 #include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/inference/elements.h"

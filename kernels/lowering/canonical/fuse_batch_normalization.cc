@@ -6,9 +6,9 @@
 #include <string>
 
 #include "kernels/functions/functions.h"
-#include "kernels/lowering/lowering.h"
-#include "kernels/lowering/positions.h"
-#include "kernels/lowering/readers.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/positions.h"
+#include "kernels/lowering/support/readers.h"
 #include "kernels/lowering/types/rounding.h"
 
 namespace onnx_train {

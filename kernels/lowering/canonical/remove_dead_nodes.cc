@@ -1,4 +1,4 @@
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 
 namespace onnx_train {
 

@@ -2,7 +2,7 @@
 // casts: to bfloat16 or float16, and back to float32.
 #include <algorithm>
 
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "kernels/lowering/types/rounding.h"
 
 namespace onnx_train {

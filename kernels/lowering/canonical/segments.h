@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/ir/tables.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/sequence_first.h"
 #include "onnx_passes/operators/recurrent.h"
 
 namespace onnx_train {

@@ -4,7 +4,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"

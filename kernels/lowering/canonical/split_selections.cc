@@ -5,9 +5,9 @@
 #include <numeric>
 #include <set>
 
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/builder.h"
 
 namespace onnx_train {
 namespace {

@@ -8,13 +8,13 @@
 
 #include "kernels/device.h"
 #include "kernels/functions/functions.h"
-#include "kernels/lowering/gather/pieces.h"
 #include "kernels/lowering/layout/permutation.h"
 #include "kernels/lowering/layout/views.h"
-#include "kernels/lowering/lowering.h"
 #include "kernels/lowering/memory/lifetimes.h"
-#include "kernels/lowering/positions.h"
+#include "kernels/lowering/memory/pieces.h"
 #include "kernels/lowering/products/products.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/positions.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {

@@ -7,8 +7,8 @@
 
 #include "kernels/lowering/fusion/fusion_groups.h"
 #include "kernels/lowering/gather/regroup.h"
-#include "kernels/lowering/lowering.h"
-#include "kernels/lowering/outline.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/outline.h"
 #include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/operators/operators.h"
 

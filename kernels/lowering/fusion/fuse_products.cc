@@ -6,11 +6,11 @@
 #include <optional>
 
 #include "kernels/functions/functions.h"
-#include "kernels/lowering/lowering.h"
 #include "kernels/lowering/products/products.h"
-#include "kernels/lowering/readers.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/readers.h"
+#include "kernels/lowering/support/variant.h"
 #include "kernels/lowering/types/rounding.h"
-#include "kernels/lowering/variant.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/operators.h"

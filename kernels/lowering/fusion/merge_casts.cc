@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/lowering/lowering.h"
-#include "kernels/lowering/outline.h"
-#include "kernels/lowering/positions.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/outline.h"
+#include "kernels/lowering/support/positions.h"
 #include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/operators/operators.h"
 

@@ -1,8 +1,8 @@
 // Merges the lookups in many tables, such as the embeddings of a recommendation model, into one node: a single lookup
 // takes less time than its launch.
 #include "kernels/lowering/gather/side_by_side.h"
-#include "kernels/lowering/lowering.h"
-#include "kernels/lowering/outline.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/outline.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 

@@ -6,10 +6,10 @@
 #include <optional>
 #include <string>
 
-#include "kernels/lowering/lowering.h"
 #include "kernels/lowering/products/products.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/variant.h"
 #include "kernels/lowering/types/rounding.h"
-#include "kernels/lowering/variant.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/operators/operators.h"
 

@@ -2,8 +2,8 @@
 // has the gradient Add(gradient of the head, GatherGrad(..)). The second term is as large as the weight and nearly all
 // zero. This pass adds its rows to the first term, in place if that has no other reader.
 #include "kernels/functions/functions.h"
-#include "kernels/lowering/lowering.h"
-#include "kernels/lowering/readers.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/readers.h"
 
 namespace onnx_train {
 namespace {

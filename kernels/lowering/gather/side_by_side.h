@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/lowering/lowering.h"
-#include "kernels/lowering/positions.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/positions.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {

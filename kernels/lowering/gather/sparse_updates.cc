@@ -16,7 +16,7 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/functions/functions.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "kernels/lowering/updates/updates.h"
 
 namespace onnx_train {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "kernels/lowering/layout/channels_last_rules.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/inference/inference.h"
 
 namespace onnx_train {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 
 namespace onnx_train {
 

@@ -7,8 +7,8 @@
 
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/layout/permutation.h"
-#include "kernels/lowering/lowering.h"
-#include "kernels/lowering/readers.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/readers.h"
 #include "onnx_passes/inference/inference.h"
 
 namespace onnx_train {

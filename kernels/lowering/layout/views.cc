@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "kernels/lowering/gather/pieces.h"
-#include "kernels/lowering/lowering.h"
 #include "kernels/lowering/memory/lifetimes.h"
+#include "kernels/lowering/memory/pieces.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/ir/roles.h"
 
 namespace onnx_train {

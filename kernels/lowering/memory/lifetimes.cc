@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "kernels/lowering/gather/pieces.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/memory/pieces.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/ir/inputs.h"
 
 namespace onnx_train {

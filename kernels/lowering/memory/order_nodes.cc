@@ -5,8 +5,8 @@
 #include <optional>
 #include <set>
 
-#include "kernels/lowering/lowering.h"
 #include "kernels/lowering/memory/lifetimes.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inputs.h"

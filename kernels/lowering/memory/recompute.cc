@@ -7,8 +7,8 @@
 #include <unordered_set>
 
 #include "kernels/cost.h"
-#include "kernels/lowering/lowering.h"
 #include "kernels/lowering/memory/lifetimes.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/roles.h"

@@ -9,10 +9,10 @@
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/attention/block_attention.h"
 #include "kernels/lowering/layout/permutation.h"
-#include "kernels/lowering/lowering.h"
-#include "kernels/lowering/positions.h"
 #include "kernels/lowering/products/products.h"
-#include "kernels/lowering/readers.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/positions.h"
+#include "kernels/lowering/support/readers.h"
 #include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/operators/operators.h"
 

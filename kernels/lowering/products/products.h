@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "kernels/lowering/layout/permutation.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {

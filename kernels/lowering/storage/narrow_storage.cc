@@ -1,4 +1,4 @@
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "kernels/lowering/types/narrow_nodes.h"
 #include "onnx_passes/ir/types.h"
 #include "onnx_passes/operators/operators.h"

@@ -7,9 +7,9 @@
 
 #include "kernels/functions/functions.h"
 #include "kernels/lowering/attention/block_attention.h"
-#include "kernels/lowering/lowering.h"
 #include "kernels/lowering/products/products.h"
-#include "kernels/lowering/readers.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/readers.h"
 #include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/operators/operators.h"

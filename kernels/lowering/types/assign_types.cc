@@ -9,7 +9,7 @@
 #include <unordered_map>
 
 #include "kernels/functions/functions.h"
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
 #include "kernels/lowering/types/narrow_nodes.h"
 #include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/functions/functions.h"

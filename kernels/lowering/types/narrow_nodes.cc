@@ -4,9 +4,9 @@
 #include <optional>
 #include <set>
 
-#include "kernels/lowering/lowering.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/variant.h"
 #include "kernels/lowering/types/rounding.h"
-#include "kernels/lowering/variant.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "onnx_passes/ir/builder.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {

@@ -15,9 +15,9 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "kernels/lowering/lowering.h"
-#include "kernels/lowering/outline.h"
-#include "kernels/lowering/readers.h"
+#include "kernels/lowering/support/lowering.h"
+#include "kernels/lowering/support/outline.h"
+#include "kernels/lowering/support/readers.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inputs.h"
 #include "onnx_passes/ir/tables.h"

@@ -3,8 +3,8 @@
 #include <unordered_set>
 
 #include "kernels/geometry/updates.h"
-#include "kernels/lowering/lowering.h"
 #include "kernels/lowering/memory/lifetimes.h"
+#include "kernels/lowering/support/lowering.h"
 #include "kernels/lowering/updates/updates.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/inputs.h"

@@ -26,8 +26,6 @@
 
 namespace onnx_train {
 
-std::vector<std::string> augment_step_names();
-
 class Augment {
  public:
   Augment() = default;

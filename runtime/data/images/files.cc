@@ -13,7 +13,7 @@
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/images/decode.h"
-#include "runtime/options.h"
+#include "runtime/support/options.h"
 
 namespace onnx_train {
 namespace {
@@ -266,23 +266,6 @@ std::vector<std::vector<float>> targets_by(const PictureFiles& files, const std:
     for (size_t i = 0; i < row.size(); ++i) to[static_cast<size_t>(order[i])] = row[i];
   }
   return targets;
-}
-
-std::string classes_to_json(const std::vector<std::string>& classes) {
-  if (classes.empty()) return "";
-  // A name of a folder may hold bytes that are no UTF-8.
-  return nlohmann::json(classes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-std::vector<std::string> classes_from_json(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  std::vector<std::string> classes;
-  if (!json.is_array()) return {};
-  for (const auto& name : json) {
-    if (!name.is_string()) return {};
-    classes.push_back(name.get<std::string>());
-  }
-  return classes;
 }
 
 }  // namespace onnx_train

@@ -79,8 +79,4 @@ std::vector<std::vector<float>> targets_by(const PictureFiles& files, const std:
 // they are places. Throws Error where only some are. Negative ones, which losses ignore, stay.
 std::vector<int64_t> labels_by(const PictureFiles& files, const std::vector<std::string>& classes);
 
-// As the metadata of a model keep them: a JSON list.
-std::string classes_to_json(const std::vector<std::string>& classes);
-std::vector<std::string> classes_from_json(const std::string& text);  // none for what is no list of texts
-
 }  // namespace onnx_train

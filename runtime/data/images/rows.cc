@@ -6,11 +6,11 @@
 
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/class_names.h"
 #include "runtime/data/images/boxes.h"
 #include "runtime/data/images/damaged.h"
 #include "runtime/data/images/plan.h"
 #include "runtime/data/images/store.h"
-#include "runtime/data/readers.h"
 
 namespace onnx_train {
 namespace {

@@ -6,7 +6,7 @@
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/images/damaged.h"
 #include "runtime/data/images/decode.h"
-#include "runtime/training/fingerprint.h"
+#include "runtime/support/fingerprint.h"
 
 namespace onnx_train {
 namespace {

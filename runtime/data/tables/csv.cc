@@ -3,7 +3,7 @@
 
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/readers.h"
+#include "runtime/data/files/readers.h"
 #include "runtime/data/tables/table.h"
 
 namespace onnx_train {

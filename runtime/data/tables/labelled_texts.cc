@@ -7,8 +7,8 @@
 
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/readers.h"
-#include "runtime/data/tokens.h"
+#include "runtime/data/files/readers.h"
+#include "runtime/data/files/tokens.h"
 
 namespace onnx_train {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/source.h"
+#include "runtime/data/files/data_source.h"
 #include "runtime/data/tables/table.h"
 
 namespace onnx_train {

@@ -10,8 +10,8 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
-#include "onnx_passes/loss/expression.h"
-#include "runtime/data/readers.h"
+#include "onnx_passes/text/expression.h"
+#include "runtime/data/files/readers.h"
 
 namespace onnx_train {
 namespace {
@@ -58,7 +58,7 @@ class TableReader {
   TableReader(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options)
       : table_(table), inputs_(inputs), options_(options), columns_(nlohmann::ordered_json::object()) {
     known_columns_ = known_json(options.metadata, kTableColumns);
-    known_classes_ = known_json(options.metadata, kClasses);
+    known_classes_ = known_json(options.metadata, kClassNames);
   }
 
   DataArrays read(std::vector<size_t>* left) {
@@ -162,7 +162,7 @@ class TableReader {
                                    " in sorted order: ", listed(column->categories)));
     const nlohmann::json names = column->categories;
     if (column->is_label) {
-      result_.metadata[kClasses] = names.dump(-1, ' ', false, kReplace);
+      result_.metadata[kClassNames] = names.dump(-1, ' ', false, kReplace);
     } else {
       columns_[column->name] = nlohmann::json::parse(names.dump(-1, ' ', false, kReplace));
     }

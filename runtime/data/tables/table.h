@@ -1,9 +1,9 @@
 // Tables: from fields of text to the arrays of a model's inputs. A column whose first value is a number holds numbers;
 // any other holds texts, which become their places in the sorted list of all texts of the column. The model that is
-// trained on a table keeps these lists as metadata, so that every other table is read alike: kClasses has that of the
-// labels, kTableColumns is a JSON object from column to its list, or to the number that its missing values become, and
-// kTableInputs one from input to the list of its columns.
-// Plain values; any thread. Functions throw Error that names file, line and column.
+// trained on a table keeps these lists as metadata, so that every other table is read alike: kClassNames has that of
+// the labels, kTableColumns is a JSON object from column to its list, or to the number that its missing values become,
+// and kTableInputs one from input to the list of its columns. Plain values; any thread. Functions throw Error that
+// names file, line and column.
 #pragma once
 
 #include <deque>
@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "onnx_passes/table_metadata.h"
-#include "runtime/data/source.h"
+#include "onnx_passes/model/table_metadata.h"
+#include "runtime/data/files/data_source.h"
 
 namespace onnx_train {
 

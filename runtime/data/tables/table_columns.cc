@@ -3,8 +3,8 @@
 #include <set>
 
 #include "onnx_passes/ir/error.h"
-#include "onnx_passes/loss/expression.h"
-#include "runtime/data/readers.h"
+#include "onnx_passes/text/expression.h"
+#include "runtime/data/files/readers.h"
 #include "runtime/data/tables/table.h"
 
 namespace onnx_train {

@@ -5,7 +5,7 @@
 #include "kernels/dispatch.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/load_element.h"
-#include "runtime/data/tokens.h"
+#include "runtime/data/files/tokens.h"
 
 namespace onnx_train {
 namespace {

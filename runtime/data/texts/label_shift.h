@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/data/source.h"
+#include "runtime/data/files/data_source.h"
 
 namespace onnx_train {
 

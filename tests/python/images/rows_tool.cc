@@ -6,7 +6,7 @@
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/images/rows.h"
-#include "runtime/data/source.h"
+#include "runtime/data/loading/source.h"
 
 namespace onnx_train {
 namespace {

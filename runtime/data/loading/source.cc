@@ -1,0 +1,269 @@
+#include "runtime/data/loading/source.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/text/expression.h"
+#include "runtime/data/class_names.h"
+#include "runtime/data/files/npz.h"
+#include "runtime/data/files/readers.h"
+#include "runtime/data/files/safetensors.h"
+#include "runtime/data/files/tokens.h"
+#include "runtime/data/images/boxes.h"
+#include "runtime/data/images/rows.h"
+#include "runtime/data/loading/data_check.h"
+#include "runtime/data/sample_axes.h"
+#include "runtime/data/tables/table.h"
+#include "runtime/data/texts/label_shift.h"
+#include "runtime/data/texts/position_table.h"
+
+namespace onnx_train {
+namespace {
+
+// The name that an input's array has in the file: --map COLUMN=INPUT.
+std::string name_in_file(const std::string& input, const std::vector<NamedList>& map) {
+  for (const NamedList& pair : map) {
+    if (pair.values[0] == input) return pair.name;
+  }
+  return input;
+}
+
+// Throws UsageError for names that no input has.
+std::vector<NamedList> checked_map(const DataOptions& options, const std::vector<InputSpec>& inputs) {
+  std::vector<std::string> names;
+  for (const InputSpec& spec : inputs) names.push_back(spec.name);
+  names.push_back("path");  // of a table: the column with the files of pictures
+  std::vector<NamedList> map = named_lists(options.map, "--map");
+  for (const NamedList& pair : map) {
+    if (pair.values.size() > 1) throw UsageError(concat("--map: '", pair.name, "' goes to one input"));
+    if (std::count(names.begin(), names.end(), pair.values[0]) == 0) {
+      throw UsageError(
+          concat("--map: the model has no input '", pair.values[0], "'", did_you_mean(pair.values[0], names)));
+    }
+  }
+  return map;
+}
+
+// The arrays that `inputs` need. `others` may be in the file, too.
+DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& inputs, const ReadOptions& options,
+                       const std::vector<InputSpec>& others = {}) {
+  std::vector<InputSpec> known = inputs;
+  known.insert(known.end(), others.begin(), others.end());
+  const std::vector<NamedList> map = checked_map(options, known);
+  const std::unique_ptr<DataSource> source = open_data(path, known, options);
+  DataArrays arrays;
+  if ((arrays.pictures = source->pictures())) {
+    if (arrays.pictures->files.empty()) fail_as(ErrorCode::kData, path, " holds no pictures");
+    arrays.pictures = readable_pictures(std::move(arrays.pictures), options.on_bad_picture, options.faults.get());
+    arrays.metadata = source->metadata();
+    return arrays;
+  }
+  std::vector<const InputSpec*> missing;
+  std::string found;
+  for (const std::string& name : source->names()) found += concat(found.empty() ? "" : ", ", name);
+  for (const InputSpec& spec : inputs) {
+    // Tables rename their columns themselves.
+    std::string name = name_in_file(spec.name, map);
+    if (!source->contains(name)) name = spec.name;
+    if (auto rows = source->rows(name)) {
+      arrays.readers[spec.name] = std::move(rows);
+    } else if (source->contains(name)) {
+      arrays.tensors[spec.name] = source->read(name);
+    } else if (!spec.has_default) {
+      missing.push_back(&spec);
+    }
+  }
+  arrays.summary = source->summary();
+  arrays.notes = source->notes();
+  fill_positions(inputs, &arrays);
+  for (const InputSpec* spec : missing) {
+    if (arrays.tensors.count(spec->name) || arrays.readers.count(spec->name)) continue;
+    fail_as(ErrorCode::kData, path, " has no '", spec->name, "', which the model expects as ", to_string(spec->type),
+            "; it holds ", found.empty() ? "nothing" : found);
+  }
+  arrays.metadata = source->metadata();
+  arrays.parts = source->parts();
+  return arrays;
+}
+
+// The label that the loss ignores.
+std::optional<int64_t> ignored_label(const Model& model, const std::string& entry,
+                                     const std::vector<InputSpec>& inputs) {
+  const auto ranges = index_ranges(model, entry);
+  const auto found = ranges.find(first_label(inputs));
+  if (found == ranges.end()) return {};
+  for (const IndexRange& range : found->second) {
+    if (range.has_other) return range.other;
+  }
+  return {};
+}
+
+int64_t vocabulary_of(const Model& model, const std::string& entry, const std::string& input) {
+  const auto ranges = index_ranges(model, entry);
+  int64_t most = -1;
+  if (const auto found = ranges.find(input); found != ranges.end()) {
+    for (const IndexRange& range : found->second) most = most < 0 ? range.most : std::min(most, range.most);
+  }
+  return most + 1;
+}
+
+// Texts are as long as the model has positions, at most.
+void check_positions(const DataArrays& arrays, const Model& model, const std::vector<InputSpec>& inputs) {
+  const TokenInputs to = token_inputs(inputs);
+  if (!to.tokens) return;
+  const auto rows = arrays.readers.find(to.tokens->name);
+  const auto stored = arrays.tensors.find(to.tokens->name);
+  const bool is_made = rows != arrays.readers.end();
+  if (!is_made && stored == arrays.tensors.end()) return;
+  const Shape shape = is_made ? rows->second->shape() : stored->second.shape();
+  const PositionTable table = position_table(model);
+  if (shape.size() != 2 || table.positions == 0 || shape[1] <= table.positions) return;
+  fail_as(ErrorCode::kData, "'", to.tokens->name, "' has ", shape[1], " tokens in a sample, and '", table.weight,
+          "' has ", table.positions, " positions: ", is_made ? "--block-size " : "samples of ", table.positions,
+          is_made ? "" : " tokens", " at most");
+}
+
+// Throws Error for boxes of more categories than the detector has.
+void check_categories(const PictureFiles& files, const Model& model, const std::string& entry,
+                      const std::vector<InputSpec>& inputs) {
+  const InputSpec* target = files.boxes ? box_target(inputs) : nullptr;
+  const auto taken = target ? classes_of_boxes(model, entry, target->name) : std::nullopt;
+  const auto categories = static_cast<int64_t>(files.classes.size());
+  if (!taken || categories <= taken->most + 1) return;
+  std::set<int64_t> used;
+  for (const auto& boxes : files.boxes->boxes) {
+    for (const LabelledBox& box : boxes) used.insert(box.label);
+  }
+  std::string all, unused;
+  for (int64_t i = 0; i < categories; ++i) {
+    const std::string& name = files.classes[static_cast<size_t>(i)];
+    all += concat(i == 0 ? "" : ", ", name);
+    if (used.count(i) == 0) unused += concat(unused.empty() ? "" : ", ", name);
+  }
+  fail_as(ErrorCode::kData, files.boxes->path, " has ", categories, " categories (", all, "), and the model tells ",
+          taken->most + 1, " apart (", taken->reader, "): ",
+          unused.empty() ? std::string("take a network with as many outputs")
+                         : concat("no box is of ", unused, ", which may be taken out of \"categories\""));
+}
+
+}  // namespace
+
+DataArrays read_arrays(const std::string& path, const Model& model, const std::string& entry,
+                       const std::vector<InputSpec>& inputs, const ReadOptions& given) {
+  // For a prediction a table may hold targets: they are not among the columns that are left for the first input.
+  std::vector<InputSpec> others;
+  if (entry == "predict" && model.find_entry_point("evaluate")) others = entry_inputs(model, "evaluate");
+  for (InputSpec& spec : others) spec.has_default = true;
+  const bool tests = entry == "evaluate" || entry == "predict";
+  ReadOptions options = given;
+  if (!options.role) options.role = tests ? DataRole::kEvaluate : DataRole::kTrain;
+  if (options.document_end || options.shift_labels) options.ignored_label = ignored_label(model, entry, inputs);
+  options.vocabulary = [&](const std::string& input) { return vocabulary_of(model, entry, input); };
+  for (const char* key : kTableMetadata) {
+    if (const std::string text = model.metadata(key); !text.empty()) options.metadata[key] = text;
+  }
+  DataArrays arrays = read_needed(path, inputs, options, others);
+  if (arrays.pictures) check_categories(*arrays.pictures, model, entry, inputs);
+  check_positions(arrays, model, inputs);
+  if (options.shift_labels && entry != "predict") {
+    if (!options.ignored_label)
+      throw UsageError("--shift-labels: the loss ignores no label; build it with ignore_index");
+    shift_labels(&arrays, inputs, *options.ignored_label);
+  }
+  return arrays;
+}
+
+TensorMap read_arrays(const std::string& path) {
+  const std::unique_ptr<DataSource> source = open_data(path, {});
+  if (source->pictures()) fail_as(ErrorCode::kUsage, path, " holds pictures, which are read when a model needs them");
+  TensorMap arrays;
+  for (const std::string& name : source->names()) arrays[name] = source->read(name);
+  if (arrays.empty()) {
+    fail_as(ErrorCode::kUsage, path, " names no arrays: they get the names of a model's inputs; say which model");
+  }
+  return arrays;
+}
+
+void write_arrays(const std::string& path, const TensorMap& arrays) {
+  is_safetensors(path) ? write_safetensors(path, arrays) : write_npz(path, arrays);
+}
+
+Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Preprocess preprocess, const Model& model,
+                     const std::string& augment, bool trains, DataNotes* notes) {
+  const size_t said = data.notes.size();
+  fill_positions(inputs, &data);
+  notes->insert(notes->end(), data.notes.begin() + static_cast<std::ptrdiff_t>(said), data.notes.end());
+  PictureRows rows = picture_rows(std::move(data.tensors), data.pictures, inputs,
+                                  classes_from_json(model.metadata(kClassNames)), augment, trains, &preprocess, notes);
+  const std::string target = first_label(inputs);
+  if (data.pictures && !data.pictures->boxes && !target.empty() && !rows.tensors.count(target) &&
+      !rows.readers.count(target)) {
+    if (const std::string& why = data.pictures->unlabelled; !why.empty())
+      fail_as(ErrorCode::kData, data.pictures->root, " has no classes for '", target, "': ", why);
+    fail_as(ErrorCode::kData, data.pictures->root, " has pictures without classes, masks or boxes; the model expects '",
+            target,
+            "': put them into a folder for each class, or name file and class in a CSV with the columns path,class"
+            ", or say which of its other columns are: --columns ",
+            target, "=A,B (docs/data.md has all forms)");
+  }
+  rows.readers.merge(data.readers);
+  Dataset dataset(rows.tensors, inputs, preprocess, rows.readers);
+  if (!rows.classes.empty()) data.metadata[kClassNames] = classes_to_json(rows.classes);
+  dataset.set_metadata(std::move(data.metadata));
+  if (const std::string note = sample_axes_note(dataset); !note.empty()) notes->push_back(note);
+  dataset.set_parts(std::move(data.parts));
+  dataset.augment = augment;
+  if (data.pictures) dataset.left_out = data.pictures->left_out;
+  return dataset;
+}
+
+Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inputs, DataRole role,
+                     const Preprocess& preprocess, ReadOptions options, DataNotes* notes) {
+  options.role = role;
+  DataNotes ignored;
+  DataArrays arrays = read_needed(path, inputs, options);
+  if (notes) notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
+  return make_dataset(std::move(arrays), inputs, preprocess, Model(), "", /*trains=*/true, &ignored);
+}
+
+Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, const ReadOptions& options,
+                     DataNotes* notes) {
+  const std::vector<InputSpec> inputs = entry_inputs(model, entry);
+  std::string note;
+  const Preprocess preprocess = preprocess_of(model, options, inputs, &note);
+  if (!note.empty()) notes->push_back(note);
+  DataArrays arrays = read_arrays(path, model, entry, inputs, options);
+  if (!arrays.summary.empty()) notes->push_back(arrays.summary);
+  notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
+  const bool trains = entry != "evaluate" && entry != "predict";
+  Dataset data = make_dataset(std::move(arrays), inputs, preprocess, model, options.augment, trains, notes);
+  if (const auto names = data.metadata().find(kClassNames); names != data.metadata().end() && trains) {
+    const auto classes = static_cast<int64_t>(classes_from_json(names->second).size());
+    if (const int64_t told = vocabulary_of(model, entry, first_label(inputs)); classes > 0 && told > classes) {
+      notes->push_back(concat(path, " has ", classes, " classes, and the model tells ", told,
+                              " apart; build --head OUTPUT=", classes, " gives it a last layer for them"));
+    }
+  }
+  const std::string hint = options.says_how() ? "" : bytes_hint(data, model);
+  if (!hint.empty()) notes->push_back(concat(path, ": ", hint));
+  return data;
+}
+
+TensorMap first_batch(const std::string& path, const std::vector<InputSpec>& inputs, std::optional<int64_t> count,
+                      const Preprocess& preprocess) {
+  const Dataset data = load_dataset(path, inputs, DataRole::kTrain, preprocess);
+  const int64_t samples = data.num_samples();
+  if (count && *count > samples) {
+    fail_as(ErrorCode::kUsage, "the batch size is ", *count, ", but ", path, " has ", samples,
+            samples == 1 ? " sample" : " samples");
+  }
+  std::vector<int64_t> rows(static_cast<size_t>(count.value_or(std::min(kUsualBatch, samples))));
+  std::iota(rows.begin(), rows.end(), 0);
+  TensorMap batch;
+  data.gather(rows.data(), static_cast<int64_t>(rows.size()), &batch);
+  return batch;
+}
+
+}  // namespace onnx_train

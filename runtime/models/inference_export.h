@@ -1,0 +1,46 @@
+// The inference model of a training model, as options say it: what `export` writes, in the command, C, C++ and Python.
+// Plain values and functions; any thread.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "onnx_passes/adapt/adapt.h"
+#include "onnx_passes/adapt/stored_weights.h"
+#include "onnx_passes/ir/model.h"
+#include "onnx_passes/quantization/store_quantized.h"
+#include "runtime/support/options.h"
+
+namespace onnx_train {
+
+struct ExportSettings {
+  std::vector<std::string> dtype;  // in which the weights are stored: "int4", "block=64"; empty: as they are
+  std::string tta;                 // views of pictures over which the outputs are averaged (test_time_augmentation.h)
+  bool merge = false, original_types = false;
+};
+
+// Whether --dtype says more than that weights stay as they are, in float32.
+bool stores_other_type(const ExportSettings& settings);
+
+// --merge, --dtype, --tta, --original-types. They write into `settings`, which must outlive them.
+std::vector<CommandOption> export_options(ExportSettings* settings);
+
+struct InferenceExport {
+  Model model;
+  StorageSpec storage;                    // where --dtype is given
+  std::map<std::string, Tensor> rounded;  // the numbers that are left of each weight that it stores
+  StoredIntegers integers;                // weights that are integers as the model was trained
+  int restored = 0;                       // weights that were integers, and are floats with adapters in them
+  MergedAdapters merged;                  // layers whose adapters are folded into their weights
+};
+
+// No training entry points, no state but the weights; adapters merged where the settings say so. `name` is the model's
+// in errors.
+InferenceExport strip_and_merge(const Model& training, const ExportSettings& settings, const std::string& name);
+
+// The same, and all else that the settings say. `name` is the model's in errors. Throws Error where an option has
+// nothing to do, or does not go with another.
+InferenceExport export_inference(const Model& training, const ExportSettings& settings, const std::string& name);
+
+}  // namespace onnx_train

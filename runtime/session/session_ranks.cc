@@ -1,0 +1,227 @@
+// What a session does as one of several ranks.
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <thread>
+
+#include "kernels/collectives.h"
+#include "kernels/cost.h"
+#include "onnx_passes/distribution/data_parallel.h"
+#include "onnx_passes/distribution/order_collectives.h"
+#include "onnx_passes/distribution/overlap_collectives.h"
+#include "onnx_passes/distribution/pipeline_stages.h"
+#include "onnx_passes/distribution/stage_owners.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes.h"
+#include "onnx_passes/training/body_draws.h"
+#include "runtime/session/session.h"
+#include "runtime/support/options.h"
+
+namespace onnx_train {
+
+void check_ranks(int64_t ranks, int64_t stages, Sharding sharding, bool sync_batch_norm) {
+  if (ranks == 1 && (stages > 1 || sync_batch_norm)) {
+    throw UsageError(concat(stages > 1 ? "--pipeline" : "--sync-batch-norm",
+                            " is for several processes; leave it out, or start them (docs/distributed.md)"));
+  }
+  if (ranks % stages != 0) {
+    throw UsageError(concat("--pipeline ", stages, " takes ", stages,
+                            " processes, one for each stage, or a multiple, and there are ", ranks));
+  }
+  if (stages > 1 && (sharding != Sharding::kNone || sync_batch_norm)) {
+    throw UsageError(concat("--pipeline: a stage has the states of its own layers, and one batch at a time; leave out ",
+                            sync_batch_norm ? "--sync-batch-norm" : "--zero"));
+  }
+}
+
+StateOwners Session::owners_of_states(const Model& model, const SessionOptions& options, int ranks) {
+  check_ranks(ranks, options.stages, options.sharding, options.sync_batch_norm);
+  if (options.stages <= 1) return share_out_states(model, options.sharding, ranks);
+  const bool has_accumulate = std::any_of(model.entry_points.begin(), model.entry_points.end(),
+                                          [](const EntryPoint& e) { return e.name() == "accumulate"; });
+  if (!has_accumulate) fail_as(ErrorCode::kUsage, "a pipeline takes micro-batches; build the model with accumulate");
+  // What inference knows, and no more than a copy of a tensor where nothing is multiplied.
+  return share_out_stages(model, options.stages, [](const Node& node) {
+    const NodeCost cost = cost_of(node);
+    constexpr double kBytesOfAnOperation = 0.1;  // of one multiply-add on data in memory, about
+    return cost.total_flops() * kBytesOfAnOperation + cost.bytes;
+  });
+}
+
+// The entry point as a plain model, of the mean over views where the session has some. Its random operators draw from
+// an input.
+Model Session::whole(const std::string& entry) const {
+  const bool averages = !options_.views.empty() && (entry == "predict" || entry == "evaluate") && has_entry(entry);
+  Model with_views;
+  if (averages) {
+    with_views = clone(model_);
+    average_over_views(&with_views, options_.views, entry);
+  }
+  Model flat = flatten(averages ? with_views : model_, entry);
+  draw_from_input(flat.graph.get());
+  return flat;
+}
+
+bool Session::draws(const std::string& entry) const {
+  const auto [found, is_new] = draws_.try_emplace(entry, false);
+  if (!is_new || (entry != "initialize" && !has_entry(entry))) return found->second;
+  const auto has_any = [](const EntryPoint& e) {
+    return has_random_operators(*e.algorithm) || has_random_operators(*e.initialization);
+  };
+  const bool may = has_random_operators(*model_.graph) || std::ranges::any_of(model_.entry_points, has_any);
+  return found->second = may && has_random_operators(*flatten(model_, entry).graph);
+}
+
+Model Session::of_all_stages(const std::string& entry) const {
+  Model flat = whole(entry);
+  if (pipelines() > 1) distribute_over_ranks(&flat, pipelines(), false);
+  for (Node* node = flat.graph->first(); node; node = node->next()) {
+    if (is_collective(*node)) node->set_attr(kMeshAxis, kDataAxis);
+  }
+  return flat;
+}
+
+Model Session::plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const {
+  if (is_staged(entry)) {
+    Model flat = of_all_stages(entry);
+    // A device that has a queue goes on when a kernel has only begun.
+    make_stage(&flat, owners_, state_.names(), owner(), options_.stages, shapes,
+               {.shares_batches = pipelines() > 1, .awaits_sends = !device_.uses_host_memory()});
+    order_collectives(&flat);
+    return flat;
+  }
+  Model flat = whole(entry);
+  if (is_shared(entry)) distribute_over_ranks(&flat, ranks(), options_.sync_batch_norm);
+  if (is_shared(entry) && overlaps()) sum_early(&flat);
+  if (shards_states()) shard_states(&flat, owners_, owner());
+  if (is_shared(entry) || shards_states()) {
+    if (overlaps()) overlap_collectives(&flat);
+    order_collectives(&flat);
+  }
+  return flat;
+}
+
+void Session::connect_device() {
+  if (ranks() == 1 || device_.uses_host_memory()) return;
+  if (!is_pipeline()) return device_.connect(*options_.collectives);
+  device_.connect(*pipeline_);
+  if (pipelines() > 1) device_.connect(*pipeline_->along(kDataAxis));
+  std::set<std::pair<int, int>> pairs;  // in one order on all ranks
+  for (const char* entry : {"accumulate", "evaluate"}) {
+    if (has_entry(entry)) pairs.merge(stages_that_send(of_all_stages(entry), owners_, state_.names()));
+  }
+  for (const auto& [from, to] : pairs) {
+    if (from == owner() || to == owner()) device_.connect(*pipeline_, from, to);
+  }
+}
+
+int Session::ranks() const { return options_.collectives ? options_.collectives->size() : 1; }
+int Session::rank() const { return options_.collectives ? options_.collectives->rank() : 0; }
+
+// What is under way cannot be looked at.
+bool Session::overlaps() const { return options_.overlap && !options_.plan.detect_anomaly; }
+
+bool Session::is_shared(const std::string& entry) const {
+  return ranks() > 1 && (entry == "accumulate" || entry == "evaluate");
+}
+
+TensorMap Session::own_inputs(const std::string& entry, int micro_batches) const {
+  TensorMap inputs;
+  const bool shares = is_shared(entry) && pipelines() > 1, draws_numbers = draws(entry);
+  for (int i = 0; i < micro_batches && (shares || draws_numbers); ++i) {
+    const int64_t before = int64_t{i} * pipelines();  // batches of this round that come before those of micro-batch i
+    if (shares) {
+      inputs[micro_batch_input(kRankInput, i)] = Tensor::scalar<int64_t>(pipeline());
+      inputs[micro_batch_input(kActiveRanksInput, i)] =
+          Tensor::scalar<int64_t>(std::clamp<int64_t>(active_ranks_ - before, 0, pipelines()));
+    }
+    if (draws_numbers) {
+      const auto known = drawn_.find(entry);
+      const uint64_t drawn = known == drawn_.end() ? 0 : known->second;
+      const uint64_t batch = drawn + static_cast<uint64_t>(is_shared(entry) ? before + pipeline() : 0);
+      // Not the numbers of training with the same seed.
+      inputs[micro_batch_input(kRandomKeyInput, i)] = Tensor::of<uint64_t>({2}, {~options_.seed, batch});
+    }
+  }
+  return inputs;
+}
+
+std::map<std::string, Shape> Session::with_own_inputs(const std::string& entry,
+                                                      std::map<std::string, Shape> shapes) const {
+  if (is_staged(entry)) {
+    const std::map<std::string, Shape> one = shapes;
+    for (int i = count_micro_batches(shapes); i < micro_batches(); ++i) {
+      for (const auto& [name, shape] : one) shapes[micro_batch_input(name, i)] = shape;
+    }
+  }
+  for (const auto& [name, value] : own_inputs(entry, is_staged(entry) ? micro_batches() : 1))
+    shapes[name] = value.shape();
+  return shapes;
+}
+
+// The work of a device that exchanges with a rank that is gone does not end by itself.
+void Session::wait_for_run(int64_t mark) {
+  if (Collectives* const ranks = collectives(); ranks && !device_.uses_host_memory()) {
+    try {
+      for (int times = 0; !stream_->has_reached(mark); ++times) {
+        ranks->check();
+        std::this_thread::sleep_for(std::chrono::microseconds(times < 100 ? 10 : 200));
+      }
+    } catch (...) {
+      ranks->abort();
+      throw;
+    }
+  }
+  stream_->wait(mark);
+}
+
+size_t Session::state_bytes() const {
+  size_t bytes = 0;
+  for (size_t i = 0; i < state_.names().size(); ++i) {
+    if (has_state(state_.names()[i]))
+      bytes += static_cast<size_t>(num_elements(state_.shape(i))) * size_of(state_.dtype(i));
+  }
+  return bytes;
+}
+
+void Session::collect_state(size_t i, void* to) {
+  const auto owner = owners_.find(state_.names()[i]);
+  const int keeper = owner == owners_.end() ? 0 : owner->second;
+  if (keeper == 0) {
+    if (rank() == 0 && to) state_.read(i, to);
+    return;
+  }
+  const auto bytes = static_cast<size_t>(num_elements(state_.shape(i))) * size_of(state_.dtype(i));
+  const auto count = static_cast<size_t>(ranks());
+  std::vector<std::span<const std::byte>> out(count);
+  std::vector<std::span<std::byte>> in(count);
+  Tensor value;
+  if (keeper == rank()) {
+    value = state_.get(state_.names()[i]);
+    out[0] = {static_cast<const std::byte*>(value.data()), bytes};
+  }
+  if (rank() == 0) {
+    if (!to) value = Tensor(state_.dtype(i), state_.shape(i));
+    in[static_cast<size_t>(keeper)] = {static_cast<std::byte*>(to ? to : value.data()), bytes};
+  }
+  collectives()->exchange(state_.names()[i], out, in);
+}
+
+void Session::collect_choices() {
+  if (!is_pipeline()) return;
+  const std::string mine = choices_->text();
+  const std::vector<uint32_t> sizes = collectives()->gather("the sizes of choices", static_cast<uint32_t>(mine.size()));
+  std::vector<std::span<const std::byte>> out(sizes.size());
+  std::vector<std::span<std::byte>> in(sizes.size());
+  std::vector<std::string> texts(sizes.size());
+  if (rank() > 0) out[0] = std::as_bytes(std::span(mine));
+  for (size_t r = 1; r < sizes.size() && rank() == 0; ++r) {
+    texts[r].resize(sizes[r]);
+    in[r] = std::as_writable_bytes(std::span(texts[r]));
+  }
+  collectives()->exchange("choices", out, in);
+  for (const std::string& text : texts) choices_->add(text);
+  keep_choices();
+}
+
+}  // namespace onnx_train

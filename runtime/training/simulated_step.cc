@@ -1,0 +1,151 @@
+#include "runtime/training/simulated_step.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "kernels/cost.h"
+#include "onnx_passes/distribution/order_collectives.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
+
+namespace onnx_train {
+namespace {
+
+// In bytes: what a device with 200 operations for each byte of its memory takes, as GPUs have for 16 bits.
+double cost_in_bytes(const Node& node) {
+  const NodeCost cost = cost_of(node);
+  return std::max(cost.bytes, cost.total_flops() / 200);
+}
+
+bool is_exchange(const Node& node) { return is_collective(node) || node.is("Await", kDomain); }
+
+// The plans of a step on one rank.
+struct RankPlans {
+  std::unique_ptr<Session> session;
+  std::unique_ptr<Plan> accumulate, apply;
+
+  RankPlans(const Model& model, SessionOptions options, const std::map<std::string, Shape>& batch) {
+    options.plans_only = true;
+    session = std::make_unique<Session>(clone(model), options);
+    accumulate = session->planned("accumulate", batch);
+    apply = session->planned("apply", {});
+  }
+
+  size_t arena() const { return std::max(accumulate->arena_bytes(), apply->arena_bytes()); }
+};
+
+double cost_in_bytes(const Plan& plan) {
+  double sum = 0;
+  for (size_t i = 0; i < plan.steps().size(); ++i) {
+    const Node& node = *plan.steps()[i].node;
+    if (!plan.placement().skipped[i] && !is_exchange(node)) sum += cost_in_bytes(node);
+  }
+  return sum;
+}
+
+// Memory in the place of all tensors: exchanges read sizes, and nothing is computed.
+class Scratch {
+ public:
+  void take_for(const Plan& plan) {
+    for (size_t i = 0; i < plan.steps().size(); ++i) {
+      const Node& node = *plan.steps()[i].node;
+      if (!is_exchange(node)) continue;
+      take(plan.prepared()[i].workspace);
+      for (const Value* v : node.inputs()) v ? take(bytes_of(*v)) : void();
+      for (const Value* v : node.outputs()) v ? take(bytes_of(*v)) : void();
+    }
+  }
+  Launch launch(const Node& node) {
+    memory_.resize(bytes_);
+    std::fill_n(memory_.begin(), kLeast, std::byte{0});  // so that a sum has no terms to add
+    inputs_.assign(static_cast<size_t>(node.num_inputs()), memory_.data());
+    outputs_.assign(static_cast<size_t>(node.num_outputs()), memory_.data());
+    return {inputs_.data(), outputs_.data(), memory_.data(), nullptr, &fault_, 1};
+  }
+
+ private:
+  static size_t bytes_of(const Value& v) {
+    return static_cast<size_t>(num_elements(v.type().shape())) * size_of(v.dtype());
+  }
+  void take(size_t bytes) { bytes_ = std::max(bytes_, bytes); }
+
+  static constexpr size_t kLeast = 64;
+  size_t bytes_ = kLeast;
+  std::vector<std::byte> memory_;
+  std::vector<const void*> inputs_;
+  std::vector<void*> outputs_;
+  Fault fault_;
+};
+
+void walk(const Plan& plan, double seconds_of_byte, SimulatedRanks* rank) {
+  Scratch scratch;
+  scratch.take_for(plan);
+  for (size_t i = 0; i < plan.steps().size(); ++i) {
+    const Node& node = *plan.steps()[i].node;
+    if (plan.placement().skipped[i]) continue;
+    if (is_exchange(node)) {
+      plan.prepared()[i].run(scratch.launch(node));
+    } else {
+      rank->compute(seconds_of_byte * cost_in_bytes(node));
+    }
+  }
+}
+
+}  // namespace
+
+SimulatedStep simulate_step(const Model& model, SessionOptions options, int ranks, int64_t batches,
+                            const std::map<std::string, Shape>& batch, const Network& network, double compute) {
+  SessionOptions alone = options;
+  alone.collectives = nullptr;
+  alone.stages = alone.micro_batches = 1;
+  const RankPlans one(model, alone, batch);
+  const double seconds_of_byte = compute / (cost_in_bytes(*one.accumulate) + cost_in_bytes(*one.apply));
+
+  const int stages = options.stages, pipelines = std::max(1, ranks / stages);
+  const auto rounds = static_cast<int>((batches + pipelines - 1) / pipelines);  // of each pipeline, or rank
+  options.micro_batches = stages > 1 ? rounds : 1;
+  Rendezvous others;
+  std::vector<std::unique_ptr<SimulatedRanks>> simulated;
+  std::vector<RankPlans> plans;
+  for (int stage = 0; stage < stages; ++stage) {
+    simulated.push_back(std::make_unique<SimulatedRanks>(stage, ranks, network, &others, stages));
+    if (ranks > 1) options.collectives = simulated.back().get();
+    plans.emplace_back(model, options, batch);
+  }
+  std::vector<std::exception_ptr> failures(static_cast<size_t>(stages));
+  std::vector<std::thread> threads;
+  for (size_t stage = 0; stage < plans.size(); ++stage) {
+    threads.emplace_back([&, stage] {
+      try {
+        for (int i = 0; i < (stages > 1 ? 1 : rounds); ++i)
+          walk(*plans[stage].accumulate, seconds_of_byte, simulated[stage].get());
+        walk(*plans[stage].apply, seconds_of_byte, simulated[stage].get());
+      } catch (...) {
+        failures[stage] = std::current_exception();
+        others.abandon();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  SimulatedStep step;
+  for (size_t stage = 0; stage < plans.size(); ++stage) {
+    const SimulatedRanks& rank = *simulated[stage];
+    step.time = std::max(step.time, rank.compute_seconds() + rank.stalled_seconds());
+    if (rank.compute_seconds() > step.compute) {
+      step.compute = rank.compute_seconds();
+      step.network = rank.network_seconds();
+    }
+    if (rank.bytes() >= step.bytes) {
+      step.bytes = rank.bytes();
+      step.exchanges = rank.exchanges();
+    }
+    step.state = std::max(step.state, plans[stage].session->state_bytes());
+    step.arena = std::max(step.arena, plans[stage].arena());
+  }
+  return step;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,25 @@
+// The simulated time of a step on several ranks, from their plans alone: no plan runs, and states have no memory, so
+// that models and numbers of ranks may be larger than this machine. A node takes its share of a given time, by its
+// cost; a collective takes the time of a modelled network.
+#pragma once
+
+#include "runtime/distribution/simulated_ranks.h"
+#include "runtime/session/session.h"
+
+namespace onnx_train {
+
+struct SimulatedStep {
+  double compute = 0;           // seconds, of the rank that computes longest
+  double network = 0;           // seconds that the exchanges of that rank take, one after the other
+  double time = 0;              // seconds of the step
+  double bytes = 0;             // that the rank sends which sends most
+  int64_t exchanges = 0;        // of that rank
+  size_t state = 0, arena = 0;  // bytes of the rank that has most
+};
+
+// A step of `batches` batches of these shapes on `ranks` ranks, of which one alone takes `compute` seconds for a batch
+// and the update. `options` say stages and what else ranks agree on, but not the ranks. Throws Error; one thread.
+SimulatedStep simulate_step(const Model& model, SessionOptions options, int ranks, int64_t batches,
+                            const std::map<std::string, Shape>& batch, const Network& network, double compute);
+
+}  // namespace onnx_train
