@@ -1,6 +1,6 @@
-"""Writes onnx_train/_option_types.py: the options of the library (onnx_train_options) as types of keyword arguments.
+"""Writes a module of the package: the options of the library (onnx_train_options) as types of keyword arguments.
 
-    python write_option_types.py libonnx_train.so _option_types.py
+    python write_option_types.py LIBRARY WRITTEN
 
 Type checkers and editors read the file, and the package takes names and docstrings from it (_options.py).
 """

@@ -18,8 +18,8 @@ struct AdaptOptions {
   bool weights_partial = false;    // the file has only some of them
   std::vector<std::string> lora, ia3;
   bool bitfit = false;
-  std::vector<std::string> qat;            // "int8", "weights=per_tensor"; see quantization/qat.h
-  std::vector<std::string> quantize_base;  // "int4", "block=64"; see quantization/stored_weights.h
+  std::vector<std::string> qat;            // "int8", "weights=per_tensor"; see adapt/qat.h
+  std::vector<std::string> quantize_base;  // "int4", "block=64"; see adapt/stored_weights.h
   std::string adapter;                     // a folder in PEFT's format
   uint64_t seed = 0;                       // of new heads and adapters
 

@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/model/analysis.h"
+#include "onnx_passes/passes.h"
 #include "onnx_passes/training/frozen_statistics.h"
 #include "onnx_passes/training/training_mode.h"
 #include "runtime/session/session.h"

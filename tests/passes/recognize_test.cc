@@ -1,5 +1,6 @@
 #include "onnx_passes/recognize/recognize.h"
 #include "onnx_passes/model/constants.h"
+#include "onnx_passes/passes.h"
 
 #include <gtest/gtest.h>
 

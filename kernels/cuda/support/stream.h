@@ -21,7 +21,7 @@ class CudaStream : public Stream {
   ~CudaStream() override;
 
   cudaStream_t handle() const { return handle_; }
-  // cuDNN's handle for this stream; null until the first cuDNN work makes it (support/cudnn_graph.h).
+  // cuDNN's handle for this stream; null until the first cuDNN work makes it (choices/cudnn_graph.h).
   std::shared_ptr<CudnnHandle>& cudnn_handle() { return cudnn_handle_; }
 
   void* native_handle() const override { return handle_; }

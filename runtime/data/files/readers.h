@@ -16,7 +16,7 @@ std::unique_ptr<DataSource> open_safetensors(const std::string& path);
 // Of --data -: .npz archives after each other, whose arrays are joined by rows.
 std::unique_ptr<DataSource> open_standard_input();
 std::unique_ptr<DataSource> open_npy_folder(const std::string& folder);
-// A table of numbers and texts, of pictures (images/picture_table.h), or of texts with labels
+// A table of numbers and texts, of pictures (tables/picture_table.h), or of texts with labels
 // (tables/labelled_texts.h).
 std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<InputSpec>& inputs,
                                      const ReadOptions& options);
