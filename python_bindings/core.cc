@@ -89,7 +89,7 @@ std::pair<ModelHandle, std::string> build_for_data(const ModelHandle& forward, c
   return {std::move(model), note};
 }
 
-std::string sizes(const ModelHandle& model, const nb::dict& data) {
+std::string sizes(const ModelHandle& model, const Named& data) {
   const NamedArrays arrays(data, "array");
   const char* text = "";
   unlocked([&] { return onnx_train_model_sizes(model.get(), arrays.tensors.data(), arrays.tensors.size(), &text); });
@@ -139,7 +139,7 @@ ModelHandle flatten(const ModelHandle& training, const std::string& entry) {
 }
 
 // A copy of the model with other weights: arrays by name.
-ModelHandle with_weights(const ModelHandle& model, const nb::dict& arrays, bool strict) {
+ModelHandle with_weights(const ModelHandle& model, const Named& arrays, bool strict) {
   const NamedArrays weights(arrays, "weight");
   return new_model([&](onnx_train_model** changed) {
     return onnx_train_model_with_weights(model.get(), weights.tensors.data(), weights.tensors.size(), strict ? 1 : 0,
@@ -172,7 +172,8 @@ std::vector<Finding> notes(const ModelHandle& model) {
 }
 
 // text, loss, failure, obstacles, findings
-nb::tuple check_model(const ModelHandle& model, const Options& options) {
+std::tuple<std::string, std::string, std::string, std::vector<Finding>, std::vector<Finding>> check_model(
+    const ModelHandle& model, const Options& options) {
   const auto views = detail::views(options);
   onnx_train_report* report = nullptr;
   unlocked([&] { return onnx_train_model_check(model.get(), views.data(), views.size(), &report); });
@@ -180,9 +181,8 @@ nb::tuple check_model(const ModelHandle& model, const Options& options) {
   const onnx_train_finding *obstacles = nullptr, *findings = nullptr;
   const size_t num_obstacles = onnx_train_report_obstacles(report, &obstacles);
   const size_t num_findings = onnx_train_report_findings(report, &findings);
-  return nb::make_tuple(onnx_train_report_text(report), onnx_train_report_loss(report),
-                        onnx_train_report_failure(report), findings_of(obstacles, num_obstacles),
-                        findings_of(findings, num_findings));
+  return {onnx_train_report_text(report), onnx_train_report_loss(report), onnx_train_report_failure(report),
+          findings_of(obstacles, num_obstacles), findings_of(findings, num_findings)};
 }
 
 double learning_rate(const Options& options, int64_t step) {
