@@ -6,6 +6,7 @@
 
 #include "python_bindings/session.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -427,11 +428,23 @@ nb::typed<nb::list, PythonPort> to_python(const std::vector<Port>& ports) {
   return list;
 }
 
+// bfloat16, which numpy does not have, as float32 with the same values: it is the upper half of one.
+nb::object widened(const onnx_train_tensor& tensor) {
+  const ElementType& type = element_type(ONNX_TRAIN_FLOAT, tensor.name);
+  std::vector<uint32_t> bits(bytes_of(type, tensor.shape, tensor.rank) / sizeof(uint32_t));
+  for (size_t i = 0; i < bits.size(); ++i) {
+    bits[i] = uint32_t{load<uint16_t>(static_cast<const char*>(tensor.data) + i * sizeof(uint16_t))} << 16;
+  }
+  return copied_array(type, tensor.shape, tensor.rank, bits.data());
+}
+
 // Views of the files' memory, or of what was read of them, which keep the dataset alive.
 NumpyArrays arrays_of(nb::handle self) {
   nb::dict arrays;
   for (const onnx_train_tensor& t : nb::cast<const Dataset&>(self).tensors()) {
-    arrays[t.name] = as_array<nb::ro>(element_type(t.type, t.name), t.shape, t.rank, t.data, self);
+    arrays[t.name] = t.type == ONNX_TRAIN_BFLOAT16
+                         ? widened(t)
+                         : as_array<nb::ro>(element_type(t.type, t.name), t.shape, t.rank, t.data, self);
   }
   return arrays;
 }
@@ -441,11 +454,17 @@ std::unique_ptr<Dataset> open_data(const std::string& path) {
   return std::make_unique<Dataset>(path);
 }
 
+std::unique_ptr<Dataset> open_safetensors(const std::string& path) {
+  const nb::gil_scoped_release release;
+  return std::make_unique<Dataset>(Dataset::safetensors(path));
+}
+
 }  // namespace
 
 void define_session(nb::module_& module) {
   nb::class_<Dataset>(module, "Dataset")
       .def("arrays", [](nb::handle self) { return arrays_of(self); })
+      .def("metadata", &Dataset::metadata)
       .def(
           "size",
           [](const Dataset& data, int64_t batch_size) {
@@ -453,6 +472,7 @@ void define_session(nb::module_& module) {
           },
           nb::arg("batch_size"));
   module.def("open_data", open_data, nb::arg("path"));
+  module.def("open_safetensors", open_safetensors, nb::arg("path"));
   nb::class_<SessionHandle>(module, "Session")
       .def(nb::init<const ModelHandle&, const Options&>(), nb::arg("model"), nb::arg("options"))
       .def("entries", &SessionHandle::entries)

@@ -72,32 +72,37 @@ class Session:
         pipeline: int | None = None,
         sync_batch_norm: bool = False,
     ) -> None:
-        """Args:
-        model: a `Model`, or anything that `load` takes; it is copied.
-        device: a name that ``onnx-train devices`` lists: ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
-        threads: of the CPU's kernels; all cores by default.
-        memory: bytes, or such as ``"2GiB"``, that gradients and activations may take; what the machine has by default.
-        tf32: whether products and convolutions of float32 may round their operands to 10 bits after the point, as
-            NVIDIA's tensor cores want them; other devices do not.
-        deterministic: False lets a GPU's library add in the order in which its threads arrive, where that is faster: two
-            runs differ in their last bits then.
-        offload: ``"optimizer"``: what the optimizer keeps for each weight is stored in the host's memory, where a GPU reads
-            and writes it in each step; the results are equal in bits (docs/cuda.md). By default on the device.
-        tta: views of pictures over which evaluations and predictions average: ``"flip"``, ``"vflip"``, ``"shift(1)"``,
-            or several, ``"flip, shift(1)"`` (docs/data.md).
-        seed: of what random operators of the model draw in evaluations and predictions, 0 by default; a training draws from
-            the state.
-        detect_anomaly: whether a step whose loss or gradients are not finite names the first node that this comes from
-            (docs/training.md); slow, on the CPU.
-        allow_non_finite: whether a step whose loss is NaN or infinite updates the weights with it. By default it is a
-            `DataError`, and on the CPU no state has changed. Models with loss scaling skip such updates.
-        ranks: ``"environment"``: this process is one of several that train together, as the variables of a launcher say
-            (docs/distributed.md). The first such session of a process waits up to five minutes for the others; `threads`
-            are by default this process's share of the machine.
-        zero: with ranks, 1 or 2: they share out the states of the optimizer, and with 2 the sums of gradients.
-        pipeline: with ranks, how many consecutive ones have a stage of the model each, through which the batches of a step
-            go. A run of ``"accumulate"`` takes one batch, or several, whose inputs are ``"x"``, ``"x/micro_batch1"``, ...
-        sync_batch_norm: with ranks, whether the batches that they have at the same time are normalized as one.
+        """A session of its own state, which begins as the model's.
+
+        Args:
+            model: a `Model`, or anything that `load` takes; it is copied.
+            device: a name that ``onnx-train devices`` lists: ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
+            threads: of the CPU's kernels; all cores by default.
+            memory: bytes, or such as ``"2GiB"``, that gradients and activations may take; what the machine has by
+                default.
+            tf32: whether products and convolutions of float32 may round their operands to 10 bits after the point, as
+                NVIDIA's tensor cores want them; other devices do not.
+            deterministic: False lets a GPU's library add in the order in which its threads arrive, where that is
+                faster: two runs differ in their last bits then.
+            offload: ``"optimizer"``: what the optimizer keeps for each weight is stored in the host's memory, where a
+                GPU reads and writes it in each step; the results are equal in bits (docs/cuda.md). By default on the
+                device.
+            tta: views of pictures over which evaluations and predictions average: ``"flip"``, ``"vflip"``,
+                ``"shift(1)"``, or several, ``"flip, shift(1)"`` (docs/data.md).
+            seed: of what random operators of the model draw in evaluations and predictions, 0 by default; a training
+                draws from the state.
+            detect_anomaly: whether a step whose loss or gradients are not finite names the first node that this comes
+                from (docs/training.md); slow, on the CPU.
+            allow_non_finite: whether a step whose loss is NaN or infinite updates the weights with it. By default it is
+                a `DataError`, and on the CPU no state has changed. Models with loss scaling skip such updates.
+            ranks: ``"environment"``: this process is one of several that train together, as the variables of a launcher
+                say (docs/distributed.md). The first such session of a process waits up to five minutes for the others;
+                `threads` are by default this process's share of the machine.
+            zero: with ranks, 1 or 2: they share out the states of the optimizer, and with 2 the sums of gradients.
+            pipeline: with ranks, how many consecutive ones have a stage of the model each, through which the batches of
+                a step go. A run of ``"accumulate"`` takes one batch, or several, whose inputs are ``"x"``,
+                ``"x/micro_batch1"``, ...
+            sync_batch_norm: with ranks, whether the batches that they have at the same time are normalized as one.
         """
         self._core = _core.Session(
             _as_model(model)._core,

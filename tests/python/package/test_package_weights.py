@@ -78,20 +78,21 @@ def entry(begin, end, shape=(3,), dtype="F32"):
 
 
 WRONG = {
-    "empty": (b"", "cut off or no safetensors"),
+    "empty": (b"", "no safetensors file: it has 0 bytes"),
     "cut off header": (file({"a": entry(0, 12), "b": entry(12, 24)})[:40], "cut off or no safetensors"),
     "cut off tensor": (file({"a": entry(0, 12), "b": entry(12, 24)})[:-1], "cut off: 'b'"),
-    "huge header": ((1 << 62).to_bytes(8, "little") + b"{}", "cut off or no safetensors"),
+    "huge header": ((1 << 62).to_bytes(8, "little") + b"{}", "its header would have 4611686018427387904 bytes"),
     "overlapping": (file({"a": entry(0, 12), "b": entry(8, 20)}), "'b' begins at byte 8"),
     "gap": (file({"a": entry(0, 12), "b": entry(16, 28)}), "'b' begins at byte 16"),
     "rest": (file({"a": entry(0, 12)}), "12 bytes after its last tensor"),
     "wrong size": (file({"a": entry(0, 24)}), "takes 12 bytes, not 24"),
-    "huge shape": (file({"a": entry(0, 24, [1 << 62, 1 << 62])}), "bytes, not 24"),
-    "negative": (file({"a": entry(0, 24, [-3, -2])}), "no sizes"),
+    "huge shape": (file({"a": entry(0, 24, [1 << 62, 1 << 62])}), "'a' of shape [4611686018427387904,4611686018427387904] has more bytes than can be counted"),
+    "negative": (file({"a": entry(0, 24, [-3, -2])}), "'a' has no valid shape in the header"),
     "type": (file({"a": entry(0, 24, [24], "F8_E4M3")}), "has the type F8_E4M3"),
-    "no JSON": (file(b"not json"), "not one of safetensors"),
-    "a list": (file([]), "not one of safetensors"),
-    "deep": (file(b"[" * 100_000), "not one of safetensors"),
+    "no JSON": (file(b"{not json"), "header that is no JSON"),
+    "a list": (file([]), "header does not start with '{'"),
+    "deep": (file(b'{"a":' * 100_000), "not one of safetensors: it is nested too deeply"),
+    "twice": (file(b'{"a": 1, "a": 1}'), "has 'a' twice in its header"),
 }
 
 
