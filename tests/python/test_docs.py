@@ -128,7 +128,7 @@ def words(sources):
 
 @pytest.mark.parametrize("page", [page for page in pages.paths() if page != "CHANGELOG.md"])
 def test_symbols_that_a_page_names_exist(page, words):
-    """A name may leave out what it begins with: `RELU_BIAS` of cuBLASLt's."""
+    """A name may leave out what it begins with: the prefix of a library's names."""
     missing = symbols_of(pages.text_of(page)) - words - OTHERS
     missing = {name for name in missing if not any(word.endswith(f"_{name}") for word in words)}
     assert not missing, f"{page} names {sorted(missing)}"
