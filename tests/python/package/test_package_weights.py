@@ -61,11 +61,18 @@ def test_the_safetensors_package_reads_and_writes_the_same_files(tmp_path):
         wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         assert arrays[name].shape == tensor.shape and arrays[name].dtype == wide.numpy().dtype
         assert np.array_equal(arrays[name], wide.numpy()), name
+    assert np.array_equal(onnx_train.load_data(tmp_path / "theirs.safetensors")["torch.bfloat16"], arrays["torch.bfloat16"])
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     arrays["torch.bfloat16"] = arrays["torch.bfloat16"].astype(ml_dtypes.bfloat16)
     _safetensors.write(tmp_path / "ours.safetensors", arrays, metadata)
     for name, tensor in theirs.load_file(tmp_path / "ours.safetensors").items():
         assert tensor.dtype == tensors[name].dtype and torch.equal(tensor, tensors[name]), name
+
+
+def test_bfloat16_of_ml_dtypes_are_weights():
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    model = onnx_train.load(MLP).with_weights({"fc2.bias": np.array([1, 0.5, -3], ml_dtypes.bfloat16)})
+    assert onnx_train.Session(onnx_train.build(model)).state["fc2.bias"].tolist() == [1, 0.5, -3]
 
 
 def file(header, body=b"\0" * 24):
