@@ -63,6 +63,12 @@ def test_every_page_is_in_the_site(site):
     assert expected <= built.keys() and len(expected) > 15
 
 
+def test_the_index_by_task_leads_to_every_page():
+    linked = set(re.findall(r"\]\(([\w/]+\.md)", pages.text_of("docs/index.md")))
+    missing = {path.name for path in (tool.ROOT / "docs").glob("*.md")} - linked - {"index.md"}
+    assert not missing, "docs/index.md says of no task for which one reads them"
+
+
 def test_links_of_the_site_lead_to_pages_and_anchors(site):
     built, folder = site
     count = 0
