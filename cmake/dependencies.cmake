@@ -1,4 +1,4 @@
-# Everything that is not ours; README.md gives the reason for each.
+# Everything that is not ours; docs/deployment.md gives the reason for each.
 set(CMAKE_FIND_PACKAGE_PREFER_CONFIG OFF)
 set(Protobuf_USE_STATIC_LIBS OFF)
 find_package(Protobuf REQUIRED)

@@ -1,4 +1,5 @@
 // Data files of the C interface.
+#include <iterator>
 #include <memory>
 
 #include "library/guard.h"
@@ -6,6 +7,7 @@
 #include "onnx_passes/model/table_metadata.h"
 #include "runtime/data/class_names.h"
 #include "runtime/data/files/readers.h"
+#include "runtime/data/files/safetensors.h"
 #include "runtime/data/loading/source.h"
 #include "runtime/training/trainer.h"
 
@@ -114,6 +116,32 @@ onnx_train_status onnx_train_dataset_size(const onnx_train_dataset* dataset, int
     required(samples, "where the number of samples goes") = n;
     required(batches, "where the number of batches goes") =
         n / size + (opened.data->fixed_batch() == 0 && n % size > 0);
+  });
+}
+
+const char* onnx_train_dataset_metadata(const onnx_train_dataset* dataset, size_t i, const char** key) {
+  if (!dataset || i >= dataset->read.metadata.size()) return nullptr;
+  const auto& [name, text] = *std::next(dataset->read.metadata.begin(), static_cast<std::ptrdiff_t>(i));
+  if (key) *key = name.c_str();
+  return text.c_str();
+}
+
+onnx_train_status onnx_train_safetensors_open(const char* path, onnx_train_dataset** dataset) {
+  return guarded([&] {
+    onnx_train_dataset*& to = required(dataset, "where the dataset goes");
+    auto opened = std::make_unique<onnx_train_dataset>();
+    opened->path = &required(path, "the path of the file");
+    opened->read.tensors = read_safetensors(opened->path, &opened->read.metadata);
+    to = opened.release();
+  });
+}
+
+onnx_train_status onnx_train_safetensors_save(const char* path, const onnx_train_tensor* tensors, size_t count,
+                                              const onnx_train_option* metadata, size_t num_metadata) {
+  return guarded([&] {
+    std::map<std::string, std::string> texts;
+    for (size_t i = 0; i < num_metadata; ++i) texts[metadata[i].name] = metadata[i].value;
+    write_safetensors(&required(path, "the path of the file"), views_of(tensors, count), texts);
   });
 }
 }

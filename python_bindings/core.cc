@@ -27,6 +27,12 @@ void translate_error(const std::exception_ptr& pointer, void*) {
   }
 }
 
+// Of the package ml_dtypes: a type that buffers do not have.
+bool is_bfloat16(nb::handle array) {
+  const nb::object type = nb::getattr(array, "dtype", nb::none());
+  return nb::cast<std::string>(nb::str(type)) == "bfloat16";
+}
+
 // Views of dense arrays by name.
 struct NamedArrays {
   NamedArrays(const nb::dict& arrays, const std::string& what) : buffers(arrays.size()) {
@@ -34,7 +40,8 @@ struct NamedArrays {
     for (const auto& [key, value] : arrays) {
       const std::string& name = names.emplace_back(nb::cast<std::string>(key));
       Buffer& buffer = buffers[tensors.size()];
-      const auto type = buffer.acquire(value.ptr());
+      auto type = buffer.acquire(value.ptr());
+      if (!type && is_bfloat16(value) && buffer.acquire(value.attr("view")("uint16").ptr())) type = ONNX_TRAIN_BFLOAT16;
       if (!type) throw Error(ONNX_TRAIN_DATA, what + " '" + name + "' is no dense array of numbers");
       const Py_buffer& view = buffer.view();
       tensors.push_back({name.c_str(), *type, view.ndim, view.shape, view.buf, ONNX_TRAIN_HOST_MEMORY});
@@ -89,7 +96,7 @@ std::pair<ModelHandle, std::string> build_for_data(const ModelHandle& forward, c
   return {std::move(model), note};
 }
 
-std::string sizes(const ModelHandle& model, const nb::dict& data) {
+std::string sizes(const ModelHandle& model, const Named& data) {
   const NamedArrays arrays(data, "array");
   const char* text = "";
   unlocked([&] { return onnx_train_model_sizes(model.get(), arrays.tensors.data(), arrays.tensors.size(), &text); });
@@ -139,7 +146,7 @@ ModelHandle flatten(const ModelHandle& training, const std::string& entry) {
 }
 
 // A copy of the model with other weights: arrays by name.
-ModelHandle with_weights(const ModelHandle& model, const nb::dict& arrays, bool strict) {
+ModelHandle with_weights(const ModelHandle& model, const Named& arrays, bool strict) {
   const NamedArrays weights(arrays, "weight");
   return new_model([&](onnx_train_model** changed) {
     return onnx_train_model_with_weights(model.get(), weights.tensors.data(), weights.tensors.size(), strict ? 1 : 0,
@@ -172,7 +179,8 @@ std::vector<Finding> notes(const ModelHandle& model) {
 }
 
 // text, loss, failure, obstacles, findings
-nb::tuple check_model(const ModelHandle& model, const Options& options) {
+std::tuple<std::string, std::string, std::string, std::vector<Finding>, std::vector<Finding>> check_model(
+    const ModelHandle& model, const Options& options) {
   const auto views = detail::views(options);
   onnx_train_report* report = nullptr;
   unlocked([&] { return onnx_train_model_check(model.get(), views.data(), views.size(), &report); });
@@ -180,9 +188,17 @@ nb::tuple check_model(const ModelHandle& model, const Options& options) {
   const onnx_train_finding *obstacles = nullptr, *findings = nullptr;
   const size_t num_obstacles = onnx_train_report_obstacles(report, &obstacles);
   const size_t num_findings = onnx_train_report_findings(report, &findings);
-  return nb::make_tuple(onnx_train_report_text(report), onnx_train_report_loss(report),
-                        onnx_train_report_failure(report), findings_of(obstacles, num_obstacles),
-                        findings_of(findings, num_findings));
+  return {onnx_train_report_text(report), onnx_train_report_loss(report), onnx_train_report_failure(report),
+          findings_of(obstacles, num_obstacles), findings_of(findings, num_findings)};
+}
+
+void save_safetensors(const std::string& path, const Named& tensors, const Options& metadata) {
+  const NamedArrays arrays(tensors, "tensor");
+  const auto texts = detail::views(metadata);
+  unlocked([&] {
+    return onnx_train_safetensors_save(path.c_str(), arrays.tensors.data(), arrays.tensors.size(), texts.data(),
+                                       texts.size());
+  });
 }
 
 double learning_rate(const Options& options, int64_t step) {
@@ -207,6 +223,7 @@ NB_MODULE(_core, module) {
   module.def("version", onnx_train_version);
   module.def("split", split_rows, nb::arg("samples"), nb::arg("options"));
   module.def("learning_rate", learning_rate, nb::arg("options"), nb::arg("step"));
+  module.def("save_safetensors", save_safetensors, nb::arg("path"), nb::arg("tensors"), nb::arg("metadata"));
   nb::class_<ModelHandle>(module, "Model")
       .def_static("load", load, nb::arg("path"))
       .def_static("from_bytes", from_bytes, nb::arg("data"))

@@ -19,6 +19,19 @@ namespace onnx_train::python {
 
 namespace nb = nanobind;
 
+// What the stub of the module (_core.pyi) says of Python's objects; at run time they are objects.
+class AnyArray : public nb::object {
+ public:
+  using nb::object::object;
+  using nb::object::operator=;
+  static constexpr auto Name = nb::detail::const_name("numpy.typing.NDArray[typing.Any]");
+};
+using Any = nb::typed<nb::object, nb::any>;
+using NumpyArray = nb::typed<nb::object, AnyArray>;
+using NumpyArrays = nb::typed<nb::dict, nb::str, AnyArray>;
+using Named = nb::typed<nb::dict, nb::str, nb::any>;  // arrays and numbers by name
+using Sizes = nb::typed<nb::tuple, nb::int_, nb::ellipsis>;
+
 // f() without the interpreter lock. Throws Error unless it returns ONNX_TRAIN_OK.
 template <typename F>
 void unlocked(const F& f) {

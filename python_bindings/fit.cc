@@ -108,7 +108,7 @@ class PythonObserver : public Observer {
 }  // namespace
 
 int SessionHandle::fit(const Options& options, const nb::object& data, const nb::object& evaluation,
-                       const nb::object& on_step, const nb::object& on_evaluation, const nb::object& on_note) {
+                       const OnStep& on_step, const OnEvaluation& on_evaluation, const OnNote& on_note) {
   const std::vector<std::string> names = entries();
   const bool accumulates = std::find(names.begin(), names.end(), "accumulate") != names.end();
   const auto source = [&](const nb::object& given, const std::string& entry) -> std::shared_ptr<DataSource> {

@@ -6,7 +6,9 @@
 
 #include "python_bindings/session.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 
 namespace onnx_train::python {
@@ -164,12 +166,12 @@ const Port& find_port(const std::string& entry, std::string_view name, const std
   return *port;
 }
 
-nb::tuple SessionHandle::describe(const std::string& name) const {
+std::pair<std::string, Sizes> SessionHandle::describe(const std::string& name) const {
   onnx_train_tensor state;
   check(onnx_train_session_state(handle_.get(), name.c_str(), &state));
   nb::list shape;
   for (int32_t i = 0; i < state.rank; ++i) shape.append(state.shape[i]);
-  return nb::make_tuple(element_type(state.type, name).numpy, nb::tuple(shape));
+  return {element_type(state.type, name).numpy, nb::tuple(shape)};
 }
 
 onnx_train_tensor SessionHandle::acquire(nb::handle value, onnx_train_type type, const std::string& name,
@@ -230,7 +232,7 @@ std::unique_ptr<Batch> SessionHandle::batch(const std::string& entry, const nb::
   return batch;
 }
 
-nb::dict SessionHandle::run(const std::string& entry, const nb::dict& arrays) {
+Named SessionHandle::run(const std::string& entry, const Named& arrays) {
   inputs(entry);
   const Use use(this);
   const auto given = batch(entry, arrays);
@@ -268,17 +270,17 @@ std::vector<std::string> run_over(const Dataset& dataset, const Options& options
 
 }  // namespace
 
-nb::tuple SessionHandle::evaluate(const Dataset& data, const Options& options) {
+std::pair<Named, std::vector<std::string>> SessionHandle::evaluate(const Dataset& data, const Options& options) {
   const Use use(this);
   const onnx_train_metric* metrics = nullptr;
   size_t count = 0;
   const auto notes = run_over(data, options, [&](const auto* given, const auto& views, const auto* observer) {
     return onnx_train_evaluate(handle_.get(), given, views.data(), views.size(), observer, &metrics, &count);
   });
-  return nb::make_tuple(metrics_of(metrics, count), notes);
+  return {metrics_of(metrics, count), notes};
 }
 
-nb::dict SessionHandle::metrics(const nb::dict& statistics) {
+Named SessionHandle::metrics(const Named& statistics) {
   const Use use(this);
   std::vector<Buffer> buffers(statistics.size());
   std::vector<Input> inputs;
@@ -298,7 +300,7 @@ nb::dict SessionHandle::metrics(const nb::dict& statistics) {
 }
 
 // The numbers, and with them what they say by class.
-nb::dict SessionHandle::metrics_of(const onnx_train_metric* metrics, size_t count) {
+Named SessionHandle::metrics_of(const onnx_train_metric* metrics, size_t count) {
   nb::dict results;
   for (size_t i = 0; i < count; ++i) results[metrics[i].name] = metrics[i].value;
   const onnx_train_tensor* tables = nullptr;
@@ -308,7 +310,7 @@ nb::dict SessionHandle::metrics_of(const onnx_train_metric* metrics, size_t coun
   return results;
 }
 
-nb::tuple SessionHandle::predict(const Dataset& data, const Options& options) {
+std::pair<Named, std::vector<std::string>> SessionHandle::predict(const Dataset& data, const Options& options) {
   const Use use(this);
   const onnx_train_tensor* outputs = nullptr;
   size_t count = 0;
@@ -317,11 +319,11 @@ nb::tuple SessionHandle::predict(const Dataset& data, const Options& options) {
   });
   nb::dict results;
   for (size_t i = 0; i < count; ++i) results[outputs[i].name] = to_python(outputs[i]);
-  return nb::make_tuple(results, notes);
+  return {results, notes};
 }
 
-nb::object SessionHandle::generate(const std::vector<std::vector<int64_t>>& prompts, const Options& options,
-                                   const nb::object& on_token) {
+std::vector<std::vector<int64_t>> SessionHandle::generate(const std::vector<std::vector<int64_t>>& prompts,
+                                                          const Options& options, const nb::object& on_token) {
   const Use use(this);
   std::vector<const int64_t*> begins;
   std::vector<size_t> lengths;
@@ -353,17 +355,17 @@ nb::object SessionHandle::generate(const std::vector<std::vector<int64_t>>& prom
                                drawn, &written);
   });
   if (written.thrown) std::rethrow_exception(written.thrown);
-  return nb::cast(written.texts);
+  return std::move(written.texts);
 }
 
-nb::object SessionHandle::state(nb::handle self, const std::string& name) {
+NumpyArray SessionHandle::state(nb::handle self, const std::string& name) {
   auto& session = nb::cast<SessionHandle&>(self);
   onnx_train_tensor state;
   check(onnx_train_session_state(session.handle_.get(), name.c_str(), &state));
   return as_array(element_type(state.type, name), state.shape, state.rank, session.state_addresses_.at(name), self);
 }
 
-nb::object SessionHandle::read_state(const std::string& name) {
+NumpyArray SessionHandle::read_state(const std::string& name) {
   const Use use(this);
   onnx_train_tensor state;
   check(onnx_train_session_state(handle_.get(), name.c_str(), &state));
@@ -374,7 +376,7 @@ nb::object SessionHandle::read_state(const std::string& name) {
   return copied_array(type, shape.data(), static_cast<int32_t>(shape.size()), copy.data());
 }
 
-nb::object SessionHandle::export_state(nb::handle self, const std::string& name) {
+Any SessionHandle::export_state(nb::handle self, const std::string& name) {
   const auto& session = nb::cast<const SessionHandle&>(self);
   onnx_train_tensor state;
   check(onnx_train_session_state(session.handle_.get(), name.c_str(), &state));
@@ -407,7 +409,9 @@ void SessionHandle::set_state(const std::string& name, nb::handle value) {
 namespace {
 
 // name, role, of, type, shape, default
-nb::list to_python(const std::vector<Port>& ports) {
+using PythonPort = std::tuple<nb::str, nb::str, nb::str, nb::str, std::optional<Sizes>, std::optional<AnyArray>>;
+
+nb::typed<nb::list, PythonPort> to_python(const std::vector<Port>& ports) {
   nb::list list;
   for (const Port& port : ports) {
     nb::object shape = nb::none(), value = nb::none();
@@ -424,11 +428,23 @@ nb::list to_python(const std::vector<Port>& ports) {
   return list;
 }
 
+// bfloat16, which numpy does not have, as float32 with the same values: it is the upper half of one.
+nb::object widened(const onnx_train_tensor& tensor) {
+  const ElementType& type = element_type(ONNX_TRAIN_FLOAT, tensor.name);
+  std::vector<uint32_t> bits(bytes_of(type, tensor.shape, tensor.rank) / sizeof(uint32_t));
+  for (size_t i = 0; i < bits.size(); ++i) {
+    bits[i] = uint32_t{load<uint16_t>(static_cast<const char*>(tensor.data) + i * sizeof(uint16_t))} << 16;
+  }
+  return copied_array(type, tensor.shape, tensor.rank, bits.data());
+}
+
 // Views of the files' memory, or of what was read of them, which keep the dataset alive.
-nb::dict arrays_of(nb::handle self) {
+NumpyArrays arrays_of(nb::handle self) {
   nb::dict arrays;
   for (const onnx_train_tensor& t : nb::cast<const Dataset&>(self).tensors()) {
-    arrays[t.name] = as_array<nb::ro>(element_type(t.type, t.name), t.shape, t.rank, t.data, self);
+    arrays[t.name] = t.type == ONNX_TRAIN_BFLOAT16
+                         ? widened(t)
+                         : as_array<nb::ro>(element_type(t.type, t.name), t.shape, t.rank, t.data, self);
   }
   return arrays;
 }
@@ -438,18 +454,25 @@ std::unique_ptr<Dataset> open_data(const std::string& path) {
   return std::make_unique<Dataset>(path);
 }
 
+std::unique_ptr<Dataset> open_safetensors(const std::string& path) {
+  const nb::gil_scoped_release release;
+  return std::make_unique<Dataset>(Dataset::safetensors(path));
+}
+
 }  // namespace
 
 void define_session(nb::module_& module) {
   nb::class_<Dataset>(module, "Dataset")
       .def("arrays", [](nb::handle self) { return arrays_of(self); })
+      .def("metadata", &Dataset::metadata)
       .def(
           "size",
           [](const Dataset& data, int64_t batch_size) {
-            return nb::make_tuple(data.samples(), data.batches_of(batch_size));
+            return std::pair(data.samples(), data.batches_of(batch_size));
           },
           nb::arg("batch_size"));
   module.def("open_data", open_data, nb::arg("path"));
+  module.def("open_safetensors", open_safetensors, nb::arg("path"));
   nb::class_<SessionHandle>(module, "Session")
       .def(nb::init<const ModelHandle&, const Options&>(), nb::arg("model"), nb::arg("options"))
       .def("entries", &SessionHandle::entries)

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <tuple>
 
 #include "python_bindings/core.h"
 
@@ -24,9 +25,7 @@ class Buffer {
   Buffer() = default;
   Buffer(const Buffer&) = delete;
   Buffer(Buffer&& other) noexcept : view_(std::exchange(other.view_, Py_buffer{})) {}
-  ~Buffer() {
-    if (view_.obj) PyBuffer_Release(&view_);
-  }
+  ~Buffer() { release(); }
 
   // False when the object has no memory in row-major order, or not of this type.
   bool acquire(PyObject* object, onnx_train_type type) {
@@ -37,14 +36,15 @@ class Buffer {
       return false;
     }
     if (type_of_format(view_.format, view_.itemsize) == type) return true;
-    PyBuffer_Release(&view_);
-    view_ = {};
+    release();
     return false;
   }
   // The same for any element type; nothing when it is not possible.
   std::optional<onnx_train_type> acquire(PyObject* object) {
     if (PyObject_GetBuffer(object, &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
-      return type_of_format(view_.format, view_.itemsize);
+      const auto type = type_of_format(view_.format, view_.itemsize);
+      if (!type) release();
+      return type;
     }
     PyErr_Clear();
     view_ = {};
@@ -53,6 +53,11 @@ class Buffer {
   const Py_buffer& view() const { return view_; }
 
  private:
+  void release() {
+    if (view_.obj) PyBuffer_Release(&view_);
+    view_ = {};
+  }
+
   Py_buffer view_{};
 };
 
@@ -85,6 +90,12 @@ struct Batch {
   std::vector<onnx_train_tensor> tensors;
 };
 
+// What a training tells Python, for the stub; each returns an onnx_train_next.
+using OnStep =
+    nb::typed<nb::callable, int(int64_t, int64_t, int64_t, double, double, double, double, double, double, bool)>;
+using OnEvaluation = nb::typed<nb::callable, int(int64_t, int64_t, double, Named, Named, bool)>;
+using OnNote = nb::typed<nb::callable, void(nb::str)>;
+
 class SessionHandle {
  public:
   SessionHandle(const ModelHandle& model, const Options& options) {
@@ -100,7 +111,7 @@ class SessionHandle {
 
   bool is_on_host() const { return device_.type == nb::device::cpu::value; }
   // DLPack's type and number of the session's device
-  nb::tuple device() const { return nb::make_tuple(device_.type, device_.id); }
+  std::pair<int32_t, int32_t> device() const { return {device_.type, device_.id}; }
 
   std::vector<std::string> states() const {
     const char* const* names = nullptr;
@@ -156,7 +167,7 @@ class SessionHandle {
     return copy_ports(ports, count);
   }
 
-  nb::dict run(const std::string& entry, const nb::dict& arrays);
+  Named run(const std::string& entry, const Named& arrays);
   std::unique_ptr<Batch> batch(const std::string& entry, const nb::dict& arrays);
   std::unique_ptr<Dataset> open_data(const std::string& path, const std::optional<std::string>& entry,
                                      const Options& options) {
@@ -165,25 +176,25 @@ class SessionHandle {
     return std::make_unique<Dataset>(path, handle_.get(), entry ? entry->c_str() : nullptr, options);
   }
   // Results by name, and notes, of a run over all data.
-  nb::tuple evaluate(const Dataset& data, const Options& options);
-  nb::tuple predict(const Dataset& data, const Options& options);
+  std::pair<Named, std::vector<std::string>> evaluate(const Dataset& data, const Options& options);
+  std::pair<Named, std::vector<std::string>> predict(const Dataset& data, const Options& options);
   // The tokens after each prompt. on_token(text, token), unless None, ends all by returning False.
-  nb::object generate(const std::vector<std::vector<int64_t>>& prompts, const Options& options,
-                      const nb::object& on_token);
+  std::vector<std::vector<int64_t>> generate(const std::vector<std::vector<int64_t>>& prompts, const Options& options,
+                                             const nb::object& on_token);
   // The metrics that are made of statistics, arrays by name: numbers, and arrays by class.
-  nb::dict metrics(const nb::dict& statistics);
+  Named metrics(const Named& statistics);
   // Trains; returns the reason of the end. Data are arrays by name, a Dataset, or (begin, next, number of batches).
-  int fit(const Options& options, const nb::object& data, const nb::object& evaluation, const nb::object& on_step,
-          const nb::object& on_evaluation, const nb::object& on_note);
+  int fit(const Options& options, const nb::object& data, const nb::object& evaluation, const OnStep& on_step,
+          const OnEvaluation& on_evaluation, const OnNote& on_note);
 
-  // name, type, shape
-  nb::tuple describe(const std::string& name) const;
+  // type, shape
+  std::pair<std::string, Sizes> describe(const std::string& name) const;
   // A numpy view of the state where it is, which keeps the session alive; only on a device that uses the host's memory.
-  static nb::object state(nb::handle self, const std::string& name);
+  static NumpyArray state(nb::handle self, const std::string& name);
   // A numpy array with a copy of the state.
-  nb::object read_state(const std::string& name);
+  NumpyArray read_state(const std::string& name);
   // The same memory as `state` on every device, as a capsule of DLPack, which keeps the session alive.
-  static nb::object export_state(nb::handle self, const std::string& name);
+  static Any export_state(nb::handle self, const std::string& name);
   uintptr_t state_address(const std::string& name) const { return reinterpret_cast<uintptr_t>(find_address(name)); }
   void set_state(const std::string& name, nb::handle value);
   void swap(SessionHandle* other, const std::string& name) {
@@ -204,12 +215,12 @@ class SessionHandle {
     unlocked([&] { return onnx_train_session_initialize(handle_.get(), seed); });
   }
   // text, json, bytes of the arena, of it workspace, of constants
-  nb::tuple plan(const std::string& entry, const Options& options) {
+  std::tuple<std::string, std::string, size_t, size_t, size_t> plan(const std::string& entry, const Options& options) {
     const Use use(this);
     const auto views = detail::views(options);
     onnx_train_plan plan;
     unlocked([&] { return onnx_train_session_plan(handle_.get(), entry.c_str(), views.data(), views.size(), &plan); });
-    return nb::make_tuple(plan.text, plan.json, plan.arena_bytes, plan.workspace_bytes, plan.constant_bytes);
+    return {plan.text, plan.json, plan.arena_bytes, plan.workspace_bytes, plan.constant_bytes};
   }
   ModelHandle model() {
     const Use use(this);
@@ -217,7 +228,7 @@ class SessionHandle {
   }
 
  private:
-  nb::dict metrics_of(const onnx_train_metric* metrics, size_t count);
+  Named metrics_of(const onnx_train_metric* metrics, size_t count);
   // The library's results are in the session's memory until the next call: one thread at a time may be between a call
   // and the copies of its results.
   class Use {

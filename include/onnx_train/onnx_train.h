@@ -406,6 +406,17 @@ onnx_train_status onnx_train_dataset_arrays(const onnx_train_dataset* dataset, c
  * without the option "batch-size". Needs a dataset that was opened for a session. */
 onnx_train_status onnx_train_dataset_size(const onnx_train_dataset* dataset, int64_t batch_size, int64_t* samples,
                                           int64_t* batches);
+/* An entry of what the file says of its arrays: `key` receives its key, null stands for the end. A safetensors file has
+ * such texts; tables have the names of classes and categories. Both belong to the dataset. */
+const char* onnx_train_dataset_metadata(const onnx_train_dataset* dataset, size_t i, const char** key);
+
+/* Files of tensors by name, whatever their suffix: https://github.com/huggingface/safetensors. The tensors of a file
+ * are those of a dataset without samples. Fails with ONNX_TRAIN_FILE for a file that is damaged, and names the tensor.
+ */
+onnx_train_status onnx_train_safetensors_open(const char* path, onnx_train_dataset** dataset);
+/* Writes the tensors, and texts by name, which may be null, atomically. */
+onnx_train_status onnx_train_safetensors_save(const char* path, const onnx_train_tensor* tensors, size_t count,
+                                              const onnx_train_option* metadata, size_t num_metadata);
 
 /* The rows of `samples` samples on which onnx_train_fit trains and evaluates with the same options: "limit",
  * "val-split", "folds", "fold" and "seed". Both in ascending order; each place has room for `samples` numbers. For

@@ -588,6 +588,12 @@ class Dataset : public DataSource {
     check(onnx_train_dataset_open_with(path.c_str(), session, entry, views.data(), views.size(), &handle));
     handle_.reset(handle);
   }
+  // The tensors of a safetensors file and, by metadata(), its texts; there are no samples.
+  static Dataset safetensors(const std::string& path) {
+    onnx_train_dataset* handle = nullptr;
+    check(onnx_train_safetensors_open(path.c_str(), &handle));
+    return Dataset(handle);
+  }
 
   // In the element types of the file, not to be written to. Valid as long as the dataset.
   List<onnx_train_tensor> tensors() const {
@@ -595,6 +601,13 @@ class Dataset : public DataSource {
     size_t count = 0;
     check(onnx_train_dataset_arrays(get(), &tensors, &count));
     return {tensors, count};
+  }
+  // What a file says of its arrays: onnx_train_dataset_metadata.
+  std::map<std::string, std::string> metadata() const {
+    std::map<std::string, std::string> entries;
+    const char* key = nullptr;
+    for (size_t i = 0; const char* text = onnx_train_dataset_metadata(get(), i, &key); ++i) entries.emplace(key, text);
+    return entries;
   }
   int64_t samples() const { return size(0).first; }
   // Of an epoch; 0: the batch size of a training without the option "batch-size".
@@ -607,6 +620,7 @@ class Dataset : public DataSource {
   const onnx_train_dataset* files() const override { return get(); }
 
  private:
+  explicit Dataset(onnx_train_dataset* handle) : handle_(handle, onnx_train_dataset_free) {}
   std::pair<int64_t, int64_t> size(int64_t batch_size) const {
     std::pair<int64_t, int64_t> size;
     check(onnx_train_dataset_size(get(), batch_size, &size.first, &size.second));
@@ -615,6 +629,13 @@ class Dataset : public DataSource {
 
   std::unique_ptr<onnx_train_dataset, void (*)(onnx_train_dataset*)> handle_{nullptr, onnx_train_dataset_free};
 };
+
+// Writes tensors by name, and texts by name, to a safetensors file, atomically.
+inline void save_safetensors(const std::string& path, const std::vector<Input>& tensors, const Options& metadata = {}) {
+  const auto views = detail::views(tensors);
+  const auto texts = detail::views(metadata);
+  check(onnx_train_safetensors_save(path.c_str(), views.data(), views.size(), texts.data(), texts.size()));
+}
 
 // What is told of a training. Functions return ONNX_TRAIN_CONTINUE, ONNX_TRAIN_STOP or ONNX_TRAIN_INTERRUPT; an
 // exception ends the training, and train() throws it. onnx_train.h says when they may use the session.

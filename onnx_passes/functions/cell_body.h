@@ -20,7 +20,7 @@ class CellBody {
   const Recurrence& recurrence() const { return recurrence_; }
   bool has(const std::string& input) const;
   BodyText& outer() { return outer_; }
-  // The step's own lines, of the direction that `begin_step` began.
+  // The lines of the step that the next scan() takes.
   BodyText& step() { return step_; }
   std::string op(const std::string& op, const std::vector<std::string>& inputs, const std::string& attrs = "");
   std::string outer_op(const std::string& op, const std::vector<std::string>& inputs, const std::string& attrs = "");

@@ -1,5 +1,7 @@
 #include "onnx_passes/model/select.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -20,37 +22,6 @@ namespace onnx_train {
 namespace {
 
 constexpr size_t kNoEnd = std::string::npos;
-
-// The end of the set that opens at `open`, or kNoEnd; a `]` directly after the opening belongs to the set.
-size_t set_end(const std::string& pattern, size_t open) {
-  size_t first = open + 1;
-  if (first < pattern.size() && pattern[first] == '!') ++first;
-  return pattern.find(']', first + 1);
-}
-
-bool in_set(const std::string& pattern, size_t open, size_t end, char c) {
-  size_t i = open + 1;
-  const bool negated = pattern[i] == '!';
-  if (negated) ++i;
-  bool inside = false;
-  for (; i < end; ++i) {
-    if (i + 2 < end && pattern[i + 1] == '-') {
-      inside = inside || (pattern[i] <= c && c <= pattern[i + 2]);
-      i += 2;
-    } else {
-      inside = inside || pattern[i] == c;
-    }
-  }
-  return inside != negated;
-}
-
-// The number of pattern characters that match the one character c; 0 if they do not match.
-size_t match_one(const std::string& pattern, size_t at, char c) {
-  if (pattern[at] == '?') return 1;
-  const size_t end = pattern[at] == '[' ? set_end(pattern, at) : kNoEnd;
-  if (end != kNoEnd) return in_set(pattern, at, end, c) ? end + 1 - at : 0;
-  return pattern[at] == c ? 1 : 0;
-}
 
 std::vector<std::string> read_lines(const std::string& path, const std::string& option) {
   std::error_code error;
@@ -169,24 +140,7 @@ void expect_gradients(const Model& model, const std::vector<std::string>& train,
 }  // namespace
 
 bool matches(const std::string& pattern, const std::string& name) {
-  size_t p = 0, n = 0, star = kNoEnd, restart = 0;
-  while (n < name.size()) {
-    const size_t matched = p < pattern.size() && pattern[p] != '*' ? match_one(pattern, p, name[n]) : 0;
-    if (matched) {
-      p += matched;
-      ++n;
-    } else if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      restart = n;
-    } else if (star != kNoEnd) {
-      p = star + 1;
-      n = ++restart;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
+  return fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
 }
 
 std::vector<Value*> match_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,

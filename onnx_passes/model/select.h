@@ -8,7 +8,8 @@
 
 namespace onnx_train {
 
-// Glob matching of a whole name: `*` any characters, `?` one, `[a-c]` and `[!x]` one of a set.
+// Whether a glob matches a whole name, as fnmatch(3) does without flags for paths: `*` stands for any characters, / and
+// a first dot among them, `?` for one, `[a-c]` and `[!x]` for one of a set. A backslash is a character like others.
 bool matches(const std::string& pattern, const std::string& name);
 
 // The initializers in `values` that some pattern matches, in their order. A pattern is a name, a glob, or @file with

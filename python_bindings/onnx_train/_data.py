@@ -74,7 +74,8 @@ def load_data(
 
     Returns:
         The arrays by name in the element types of the files, read-only: views of mapped files, which are not to be
-        changed meanwhile, or of memory that the arrays own where files are compressed, text or tokens.
+        changed meanwhile, or of memory that the arrays own where files are compressed, text or tokens. bfloat16, which
+        numpy does not have, is float32 with the same values.
 
     Raises:
         FileError: for a file that is missing, damaged or of no such format.

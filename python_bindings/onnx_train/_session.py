@@ -59,15 +59,17 @@ class Session:
 
     @takes(SessionOptions)
     def __init__(self, model: Any, device: str = "cpu", **options: Unpack[SessionOptions]) -> None:
-        """Args:
-        model: a `Model`, or anything that `load` takes; it is copied.
-        device: a name that ``onnx-train devices`` lists: ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
-        options: `SessionOptions`.
+        """A session of its own state, which begins as the model's.
 
         With ``ranks="environment"`` the first such session of a process waits up to five minutes for the others, and
         `threads` are by default this process's share of the machine. With `pipeline` a run of ``"accumulate"`` takes one
         batch, or several, whose inputs are ``"x"``, ``"x/micro_batch1"``, ... A step whose loss is NaN or infinite is a
         `DataError`, and on the CPU no state has changed then; models with loss scaling skip such updates.
+
+        Args:
+            model: a `Model`, or anything that `load` takes; it is copied.
+            device: a name that ``onnx-train devices`` lists: ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
+            options: `SessionOptions`.
         """
         self._core = _core.Session(_as_model(model)._core, options_of(device=device, **options))
         self._device = device

@@ -57,7 +57,7 @@ def load_weights(session: Session, path: str | os.PathLike[str], *, strict: bool
             no state.
 
     Returns:
-        The names that were assigned.
+        The names that were assigned, in the session's order.
 
     Raises:
         FileError: for a file that cannot be read, is cut off, or whose tensors overlap.
@@ -71,18 +71,16 @@ def load_weights(session: Session, path: str | os.PathLike[str], *, strict: bool
     ['fc2.bias']
     """
     arrays, _ = _safetensors.read(path)
-    assigned = []
-    for name, array in arrays.items():
-        if name not in session.state:
-            if strict:
-                raise DataError(f"'{path}': the session has no state '{name}'; strict=False leaves it out")
-            continue
-        present = session.state[name]
+    unknown = [name for name in arrays if name not in session.state]
+    if unknown and strict:
+        raise DataError(f"'{path}': the session has no state '{unknown[0]}'; strict=False leaves it out")
+    assigned = [name for name in session.state if name in arrays]
+    for name in assigned:
+        array, present = arrays[name], session.state[name]
         if array.shape != present.shape:
             raise DataError(f"'{path}': '{name}' has the shape {array.shape}; the state has {present.shape}")
         if not np.can_cast(array.dtype, present.dtype, casting="same_kind"):
             raise DataError(f"'{path}': '{name}' is {array.dtype}; the state is {present.dtype}")
-        assigned.append(name)
     raw = {port.of: port.name for port in session.states() if port.role == "raw"}
     for name in assigned:
         session.state[name] = arrays[name]

@@ -1,5 +1,5 @@
 // Identity of a model and of data: 16 hexadecimal digits (64 bits of XXH3) that differ when names, types, shapes or
-// contents differ. The time is bounded: of a tensor larger than `kSampledBytes`, only that many bytes are read, in
+// contents differ. The time is bounded: of a tensor larger than `sampled_bytes`, only that many bytes are read, in
 // blocks of 64 KiB at equal distances including the first and the last; differences between the blocks are not
 // detected. Pure functions; any thread. They throw only what reading a model's tensors throws.
 #pragma once

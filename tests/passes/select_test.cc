@@ -25,10 +25,16 @@ TEST(Select, Globs) {
   EXPECT_TRUE(matches("h[!0-3].w", "h4.w"));
   EXPECT_TRUE(matches("a[]b]c", "a]c"));
   EXPECT_TRUE(matches("a[b", "a[b"));
+  EXPECT_TRUE(matches("/encoder*", "/encoder/layer.0/MatMul"));
+  EXPECT_TRUE(matches("*.w", ".hidden.w"));
+  EXPECT_TRUE(matches("a\\*", "a\\b"));
   EXPECT_FALSE(matches("h[0-3].w", "h4.w"));
   EXPECT_FALSE(matches("fc1", "fc1.weight"));
   EXPECT_FALSE(matches("?", ""));
   EXPECT_FALSE(matches(std::string(40, '*') + "b", std::string(200, 'a')));
+  std::string stars;
+  for (int i = 0; i < 20; ++i) stars += "*a";
+  EXPECT_FALSE(matches(stars + "*b", std::string(500, 'a')));  // in no time
 }
 
 Model model() {

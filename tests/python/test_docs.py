@@ -90,14 +90,53 @@ def test_sources_that_a_page_names_exist(page, sources):
 
 
 PARTS = "bench|cmake|docs|examples|include|kernels|library|models|onnx_passes|python_bindings|runtime|scripts|tests|tools"
-FOLDER_OF_SOURCES = re.compile(rf"(?<![\w/.*<-])((?:{PARTS})/(?:[\w-]+/)*)(?![\w*<{{.])")
+PATH_FROM_THE_ROOT = re.compile(rf"(?<![\w/.*<$-])((?:{PARTS})/(?:[\w./-]*\w/?)?)(?![\w*<{{/])")
 
 
 @pytest.mark.parametrize("page", pages.paths())
-def test_folders_that_a_page_names_exist(page):
+def test_paths_that_a_page_names_exist(page):
     text = re.sub(r"\]\([^)]*\)|https?://\S+", "", pages.text_of(page))
-    missing = [name for name in FOLDER_OF_SOURCES.findall(text) if not (tool.ROOT / name).is_dir()]
+    missing = [name for name in PATH_FROM_THE_ROOT.findall(text) if not (tool.ROOT / name).exists()]
     assert not missing, f"{page} names {missing}"
+
+
+def test_a_path_that_does_not_exist_is_found():
+    text = "`tests/python/`, (kernels/cpu/gone.json), kernels/*.cc, FOLDER/kernels/x.h, tests/golden/<pass>.txt, runtime/plan."
+    assert PATH_FROM_THE_ROOT.findall(text) == ["tests/python/", "kernels/cpu/gone.json", "runtime/plan"]
+
+
+# `name`, `Type::name`, `name(arguments)`
+SYMBOL = re.compile(r"`([A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)(?:\([^`\n]*\))?`")
+# Of other programs, packages of Debian and tests that CMake names.
+OTHERS = {*"IOBinding ORTModule Ort DataCollatorForLanguageModeling WeightedRandomSampler max_grad_norm past_key_values".split(),
+          *"mean_with_sample_weight manylinux_2_35 unit_avx2 unit_baseline cudaLaunchAttributeCooperative".split(),
+          *"libc6 libgfortran5 libgomp1 libprotobuf32 libquadmath0 libwebp7 libxxhash0".split()}  # fmt: skip
+
+
+def symbols_of(text):
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return {part for name in SYMBOL.findall(text) for part in name.split("::")}
+
+
+@pytest.fixture(scope="module")
+def words(sources):
+    """Those of all sources: what is called so, and what is written so in a string."""
+    binary = (".md", ".onnx", ".bin", ".npz", ".ipynb", ".svg", "test_docs.py")  # this file has OTHERS
+    texts = [tool.ROOT / path for path in sources if not path.endswith(binary)]
+    return {word for path in texts if path.is_file() for word in re.findall(r"\w+", path.read_text(errors="ignore"))}
+
+
+@pytest.mark.parametrize("page", [page for page in pages.paths() if page != "CHANGELOG.md"])
+def test_symbols_that_a_page_names_exist(page, words):
+    """A name may leave out what it begins with: the prefix of a library's names."""
+    missing = symbols_of(pages.text_of(page)) - words - OTHERS
+    missing = {name for name in missing if not any(word.endswith(f"_{name}") for word in words)}
+    assert not missing, f"{page} names {sorted(missing)}"
+
+
+def test_a_symbol_that_does_not_exist_is_found():
+    text = "`Plan`, `Device::find`, `f(x, y)`, `a + b`, `--option`\n```\n`block`\n```\n"
+    assert symbols_of(text) == {"Plan", "Device", "find", "f"}
 
 
 @pytest.mark.parametrize("page, row", [("CONTRIBUTING.md", r"^\| `{0}/`.*"), ("docs/architecture.md", r"^{0}/ .*(?:\n .*)*")])

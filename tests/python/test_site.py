@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 import urllib.parse
 import xml.etree.ElementTree
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import tool
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed")
+pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed")
 PICTURES = sorted((tool.ROOT / "docs" / "pictures").glob("*.svg"))
 
 
@@ -61,6 +63,12 @@ def test_every_page_is_in_the_site(site):
     assert expected <= built.keys() and len(expected) > 15
 
 
+def test_the_index_by_task_leads_to_every_page():
+    linked = set(re.findall(r"\]\(([\w/]+\.md)", pages.text_of("docs/index.md")))
+    missing = {path.name for path in (tool.ROOT / "docs").glob("*.md")} - linked - {"index.md"}
+    assert not missing, "docs/index.md says of no task for which one reads them"
+
+
 def test_links_of_the_site_lead_to_pages_and_anchors(site):
     built, folder = site
     count = 0
@@ -87,6 +95,23 @@ def test_sources_that_pages_link_to_are_in_the_site(site):
     built, folder = site
     assert "../sources/examples/cpp/train.cc.html" in built["tutorials/cpp.html"].links
     assert "export_inference" in (folder / "sources/examples/cpp/train.cc.html").read_text()
+
+
+def members(kind):
+    return [name for name, member in vars(kind).items()
+            if name[0] != "_" and isinstance(member, (types.FunctionType, classmethod, staticmethod, property))]  # fmt: skip
+
+
+def test_the_reference_of_python_has_all_that_is_public(site):
+    onnx_train = pytest.importorskip("onnx_train", reason="the Python package is not built")
+    page, text = site[0]["python_api.html"], (site[1] / "python_api.html").read_text()
+    things = {name: getattr(onnx_train, name) for name in onnx_train.__all__}
+    names = [name for name, thing in things.items() if not isinstance(thing, types.ModuleType)]
+    names += [f"{name}.{member}" for name, thing in things.items() if isinstance(thing, type) for member in members(thing)]
+    assert {name for name in names if f"onnx_train.{name}" not in page.anchors} == set() and len(names) > 80
+    assert "onnx_train.losses.cross_entropy" in page.anchors and "onnx_train.onnxruntime.training.api.Module" in page.anchors
+    assert "bytes, or such as" in text  # an argument of Session
+    assert "<blockquote>" not in text  # which an example is without scripts/griffe_examples.py
 
 
 def test_pictures_have_a_text_and_both_colour_schemes(site):

@@ -270,6 +270,14 @@ void test_files(const Model& forward, const Options& device) {
   EXPECT(inputs.tensors().size() == 1 && inputs.tensors()[0].shape[1] == 4);
   EXPECT(throws(ONNX_TRAIN_FILE, "no data at none.npz", [] { Dataset("none.npz"); }));
 
+  const std::vector<float> bias = {1, 2, 3};
+  save_safetensors("bias", {{"fc2.bias", {3}, bias}}, {{"made by", "a test"}});
+  const Dataset saved = Dataset::safetensors("bias");
+  EXPECT(saved.metadata().at("made by") == "a test" && saved.tensors().size() == 1);
+  const onnx_train_tensor& read = saved.tensors()[0];
+  EXPECT(std::string(read.name) == "fc2.bias" && read.shape[0] == 3 && static_cast<const float*>(read.data)[2] == 3);
+  EXPECT(throws(ONNX_TRAIN_FILE, "data.csv is no safetensors file", [] { Dataset::safetensors("data.csv"); }));
+
   const double before = evaluate(session, data).at("loss");
   EXPECT(train(session, data, {{"epochs", "3"}, {"lr", "0.01"}}, &data) == ONNX_TRAIN_FINISHED);
   EXPECT(evaluate(session, data, {{"batch-size", "2"}}).at("loss") < before);

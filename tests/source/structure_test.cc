@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -241,13 +242,17 @@ std::vector<std::string> paths_in(const std::string& comment) {
   return paths;
 }
 
-// All comments of a source, one a line; "" for a file that is none.
-std::string comments_of(const std::string& path) {
+// Lines of a source; both "" for a file that is none.
+struct SourceText {
+  std::string comments, code;
+};
+
+SourceText read_source(const std::string& path) {
   const bool is_cpp = has_suffix(path, {".cc", ".h", ".hpp", ".cu", ".cuh"});
   const bool is_python = has_suffix(path, {".py"});
-  if (!is_cpp && !is_python && !has_suffix(path, {".cmake", ".sh"}) && !path.starts_with("scripts/")) return "";
+  if (!is_cpp && !is_python && !has_suffix(path, {".cmake", ".sh"}) && !path.starts_with("scripts/")) return {};
   std::ifstream file(source_folder() / path);
-  std::string comments;
+  SourceText source;
   bool in_docstring = false;
   for (std::string line; std::getline(file, line);) {
     const size_t quotes = is_python ? line.find("\"\"\"") : line.npos;
@@ -255,13 +260,14 @@ std::string comments_of(const std::string& path) {
     const bool is_comment =
         mark != line.npos && (mark == 0 || std::isspace(static_cast<unsigned char>(line[mark - 1])));
     if (in_docstring || quotes != line.npos) {
-      comments += line + "\n";
-    } else if (is_comment) {
-      comments += line.substr(mark + (is_cpp ? 2 : 1)) + "\n";
+      source.comments += line + "\n";
+    } else {
+      if (is_comment) source.comments += line.substr(mark + (is_cpp ? 2 : 1)) + "\n";
+      source.code += line.substr(0, is_comment ? mark : line.npos) + "\n";
     }
     if (quotes != line.npos && line.find("\"\"\"", quotes + 3) == line.npos) in_docstring = !in_docstring;
   }
-  return comments;
+  return source;
 }
 
 // A path may begin below the root: "support/outline.h".
@@ -283,7 +289,7 @@ TEST(Structure, EachSourceThatACommentNamesExists) {
   std::string offenders;
   int named = 0;
   for (const std::string& file : files) {
-    for (std::string path : paths_in(comments_of(file))) {
+    for (std::string path : paths_in(read_source(file).comments)) {
       ++named;
       if (path.ends_with('/')) path.pop_back();
       if (!known.count(path)) offenders += file + ": " + path + "\n";
@@ -297,6 +303,66 @@ TEST(Structure, APathInACommentIsFound) {
   const std::vector<std::string> found = paths_in("see support/outline.h, (kernels/cpu/) and pages.py.");
   EXPECT_EQ(found, (std::vector<std::string>{"support/outline.h", "kernels/cpu/", "pages.py"}));
   EXPECT_EQ(paths_in("/usr/include/omp.h, FOLDER/<entry>.h, kernels/*.cc, 1/n, dy/dx, https://a.b/c.py").size(), 0u);
+}
+
+bool in_word(unsigned char c) { return std::isalnum(c) || c == '_'; }
+
+// Calls f(word) for each name and number of a text.
+template <typename F>
+void for_each_word(const std::string& text, const F& f) {
+  for (auto at = text.begin(); (at = std::find_if(at, text.end(), in_word)) != text.end();) {
+    const auto end = std::find_if_not(at, text.end(), in_word);
+    f(std::string(at, end));
+    at = end;
+  }
+}
+
+// The names of code that a comment has in backticks: those of `width`, `Device::cpu()`, `settings.import`, not of
+// `a + b`, `--name=VALUE` and ``"text"``.
+std::vector<std::string> names_in(const std::string& comment) {
+  static const std::regex name(R"re([A-Za-z_]\w*((::|\.)[A-Za-z_]\w*)*(\([^)]*\))?)re");
+  std::vector<std::string> names;
+  std::istringstream lines(comment);
+  for (std::string line; std::getline(lines, line);) {
+    for (size_t open = line.find('`'); open != line.npos;) {
+      const size_t close = line.find('`', open + 1);
+      if (close == line.npos) break;
+      const std::string quoted = line.substr(open + 1, close - open - 1);
+      if (std::regex_match(quoted, name)) {
+        for_each_word(quoted.substr(0, quoted.find('(')), [&](const std::string& word) { names.push_back(word); });
+      }
+      open = line.find('`', close + 1);
+    }
+  }
+  return names;
+}
+
+// A name that is gone misleads: a comment names what some source declares or uses.
+TEST(Structure, EachNameInBackticksOfACommentExists) {
+  const std::set<std::string> of_examples = {"name_2", "name_3"};
+  std::unordered_set<std::string> words;
+  std::map<std::string, std::string> comments;
+  for (const std::string& file : files_of_parts()) {
+    SourceText source = read_source(file);
+    for_each_word(source.code, [&](std::string&& word) { words.insert(std::move(word)); });
+    comments[file] = std::move(source.comments);
+  }
+  std::string offenders;
+  int named = 0;
+  for (const auto& [file, comment] : comments) {
+    for (const std::string& name : names_in(comment)) {
+      ++named;
+      if (!words.count(name) && !of_examples.count(name)) offenders += file + ": " + name + "\n";
+    }
+  }
+  EXPECT_GT(named, 1000);
+  EXPECT_EQ(offenders, "");
+}
+
+TEST(Structure, ANameInACommentIsFound) {
+  EXPECT_EQ(names_in("`width` of `Device::cpu()` and `shape.m`"),
+            (std::vector<std::string>{"width", "Device", "cpu", "shape", "m"}));
+  EXPECT_EQ(names_in("`a + b`, `--name=VALUE`, `labels_<prediction>`, `f`\n`g").size(), 1u);
 }
 
 // Arrows between the parts run one way: passes <- kernels <- runtime <- library, tools.

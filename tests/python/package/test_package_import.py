@@ -155,12 +155,12 @@ def test_mypy_accepts_the_package_and_a_program(tmp_path):
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
     (tmp_path / "example.py").write_text(EXAMPLE)
-    package = tool.COMMAND.parent / "python"  # which has the files that the build writes, too
-    sources = sorted(str(path) for path in (package / "onnx_train").rglob("*.py*") if path.suffix in (".py", ".pyi"))
+    sources = sorted(str(path) for path in (FOLDER / "onnx_train").rglob("*") if path.suffix in (".py", ".pyi"))
+    assert str(FOLDER / "onnx_train" / "_core.pyi") in sources  # made with the module
     result = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10",
          "--cache-dir", tool.COMMAND.parent / "mypy_cache", "example.py", *sources],
-        cwd=tmp_path, env=os.environ | {"MYPYPATH": str(package)}, capture_output=True, text=True,
+        cwd=tmp_path, env=os.environ | {"MYPYPATH": str(FOLDER)}, capture_output=True, text=True,
     )  # fmt: skip
     errors = [line for line in result.stdout.splitlines() if ": error: " in line]
     assert len(errors) == 2 and all(line.startswith("example.py:") for line in errors), result.stdout + result.stderr
@@ -172,7 +172,7 @@ def test_pyright_accepts_a_program(tmp_path):
     if importlib.util.find_spec("basedpyright") is None:
         pytest.skip("basedpyright is not installed")
     (tmp_path / "example.py").write_text(EXAMPLE)
-    options = {"typeCheckingMode": "strict", "pythonVersion": "3.10", "extraPaths": [str(tool.COMMAND.parent / "python")]}
+    options = {"typeCheckingMode": "strict", "pythonVersion": "3.10", "extraPaths": [str(FOLDER)]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"include": ["example.py"], **options}))
     result = subprocess.run(
         [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable],

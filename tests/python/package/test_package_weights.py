@@ -61,11 +61,18 @@ def test_the_safetensors_package_reads_and_writes_the_same_files(tmp_path):
         wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         assert arrays[name].shape == tensor.shape and arrays[name].dtype == wide.numpy().dtype
         assert np.array_equal(arrays[name], wide.numpy()), name
+    assert np.array_equal(onnx_train.load_data(tmp_path / "theirs.safetensors")["torch.bfloat16"], arrays["torch.bfloat16"])
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     arrays["torch.bfloat16"] = arrays["torch.bfloat16"].astype(ml_dtypes.bfloat16)
     _safetensors.write(tmp_path / "ours.safetensors", arrays, metadata)
     for name, tensor in theirs.load_file(tmp_path / "ours.safetensors").items():
         assert tensor.dtype == tensors[name].dtype and torch.equal(tensor, tensors[name]), name
+
+
+def test_bfloat16_of_ml_dtypes_are_weights():
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    model = onnx_train.load(MLP).with_weights({"fc2.bias": np.array([1, 0.5, -3], ml_dtypes.bfloat16)})
+    assert onnx_train.Session(onnx_train.build(model)).state["fc2.bias"].tolist() == [1, 0.5, -3]
 
 
 def file(header, body=b"\0" * 24):
@@ -78,20 +85,21 @@ def entry(begin, end, shape=(3,), dtype="F32"):
 
 
 WRONG = {
-    "empty": (b"", "cut off or no safetensors"),
+    "empty": (b"", "no safetensors file: it has 0 bytes"),
     "cut off header": (file({"a": entry(0, 12), "b": entry(12, 24)})[:40], "cut off or no safetensors"),
     "cut off tensor": (file({"a": entry(0, 12), "b": entry(12, 24)})[:-1], "cut off: 'b'"),
-    "huge header": ((1 << 62).to_bytes(8, "little") + b"{}", "cut off or no safetensors"),
+    "huge header": ((1 << 62).to_bytes(8, "little") + b"{}", "its header would have 4611686018427387904 bytes"),
     "overlapping": (file({"a": entry(0, 12), "b": entry(8, 20)}), "'b' begins at byte 8"),
     "gap": (file({"a": entry(0, 12), "b": entry(16, 28)}), "'b' begins at byte 16"),
     "rest": (file({"a": entry(0, 12)}), "12 bytes after its last tensor"),
     "wrong size": (file({"a": entry(0, 24)}), "takes 12 bytes, not 24"),
-    "huge shape": (file({"a": entry(0, 24, [1 << 62, 1 << 62])}), "bytes, not 24"),
-    "negative": (file({"a": entry(0, 24, [-3, -2])}), "no sizes"),
+    "huge shape": (file({"a": entry(0, 24, [1 << 62, 1 << 62])}), "'a' of shape [4611686018427387904,4611686018427387904] has more bytes than can be counted"),
+    "negative": (file({"a": entry(0, 24, [-3, -2])}), "'a' has no valid shape in the header"),
     "type": (file({"a": entry(0, 24, [24], "F8_E4M3")}), "has the type F8_E4M3"),
-    "no JSON": (file(b"not json"), "not one of safetensors"),
-    "a list": (file([]), "not one of safetensors"),
-    "deep": (file(b"[" * 100_000), "not one of safetensors"),
+    "no JSON": (file(b"{not json"), "header that is no JSON"),
+    "a list": (file([]), "header does not start with '{'"),
+    "deep": (file(b'{"a":' * 100_000), "not one of safetensors: it is nested too deeply"),
+    "twice": (file(b'{"a": 1, "a": 1}'), "has 'a' twice in its header"),
 }
 
 

@@ -253,11 +253,13 @@ class Module:
         device: str = "cpu",
         session_options: Any = None,
     ) -> None:
-        """Args:
-        train_model_uri: the training model of `generate_artifacts`; it holds the evaluation, too.
-        state: the checkpoint, which the module continues and updates.
-        device: as `onnx_train.Session` takes it.
-        session_options: must be None.
+        """A session of the training model with the checkpoint's state.
+
+        Args:
+            train_model_uri: the training model of `generate_artifacts`; it holds the evaluation, too.
+            state: the checkpoint, which the module continues and updates.
+            device: as `onnx_train.Session` takes it.
+            session_options: must be None.
         """
         if session_options is not None:
             raise UnsupportedError("Module: session_options are not supported; leave them out")
@@ -451,8 +453,10 @@ class Optimizer:
     """
 
     def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
-        """Args:
-        optimizer_uri: the optimizer model of `generate_artifacts`; the training model holds the optimizer, too.
+        """The optimizer of the module's training model.
+
+        Args:
+            optimizer_uri: the optimizer model of `generate_artifacts`; the training model holds the optimizer, too.
         """
         load(optimizer_uri)  # a missing file is an error here
         self._session = module._session
