@@ -243,6 +243,69 @@ std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<
   return make_source(path, arrays_of(table, inputs, options));
 }
 
+namespace {
+
+using Opened = std::unique_ptr<DataSource>;
+using Inputs = std::vector<InputSpec>;
+
+// A format of single files. The first row that matches a path and opens it is what the path is.
+struct DataFormat {
+  bool (*matches)(const std::string& path);
+  Opened (*open)(const std::string& path, const Inputs& inputs, const ReadOptions& options);  // null: another row's
+};
+
+template <const char* suffix>
+bool ends(const std::string& path) {
+  return path.ends_with(suffix);
+}
+
+Opened open_labelled_lines(const std::string& path, const Inputs& inputs, const ReadOptions& options) {
+  if (!takes_labelled_texts(inputs, options)) return nullptr;
+  if (auto texts = open_labelled_texts(read_json_lines(path), inputs, options)) return texts;
+  fail_as(ErrorCode::kData, path, " has no \"text\" in its first line; --map NAME=", token_inputs(inputs).tokens->name,
+          " says which name has the texts");
+}
+
+Opened open_token_file(const std::string& path, const Inputs& inputs, const ReadOptions& options) {
+  if (token_inputs(inputs).tokens) return open_tokens({{path, {path}}}, inputs, options);
+  if (path.ends_with(".bin")) return nullptr;  // CIFAR-10's
+  fail_as(ErrorCode::kData, path, " holds tokens, but the model has no input int64[batch, tokens]");
+}
+
+bool is_read_by_python(const std::string& path) {
+  return path.ends_with(".parquet") || path.ends_with(".feather") || path.ends_with(".arrow");
+}
+
+bool is_idx(const std::string& path) {
+  return path.find("ubyte") != std::string::npos || path.find("idx") != std::string::npos;
+}
+
+constexpr char kNpz[] = ".npz", kSafetensors[] = ".safetensors", kJson[] = ".json", kCsv[] = ".csv",
+               kJsonLines[] = ".jsonl", kBin[] = ".bin";
+
+constexpr DataFormat kFormatsOfFiles[] = {
+    {ends<kNpz>, [](const std::string& path, const Inputs&, const ReadOptions&) { return open_npz(path); }},
+    {ends<kSafetensors>,
+     [](const std::string& path, const Inputs&, const ReadOptions&) { return open_safetensors(path); }},
+    {is_picture_name, [](const std::string& path, const Inputs&,
+                         const ReadOptions& options) { return picture_source(one_picture(path), options); }},
+    {ends<kJson>, [](const std::string& path, const Inputs&,
+                     const ReadOptions& options) { return picture_source(read_coco(path), options); }},
+    {ends<kCsv>, open_csv},
+    {ends<kJsonLines>, open_labelled_lines},
+    {is_token_file, open_token_file},
+    {ends<kBin>,
+     [](const std::string& path, const Inputs& inputs, const ReadOptions&) { return open_cifar10({path}, inputs); }},
+    {is_read_by_python,
+     [](const std::string& path, const Inputs&, const ReadOptions&) -> Opened {
+       fail_as(ErrorCode::kFile, path, " is read from Python alone, by pyarrow: onnx_train.fit(model, '", path,
+               "'), or onnx_train.convert_table('", path, "', 'table.csv') for the command");
+     }},
+    {is_idx,
+     [](const std::string& path, const Inputs& inputs, const ReadOptions&) { return open_idx(path, "", inputs); }}};
+
+}  // namespace
+
 std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector<InputSpec>& inputs,
                                       const ReadOptions& options) {
   if (path == "-") return open_standard_input();
@@ -258,29 +321,9 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
     return open_idx(path.substr(0, comma), path.substr(comma + 1), inputs);
   }
   if (!exists) fail_as(ErrorCode::kFile, "there is no data at ", path);
-  const auto ends = [&](const char* suffix) { return path.ends_with(suffix); };
-  if (ends(".npz")) return open_npz(path);
-  if (ends(".safetensors")) return open_safetensors(path);
-  if (is_picture_name(path)) return picture_source(one_picture(path), options);
-  if (ends(".json")) return picture_source(read_coco(path), options);
-  if (ends(".csv")) return open_csv(path, inputs, options);
-  if (ends(".jsonl") && takes_labelled_texts(inputs, options)) {
-    if (auto texts = open_labelled_texts(read_json_lines(path), inputs, options)) return texts;
-    fail_as(ErrorCode::kData, path,
-            " has no \"text\" in its first line; --map NAME=", token_inputs(inputs).tokens->name,
-            " says which name has the texts");
-  }
-  if (is_token_file(path) && token_inputs(inputs).tokens) return open_tokens({{path, {path}}}, inputs, options);
-  if (ends(".bin")) return open_cifar10({path}, inputs);
-  if (is_token_file(path)) {
-    fail_as(ErrorCode::kData, path, " holds tokens, but the model has no input int64[batch, tokens]");
-  }
-  if (ends(".parquet") || ends(".feather") || ends(".arrow")) {
-    fail_as(ErrorCode::kFile, path, " is read from Python alone, by pyarrow: onnx_train.fit(model, '", path,
-            "'), or onnx_train.convert_table('", path, "', 'table.csv') for the command");
-  }
-  if (path.find("ubyte") != std::string::npos || path.find("idx") != std::string::npos) {
-    return open_idx(path, "", inputs);
+  for (const DataFormat& format : kFormatsOfFiles) {
+    if (!format.matches(path)) continue;
+    if (Opened source = format.open(path, inputs, options)) return source;
   }
   fail_as(ErrorCode::kFile, "the kind of ", path, " is not known by its name; ", kFormats);
 }
