@@ -388,8 +388,9 @@ const std::map<std::string, std::string> kFolders = {
      "weights loss metrics recognize training import adapt distribution derivatives ."},
     {"kernels",
      "math spin_limit . choices functions geometry/indexing geometry geometry/fusion "
-     "lowering/support lowering/types lowering/memory lowering/updates lowering/gather lowering/layout "
-     "lowering/attention lowering/products lowering/fusion lowering/canonical lowering/storage lowering "
+     "lowering/support lowering/types lowering/memory lowering/updates lowering/layout "
+     "lowering/attention lowering/products lowering/gather lowering/fusion lowering/canonical lowering/storage "
+     "lowering "
      "cpu/support cpu/elementwise cpu/movement cpu/reduction cpu/normalization cpu/pooling cpu/sampling cpu/training "
      "cpu/products cpu/attention cpu/convolution cpu/recurrent cpu/fused cpu/collective cpu "
      "cuda/support cuda/choices cuda/movement cuda/reduction cuda/fused cuda/normalization cuda/pooling cuda/sampling "
