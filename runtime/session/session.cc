@@ -38,8 +38,7 @@ Session::Session(Model model, const SessionOptions& options)
       choices_(std::make_unique<Choices>(model_.metadata(Choices::kMetadata))),
       pipeline_(options.stages > 1 && options.collectives ? pipeline_of(options.collectives, options.stages) : nullptr),
       owners_(owners_of_states(model_, options_, ranks())),
-      state_(&model_, device_, *stream_, memory_of_states()),
-      active_ranks_(ranks()) {
+      state_(&model_, device_, *stream_, memory_of_states()) {
   if (!options_.plans_only) options_.plan.choices = choices_.get();
   options_.plan.collectives = pipeline_ ? pipeline_.get() : options_.collectives;
   // The body of AllReduce would be one rank's.
@@ -115,11 +114,14 @@ void check_rates(const EntryPoint& point, const TensorMap& inputs) {
 
 }  // namespace
 
-void Session::start(const std::string& entry, const TensorMap& inputs) { start(entry, inputs, std::nullopt); }
+void Session::start(const std::string& entry, const TensorMap& inputs, int64_t batches) {
+  start(entry, inputs, batches, std::nullopt);
+}
 
-void Session::start(const std::string& entry, const TensorMap& given, const FoundSizes& sizes) {
+void Session::start(const std::string& entry, const TensorMap& given, int64_t batches, const FoundSizes& sizes) {
+  if (batches == 0) batches = ranks();
   const SessionThreads threads(options_.threads);
-  TensorMap own = own_inputs(entry, is_staged(entry) ? count_micro_batches(shapes_of(given)) : 1);
+  TensorMap own = own_inputs(entry, is_staged(entry) ? count_micro_batches(shapes_of(given)) : 1, batches);
   if (!own.empty()) own.insert(given.begin(), given.end());
   const TensorMap& inputs = own.empty() ? given : own;
   if (ranks() > 1 && entry == "step") {
@@ -148,7 +150,7 @@ void Session::start(const std::string& entry, const TensorMap& given, const Foun
   }
   run.is_started = true;
   started_.push_back(&run);
-  drawn_[entry] += is_shared(entry) ? static_cast<uint64_t>(active_ranks_) : 1;
+  drawn_[entry] += is_shared(entry) ? static_cast<uint64_t>(batches) : 1;
 }
 
 bool Session::refuses_non_finite_loss(const std::string& entry) const {

@@ -96,8 +96,6 @@ class Session {
   void share_out_step(int64_t batches) {
     if (is_pipeline()) options_.micro_batches = static_cast<int>((batches + pipelines() - 1) / pipelines());
   }
-  // How many batches all ranks have in the next run.
-  void set_active_ranks(int64_t count) { active_ranks_ = count; }
   // Whether one rank alone keeps some states, or this one.
   bool shards_states() const { return !owners_.empty(); }
   bool is_sharded(const std::string& state) const { return owners_.count(state) > 0; }
@@ -122,14 +120,15 @@ class Session {
   // ill-typed inputs.
   // An output of `predict` whose shape depends on data has that of this run: what decides it is computed first, so that
   // the part of the model before it runs twice.
-  const TensorMap& run(const std::string& entry, const TensorMap& inputs);
+  // `batches`: how many all ranks together have in this round; 0: one each.
+  const TensorMap& run(const std::string& entry, const TensorMap& inputs, int64_t batches = 0);
   // Whether such a run has found the shape of this output to depend on data.
   bool is_sized_by_data(const std::string& output) const { return sized_by_data_.contains(output); }
   // The same in two parts, so that a device has work while the host reads results. `start` enqueues a run; it throws
   // Error for the names, types and shapes of the inputs. `finish` waits for the earliest unfinished run and returns its
   // outputs; it throws Error for the data in the inputs. In that case this run and all runs started after it have
   // changed no state, and none of them remains to be finished.
-  void start(const std::string& entry, const TensorMap& inputs);
+  void start(const std::string& entry, const TensorMap& inputs, int64_t batches = 0);
   const TensorMap& finish();
   // Waits until the inputs of started runs that are in device memory have been read; the caller may then change them.
   // Those in host memory have been read when `start` returns.
@@ -180,7 +179,7 @@ class Session {
                         const FoundSizes& sizes);
   void make_room(const Plan& plan);
   CachedPlan& find_plan(const std::string& entry, const TensorMap& inputs, const FoundSizes& sizes);
-  void start(const std::string& entry, const TensorMap& inputs, const FoundSizes& sizes);
+  void start(const std::string& entry, const TensorMap& inputs, int64_t batches, const FoundSizes& sizes);
   bool overlaps() const;
   void abandon_runs() noexcept;
   void wait_for_run(int64_t mark);
@@ -189,7 +188,7 @@ class Session {
   Model of_all_stages(const std::string& entry) const;                                      // before it is cut
   Model plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const;  // as Plan takes it
   // What the entry point is told beside the data: of ranks, and the key of random numbers.
-  TensorMap own_inputs(const std::string& entry, int micro_batches) const;
+  TensorMap own_inputs(const std::string& entry, int micro_batches, int64_t batches) const;
   std::map<std::string, Shape> with_own_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;
   bool draws(const std::string& entry) const;      // whether it has ONNX's random operators
   bool is_shared(const std::string& entry) const;  // by ranks
@@ -205,7 +204,6 @@ class Session {
   std::unique_ptr<RankGroup> pipeline_;  // of which this rank is a stage
   StateOwners owners_;                   // ranks or, in a pipeline, stages
   StateStore state_;
-  int64_t active_ranks_;
   std::vector<std::unique_ptr<CachedPlan>> plans_;
   std::deque<Run*> started_;
   std::set<std::string> sized_by_data_;  // outputs of predict

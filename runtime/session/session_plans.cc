@@ -188,12 +188,12 @@ Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMa
   return made;
 }
 
-const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs) {
+const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs, int64_t batches) {
   if (!started_.empty()) fail_as(ErrorCode::kUsage, "a run of the session is started and not finished");
   const uint64_t drawn = drawn_[entry];
   for (FoundSizes sizes = first_sizes(entry);;) {
     drawn_[entry] = drawn;  // each of the runs draws the same numbers
-    start(entry, inputs, sizes);
+    start(entry, inputs, batches, sizes);
     const Run& run = *started_.front();
     const TensorMap& outputs = finish();
     const Plan& plan = run.plan->plan();

@@ -125,7 +125,7 @@ bool Session::is_shared(const std::string& entry) const {
   return ranks() > 1 && (entry == "accumulate" || entry == "evaluate");
 }
 
-TensorMap Session::own_inputs(const std::string& entry, int micro_batches) const {
+TensorMap Session::own_inputs(const std::string& entry, int micro_batches, int64_t batches) const {
   TensorMap inputs;
   const bool shares = is_shared(entry) && pipelines() > 1, draws_numbers = draws(entry);
   for (int i = 0; i < micro_batches && (shares || draws_numbers); ++i) {
@@ -133,7 +133,7 @@ TensorMap Session::own_inputs(const std::string& entry, int micro_batches) const
     if (shares) {
       inputs[micro_batch_input(kRankInput, i)] = Tensor::scalar<int64_t>(pipeline());
       inputs[micro_batch_input(kActiveRanksInput, i)] =
-          Tensor::scalar<int64_t>(std::clamp<int64_t>(active_ranks_ - before, 0, pipelines()));
+          Tensor::scalar<int64_t>(std::clamp<int64_t>(batches - before, 0, pipelines()));
     }
     if (draws_numbers) {
       const auto known = drawn_.find(entry);
@@ -154,7 +154,7 @@ std::map<std::string, Shape> Session::with_own_inputs(const std::string& entry,
       for (const auto& [name, shape] : one) shapes[micro_batch_input(name, i)] = shape;
     }
   }
-  for (const auto& [name, value] : own_inputs(entry, is_staged(entry) ? micro_batches() : 1))
+  for (const auto& [name, value] : own_inputs(entry, is_staged(entry) ? micro_batches() : 1, ranks()))
     shapes[name] = value.shape();
   return shapes;
 }

@@ -11,9 +11,9 @@ namespace onnx_train {
 namespace {
 
 const TensorMap& run_samples(Session* session, const BatchSource& data, int64_t first, int64_t count,
-                             const TensorMap& inputs) {
+                             const TensorMap& inputs, int64_t batches) {
   try {
-    return session->run("evaluate", inputs);
+    return session->run("evaluate", inputs, batches);
   } catch (const Error& e) {
     const std::string fault = data.fault(first, count);
     if (!fault.empty()) fail_as(e.code(), "evaluation: ", fault);
@@ -66,9 +66,8 @@ EvaluationResult evaluate(Session* session, BatchSource* data) {
   for (;;) {
     const std::vector<int64_t> batches = data->next_round(&inputs);
     if (batches.empty()) break;
-    session->set_active_ranks(std::ssize(batches));
     const int64_t samples = std::accumulate(batches.begin(), batches.end(), int64_t{0});
-    const TensorMap& outputs = run_samples(session, *data, at, samples, inputs);
+    const TensorMap& outputs = run_samples(session, *data, at, samples, inputs, std::ssize(batches));
     for (size_t i = 0; i < batches.size(); ++i) add_batch(of_rank(*session, outputs, i), batches[i]);
     at += samples;
   }

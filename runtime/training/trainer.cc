@@ -227,7 +227,6 @@ bool Trainer::start_step(TrainerEvents* events) {
       break;
     }
     const int64_t samples = std::accumulate(batches.begin(), batches.end(), int64_t{0});
-    session_.set_active_ranks(std::ssize(batches));
     i += std::ssize(batches);
     if (whole) {
       for (const auto& [name, value] : controls) inputs_.insert_or_assign(name, value);
@@ -257,7 +256,7 @@ void Trainer::refuse(const BatchRun& run, const Error& error) const {
 
 void Trainer::start_run(BatchRun run, const TensorMap& inputs, TrainerEvents* events) {
   try {
-    session_.start(run.entry, inputs);
+    session_.start(run.entry, inputs, std::ssize(run.batches));
   } catch (const Error& error) {
     refuse(run, error);
   }
