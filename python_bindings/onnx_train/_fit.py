@@ -456,12 +456,12 @@ def fit(
             "that they train together, or unset WORLD_SIZE"
         )
     if session.ranks > 1 and "accumulate" not in session.entries:
-        raise UsageError("ranks share out the batches of a step: build the model with accumulate=True")
+        raise UsageError("ranks share out the batches of a step: build the model with accumulate=True", "OT9003")
     entry = "accumulate" if "accumulate" in session.entries else "step"
     if entry not in session.entries:
-        raise UsageError("the model has no entry point 'step'; make a training model with build")
+        raise UsageError("the model has no entry point 'step'; make a training model with build", "OT5005")
     if accumulate not in (None, 1) and entry == "step":
-        raise UsageError("accumulate needs a model that is built with accumulate=True")
+        raise UsageError("accumulate needs a model that is built with accumulate=True", "OT9003")
     is_found = batch_size == "auto"
     given = batch_size if isinstance(batch_size, int) else None
     if not is_found and batch_size is not None and (given is None or given < 1):

@@ -30,7 +30,8 @@ void expect_same_build(const BuiltWith& checkpoint, const std::string& path, con
   for (const auto& [what, before] : checkpoint) {
     const std::string& after = now.at(what);
     if (before == after) continue;
-    fail("cannot resume: ", path, " was built with ", what, " ", shown(before), ", ", given, " with ", shown(after));
+    fail_as(ErrorCode::kCannotResume, "cannot resume: ", path, " was built with ", what, " ", shown(before), ", ",
+            given, " with ", shown(after));
   }
 }
 

@@ -58,9 +58,9 @@ void check_given(const Graph& graph, const Sizes& given) {
   }
   for (const auto& [name, size] : given) {
     if (names.count(name)) continue;
-    fail("--dim ", name, "=", size, ": no input has a dimension '", name, "'; ",
-         all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all,
-         did_you_mean(name, {names.begin(), names.end()}));
+    fail_as(ErrorCode::kNoDimension, "--dim ", name, "=", size, ": no input has a dimension '", name, "'; ",
+            all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all,
+            did_you_mean(name, {names.begin(), names.end()}));
   }
 }
 

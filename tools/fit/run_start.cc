@@ -22,8 +22,9 @@ bool finds_run(const FitArguments& a) {
   const bool stepped = fs::file_size(a.trainer.folder + "/metrics.jsonl", error) > 0 && !error;
   const bool exists = fs::exists(a.last_checkpoint(), error) && (stepped || a.resume);
   if (exists && !a.resume && !a.overwrite && !a.dry_run) {
-    throw UsageError(a.trainer.folder +
-                     " holds a run; go on with --resume, start anew with --overwrite, or take another --out");
+    throw UsageError(
+        a.trainer.folder + " holds a run; go on with --resume, start anew with --overwrite, or take another --out",
+        ErrorCode::kRunExists);
   }
   return exists && a.resume;
 }
