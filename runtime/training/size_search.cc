@@ -48,7 +48,7 @@ void put(const std::vector<std::string>& names, int64_t size, Sizes* sizes) {
 }
 
 void check_given(const Graph& graph, const Sizes& given) {
-  std::set<std::string> names = {"batch"};
+  std::set<std::string> names;
   std::string all;
   for (const Value* input : graph.inputs()) {
     for (const Dim& dim : input->has_rank() ? *input->type().dims : Dims()) {
@@ -56,6 +56,7 @@ void check_given(const Graph& graph, const Sizes& given) {
         all += concat(all.empty() ? "" : ", ", dim.symbol());
     }
   }
+  names.insert("batch");
   for (const auto& [name, size] : given) {
     if (names.count(name)) continue;
     fail_as(ErrorCode::kNoDimension, "--dim ", name, "=", size, ": no input has a dimension '", name, "'; ",

@@ -35,7 +35,7 @@ def test_each_code_has_a_page_and_each_page_a_code():
     for code, title in CODES.items():
         lines = pages.text_of(page_of(code)).splitlines()
         assert lines[0] == f"# {code}: {title}"
-        assert 8 <= len(lines) <= 30 and {"**Ways out**"} < set(lines), code
+        assert 8 <= len([line for line in lines if line]) <= 20 and "**Ways out**" in lines, code
 
 
 def test_the_index_lists_the_table():
@@ -109,7 +109,8 @@ def test_the_command_ends_the_line_with_the_code(tmp_path):
 
     assert last("check", tmp_path / "no.onnx").endswith("no.onnx: No such file or directory [OT1001]")
     assert last("flatten", MLP, "-o", tmp_path / "x.onnx").endswith(" -o train.onnx [OT1005]")
-    assert last("show", MLP, "--plan", "--dim", "nosuch=3").endswith("are batch [OT5006]")
+    for command in ("show", MLP, "--plan"), ("check", MLP), ("build", MLP, "-o", tmp_path / "x.onnx"):
+        assert last(*command, "--dim", "nosuch=3").endswith("those of no fixed size are batch [OT5006]")
     assert last("fit", MLP, "--data", "x.npz", status=2).endswith("--steps or --time-limit [OT6003]")
     assert last("fit", MLP, "--nosuch", status=2).endswith("(see onnx-train fit --help) [OT6002]")
     assert last("buld", status=2).endswith("did you mean 'build'? (see onnx-train --help) [OT6002]")
