@@ -88,6 +88,8 @@ def test_pages_show_commands():
 
 
 def test_explain_prints_the_page_and_lists_the_table():
+    for code, title in CODES.items():
+        assert tool.run("explain", code).startswith(f"{code}: {title}\n\n")
     for code in "OT2002", "ot2002", "[OT2002]":
         said = tool.run("explain", code)
         assert said.startswith(f"OT2002: {CODES['OT2002']}\n\n") and "\n  onnx-train check model.onnx\n" in said
