@@ -5,7 +5,6 @@ foreach(file page.css page.js)
   file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/embedded/run_report/${file}.inc" CONTENT "R\"~~~(@text@)~~~\"" @ONLY)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tools/run_report/${file}")
 endforeach()
-target_include_directories(command PRIVATE "${PROJECT_BINARY_DIR}/embedded")
 # What TensorBoard reads.
 add_library(event_messages STATIC tools/tensorboard/events.proto)
 protobuf_generate(TARGET event_messages LANGUAGE cpp IMPORT_DIRS "${PROJECT_SOURCE_DIR}/tools/tensorboard"

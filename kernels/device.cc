@@ -24,7 +24,7 @@ std::pair<std::string, int> parse(const std::string& name) {
   const auto [stop, error] = std::from_chars(name.data() + colon + 1, end, number);
   const std::string module = name.substr(0, colon);
   if (error != std::errc() || stop != end || number < 0) {
-    fail_as(ErrorCode::kDevice, "there is no device '", name, "': a number follows the colon, as in ", module, ":0");
+    fail_as(ErrorCode::kNoDevice, "there is no device '", name, "': a number follows the colon, as in ", module, ":0");
   }
   return {module, number};
 }
@@ -34,7 +34,7 @@ Device& load(const std::string& name, int number) {
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     std::string all;
     for (const std::string& known : names) all += (all.empty() ? "" : ", ") + known;
-    fail_as(ErrorCode::kDevice, "there is no device '", name, "' in this installation; there are: ", all);
+    fail_as(ErrorCode::kNoDevice, "there is no device '", name, "' in this installation; there are: ", all);
   }
   const auto make = reinterpret_cast<MakeDevice*>(module_function(name, kMakeDevice, concat("device '", name, "'")));
   return *make(number);
@@ -83,8 +83,8 @@ void* Device::allocate_host(size_t /*bytes*/) {
 void check_device_number(const std::string& module, int number, int count) {
   if (number < count) return;
   const std::string last = count > 1 ? concat(" to ", module, ":", count - 1) : "";
-  fail_as(ErrorCode::kDevice, "there is no device '", module, ":", number, "': this machine has ", count, ", ", module,
-          ":0", last);
+  fail_as(ErrorCode::kNoDevice, "there is no device '", module, ":", number, "': this machine has ", count, ", ",
+          module, ":0", last);
 }
 
 Device& default_device() {

@@ -40,7 +40,7 @@ void* module_function(const std::string& name, const char* function, const std::
   const std::filesystem::path file = module_folder() / concat(kPrefix, name, kSuffix);
   void* const module = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!module) {
-    fail_as(ErrorCode::kDevice, what, ": ", dlerror(),
+    fail_as(ErrorCode::kDeviceLibrary, what, ": ", dlerror(),
             "; install the library that is missing, or name its folder in LD_LIBRARY_PATH");
   }
   void* const address = dlsym(module, function);

@@ -24,7 +24,7 @@ auto naming(const Node& node, const F& f) {
     if (std::string_view(error.what()).find(node.label()) != std::string_view::npos) throw;
     fail_as(error.code(), node.label(), ": ", error.what());
   } catch (const std::bad_alloc&) {
-    fail_as(ErrorCode::kMemory, node.label(), ": there is not enough memory to prepare it");
+    fail_as(ErrorCode::kOutOfMemory, node.label(), ": there is not enough memory to prepare it");
   } catch (const std::exception& error) {
     fail(node.label(), ": ", error.what());
   }
@@ -85,7 +85,8 @@ void run_now(const Prepared& prepared, const Node& node, const void* const* inpu
   Fault fault;
   prepared.run({inputs, outputs, workspace, nullptr, &fault, 1});
   if (fault.node == 0) return;
-  fail_as(ErrorCode::kData, node.label(), ": ", prepared.explain ? prepared.explain(fault) : "its data are refused");
+  fail_as(ErrorCode::kIndexOutOfRange, node.label(), ": ",
+          prepared.explain ? prepared.explain(fault) : "its data are refused");
 }
 
 bool may_reject_data(const Device& device, const Node& node) {

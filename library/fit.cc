@@ -49,11 +49,11 @@ void restore(Session* session, const Model& model, const std::string& path) {
   const StateStore& present = session->state();
   for (size_t i = 0; i < present.names().size(); ++i) {
     const std::string& name = present.names()[i];
-    if (!saved.contains(name)) fail("cannot resume: ", path, " has no state '", name, "'");
+    if (!saved.contains(name)) fail_as(ErrorCode::kCannotResume, "cannot resume: ", path, " has no state '", name, "'");
     states.emplace_back(name, contents_of(*saved.at(name)));
     const Tensor& value = states.back().second;
     if (value.dtype() != present.dtype(i) || value.shape() != present.shape(i))
-      fail("cannot resume: ", path, " has another shape or type of state '", name, "'");
+      fail_as(ErrorCode::kCannotResume, "cannot resume: ", path, " has another shape or type of state '", name, "'");
   }
   for (const auto& [name, value] : states) session->state().set(name, value);
 }

@@ -13,9 +13,9 @@
 
 namespace onnx_train {
 
-// Keeps `message` for onnx_train_last_error; returns `status`.
-onnx_train_status failed(onnx_train_status status, const char* message);
-onnx_train_status status_of(ErrorCode code);
+// Keeps `message` for onnx_train_last_error, and `code`, a constant, for onnx_train_last_error_code; returns `status`.
+onnx_train_status failed(onnx_train_status status, const char* message, const char* code = "");
+onnx_train_status status_of(const Error& error);
 
 // f(), and the status for what it throws.
 template <typename F>
@@ -24,9 +24,9 @@ onnx_train_status guarded(const F& f) {
     f();
     return ONNX_TRAIN_OK;
   } catch (const Error& error) {
-    return failed(status_of(error.code()), error.what());
+    return failed(status_of(error), error.what(), error.code_text());
   } catch (const std::bad_alloc&) {
-    return failed(ONNX_TRAIN_MEMORY, "out of memory");
+    return failed(ONNX_TRAIN_MEMORY, "out of memory", Error("", ErrorCode::kOutOfMemory).code_text());
   } catch (const std::exception& error) {
     return failed(ONNX_TRAIN_INTERNAL, error.what());
   } catch (...) {

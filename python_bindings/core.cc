@@ -21,8 +21,8 @@ void translate_error(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const Error& error) {
-    const nb::object raised =
-        nb::module_::import_("onnx_train._errors").attr("error_of")(static_cast<int>(error.status()), error.what());
+    const nb::object raised = nb::module_::import_("onnx_train._errors")
+                                  .attr("error_of")(static_cast<int>(error.status()), error.what(), error.code());
     PyErr_SetObject(raised.type().ptr(), raised.ptr());
   }
 }

@@ -101,8 +101,8 @@ bool is_dense(const nb::ndarray<nb::ro>& array) {
 Error unknown_input(const std::string& entry, std::string_view name, const std::vector<Port>& ports) {
   std::string names;
   for (const Port& port : ports) names += (names.empty() ? "" : ", ") + port.name;
-  return Error(ONNX_TRAIN_DATA,
-               "entry point '" + entry + "' has no input '" + std::string(name) + "'; it has " + names);
+  return Error(ONNX_TRAIN_DATA, "entry point '" + entry + "' has no input '" + std::string(name) + "'; it has " + names,
+               "OT5002");
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace onnx_train {
 namespace {
 
 template <typename... Args>
-[[noreturn]] void refuse(const Args&... args) {
-  throw UsageError(concat(args...));
+[[noreturn]] void refuse(ErrorCode code, const Args&... args) {
+  throw UsageError(concat(args...), code);
 }
 
 bool is_list(const CommandOption& option) {
@@ -41,13 +41,13 @@ bool is_name(const std::string& text, const Subcommand& subcommand) {
 }
 
 void take(const CommandOption& option, const std::vector<std::string>& texts) {
-  if (texts.size() > 1 && !is_list(option)) refuse(name_of(option), " is given twice");
+  if (texts.size() > 1 && !is_list(option)) refuse(ErrorCode::kOptionValue, name_of(option), " is given twice");
   for (const std::string& text : texts) assign(option, text);
 }
 
 [[noreturn]] void refuse_missing(const CommandOption& option, const Subcommand& subcommand) {
-  refuse(subcommand.name, " needs ", name_of(option), is_positional(option) ? "" : " " + option.value, ": ",
-         option.help);
+  refuse(ErrorCode::kMissingOption, subcommand.name, " needs ", name_of(option),
+         is_positional(option) ? "" : " " + option.value, ": ", option.help);
 }
 
 [[noreturn]] void refuse_extra(const std::string& text, const Subcommand& subcommand) {
@@ -60,22 +60,24 @@ void take(const CommandOption& option, const std::vector<std::string>& texts) {
       names.push_back(name_of(option));
     }
   }
-  if (text.size() < 2 || text[0] != '-') refuse(subcommand.name, " takes ", positional, "; what is '", text, "'?");
+  if (text.size() < 2 || text[0] != '-')
+    refuse(ErrorCode::kUnknownOption, subcommand.name, " takes ", positional, "; what is '", text, "'?");
   const std::string name = text.substr(0, text.find('='));
   std::string initials = "--";  // --learning-rate is --lr
   for (size_t i = 2; i < name.size(); ++i) {
     if (name[i - 1] == '-') initials += name[i];
   }
   if (std::count(names.begin(), names.end(), initials) > 0 && name != initials)
-    refuse(subcommand.name, " has no option '", name, "'; did you mean '", initials, "'?");
+    refuse(ErrorCode::kUnknownOption, subcommand.name, " has no option '", name, "'; did you mean '", initials, "'?");
   BuildSettings settings;
   for (const CommandOption& option :
        subcommand.name == "fit" ? build_options(&settings) : std::vector<CommandOption>()) {
     if (name_of(option) != name) continue;
-    refuse("fit has no option '", name, "', which is one of build: onnx-train build MODEL -o train.onnx ", name,
+    refuse(ErrorCode::kUnknownOption, "fit has no option '", name,
+           "', which is one of build: onnx-train build MODEL -o train.onnx ", name,
            " makes the training model, which fit then trains");
   }
-  refuse(subcommand.name, " has no option '", name, "'", did_you_mean(name, names));
+  refuse(ErrorCode::kUnknownOption, subcommand.name, " has no option '", name, "'", did_you_mean(name, names));
 }
 
 const std::string* file_of(const CommandOption& option) {
@@ -93,7 +95,7 @@ void refuse_own_input(const std::vector<CommandOption>& options) {
     const std::string* const read = file_of(option);
     std::error_code error;
     if (!read || read == written || !std::filesystem::equivalent(*read, *written, error) || error) continue;
-    refuse(*written, " is ", name_of(option), ", which is read; give --output another file");
+    refuse(ErrorCode::kUsage, *written, " is ", name_of(option), ", which is read; give --output another file");
   }
 }
 
@@ -110,12 +112,13 @@ bool read_arguments(const Subcommand& subcommand, const std::vector<std::string>
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError& error) {
-    refuse(error.what());
+    refuse(ErrorCode::kUsage, error.what());
   }
   const std::vector<CommandOption>& options = subcommand.options;
   for (size_t i = 0; i < options.size(); ++i) {
     for (const std::string& text : parsed[i]->results()) {
-      if (is_name(text, subcommand)) refuse(name_of(options[i]), " needs a value: ", options[i].value);
+      if (is_name(text, subcommand))
+        refuse(ErrorCode::kMissingOption, name_of(options[i]), " needs a value: ", options[i].value);
     }
   }
   std::vector<std::string> extras = app.remaining();

@@ -41,8 +41,9 @@ void expect_plans(const Model& model, const BuildArguments& arguments, const Bui
                               }};
   const Trial result = try_plans(model, trial, Device::find("cpu"));
   if (result.obstacles.empty()) return;
-  fail(arguments.output, " is not written, for it could not be run: ", in_one_sentence(result.obstacles),
-       " (--force writes it for other runtimes)");
+  fail_as(result.obstacles[0].code, arguments.output,
+          " is not written, for it could not be run: ", in_one_sentence(result.obstacles),
+          " (--force writes it for other runtimes)");
 }
 
 std::string entry_names(const Model& model) {

@@ -16,7 +16,7 @@ struct CheckArguments {
 int run(const CheckArguments& arguments) {
   const CheckReport report = check_model(arguments.model, arguments.settings);
   std::printf("%s", to_text(report, arguments.model, text_width(), table_width()).c_str());
-  if (!report.can_be_trained()) fail(report.failure);
+  if (!report.can_be_trained()) fail_as(report.code, report.failure);
   return 0;
 }
 

@@ -26,6 +26,12 @@ int report(const std::string& message, int status) {
   return status;
 }
 
+// The same with the error's code, "... [OT1001]", which `explain` takes. `more` follows the message.
+int report(const Error& error, int status, const std::string& more = "") {
+  const std::string code = error.code_text();
+  return report(concat(error.what(), more, code.empty() ? "" : concat(" [", code, "]")), status);
+}
+
 int print_help(const std::string& text) {
   print(text);
   return kSuccess;
@@ -42,7 +48,7 @@ int run(Subcommand subcommand, const std::vector<std::string>& arguments) {
   try {
     if (!read_arguments(subcommand, arguments)) return print_help(help_text(subcommand, text_width()));
   } catch (const UsageError& e) {
-    return report(concat(e.what(), " (see onnx-train ", subcommand.name, " --help)"), kUsage);
+    return report(e, kUsage, concat(" (see onnx-train ", subcommand.name, " --help)"));
   }
   allow_links_into(links);
   try {
@@ -50,9 +56,11 @@ int run(Subcommand subcommand, const std::vector<std::string>& arguments) {
     flush_output();
     return status;
   } catch (const UsageError& e) {
-    return report(e.what(), kUsage);
+    return report(e, kUsage);
+  } catch (const Error& e) {
+    return report(e, kFailure);
   } catch (const std::bad_alloc&) {
-    return report("out of memory", kFailure);
+    return report(Error("out of memory", ErrorCode::kOutOfMemory), kFailure);
   } catch (const std::exception& e) {
     return report(e.what(), kFailure);
   }
@@ -61,18 +69,18 @@ int run(Subcommand subcommand, const std::vector<std::string>& arguments) {
 int unknown_command(const std::string& name, const std::vector<Subcommand>& subcommands) {
   std::vector<std::string> names;
   for (const Subcommand& subcommand : subcommands) names.push_back(subcommand.name);
-  return report(concat("there is no command '", name, "'", did_you_mean(name, names), " (see onnx-train --help)"),
-                kUsage);
+  const std::string message = concat("there is no command '", name, "'", did_you_mean(name, names));
+  return report(UsageError(message, ErrorCode::kUnknownOption), kUsage, " (see onnx-train --help)");
 }
 
 }  // namespace
 
 std::vector<Subcommand> all_subcommands() {
-  return {check_command(),     build_command(),   fit_command(),    sweep_command(),   eval_command(),
-          predict_command(),   sample_command(),  export_command(), flatten_command(), show_command(),
-          opt_command(),       grad_command(),    verify_command(), bench_command(),   compile_command(),
-          scale_command(),     devices_command(), ops_command(),    report_command(),  watch_command(),
-          completion_command()};
+  return {check_command(),   build_command(),     fit_command(),    sweep_command(),   eval_command(),
+          predict_command(), sample_command(),    export_command(), flatten_command(), show_command(),
+          opt_command(),     grad_command(),      verify_command(), bench_command(),   compile_command(),
+          scale_command(),   devices_command(),   ops_command(),    report_command(),  watch_command(),
+          explain_command(), completion_command()};
 }
 
 int command(int argc, char** argv) {

@@ -99,7 +99,7 @@ void set_from_file(const std::string& path, const ConfigEntry& entry, const Comm
   try {
     for (const std::string& value : values) assign(option, value);
   } catch (const UsageError& e) {
-    throw UsageError(concat(path, ": ", e.what()));
+    throw UsageError(concat(path, ": ", e.what()), e.code());
   }
 }
 
@@ -132,7 +132,8 @@ void read_config(const std::string& path, const std::vector<CommandOption>& opti
     if (option == options.end()) {
       std::vector<std::string> known;
       for (const CommandOption& o : options) known.push_back(key_of(o));
-      throw UsageError(concat(path, ": there is no option '", entry.first, "'", did_you_mean(entry.first, known)));
+      throw UsageError(concat(path, ": there is no option '", entry.first, "'", did_you_mean(entry.first, known)),
+                       ErrorCode::kUnknownOption);
     }
     const std::string key = key_of(*option);
     if (key == "config" || given->count(key) > 0) continue;

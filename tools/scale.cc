@@ -84,7 +84,7 @@ ScaledModel load(const ScaleArguments& a) {
   const bool has_accumulate = std::any_of(scaled.model.entry_points.begin(), scaled.model.entry_points.end(),
                                           [](const EntryPoint& e) { return e.name() == "accumulate"; });
   if (!has_accumulate)
-    fail_as(ErrorCode::kUsage, a.model, " updates its weights with each batch; build it with --accumulate");
+    fail_as(ErrorCode::kNeedsAccumulate, a.model, " updates its weights with each batch; build it with --accumulate");
   scaled.batch = first_batch(a.data, entry_inputs(scaled.model, "accumulate"), a.batch_size, Preprocess(scaled.model));
   return scaled;
 }

@@ -43,6 +43,7 @@ Subcommand devices_command();
 Subcommand ops_command();
 Subcommand report_command();
 Subcommand watch_command();
+Subcommand explain_command();
 Subcommand completion_command();
 std::vector<Subcommand> all_subcommands();
 

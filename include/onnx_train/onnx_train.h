@@ -43,6 +43,9 @@ typedef enum onnx_train_status {
 /* One line that names the node, tensor or file, what was found, and what to do. Valid until the next failure of the
  * calling thread; "" before the first. */
 const char* onnx_train_last_error(void);
+/* Its code, "OT1001", which stays the same from version to version; "" for a failure that has none. `onnx-train explain
+ * OT1001` and docs/errors/OT1001.md say what it means and what to do. The text is constant, and never freed. */
+const char* onnx_train_last_error_code(void);
 
 /* ---- Tensors */
 

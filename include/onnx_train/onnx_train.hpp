@@ -29,16 +29,19 @@ inline namespace v0 {
 
 class Error : public std::runtime_error {
  public:
-  Error(onnx_train_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  Error(onnx_train_status status, const std::string& message, std::string code = "")
+      : std::runtime_error(message), status_(status), code_(std::move(code)) {}
   onnx_train_status status() const { return status_; }
+  const std::string& code() const { return code_; }  // "OT1001", as onnx_train_last_error_code gives it
 
  private:
   onnx_train_status status_;
+  std::string code_;
 };
 
 // Throws Error unless the call succeeded.
 inline void check(onnx_train_status status) {
-  if (status != ONNX_TRAIN_OK) throw Error(status, onnx_train_last_error());
+  if (status != ONNX_TRAIN_OK) throw Error(status, onnx_train_last_error(), onnx_train_last_error_code());
 }
 
 // The element type of a C++ type.

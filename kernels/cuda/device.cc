@@ -90,7 +90,7 @@ class CudaDevice : public Device {
     const cudaError_t status = cudaMalloc(&data, std::max<size_t>(bytes, 1));
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
-      fail_as(ErrorCode::kMemory, "out of memory: ", bytes, " bytes could not be allocated on ", properties_.name,
+      fail_as(ErrorCode::kOutOfMemory, "out of memory: ", bytes, " bytes could not be allocated on ", properties_.name,
               "; use a smaller batch");
     }
     cuda::check(status, "cudaMalloc");
@@ -116,8 +116,8 @@ class CudaDevice : public Device {
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       fail_as(
-          ErrorCode::kMemory, "out of memory: ", bytes, " bytes of the host's memory could not be pinned for ", name(),
-          available == SIZE_MAX ? "" : concat(", with ", available, " available"),
+          ErrorCode::kOutOfMemory, "out of memory: ", bytes, " bytes of the host's memory could not be pinned for ",
+          name(), available == SIZE_MAX ? "" : concat(", with ", available, " available"),
           "; raise the limit of the container or of locked memory (ulimit -l), build the model with fewer or smaller "
           "states (--optimizer adamw8bit, lion), or leave out offload");
     }

@@ -25,12 +25,12 @@ std::string listed(const std::vector<std::string>& names) {
 Tensor fitted(const Tensor& array, const Value& value, const std::string& source) {
   const DType from = array.dtype(), to = value.dtype();
   if (array.shape() != value.type().shape()) {
-    fail_as(ErrorCode::kData, source, ": '", value.name(), "' has the shape ", to_string(array.shape()),
+    fail_as(ErrorCode::kWeightsMisfit, source, ": '", value.name(), "' has the shape ", to_string(array.shape()),
             "; the model's has ", to_string(value.type().shape()));
   }
   if (from != to && !(is_float(from) && is_float(to)) && !(is_integer(from) && is_integer(to))) {
-    fail_as(ErrorCode::kData, source, ": '", value.name(), "' is ", onnx_train::name(from), "; the model's is ",
-            onnx_train::name(to));
+    fail_as(ErrorCode::kWeightsMisfit, source, ": '", value.name(), "' is ", onnx_train::name(from),
+            "; the model's is ", onnx_train::name(to));
   }
   return from == to ? array : array.cast(to);
 }
@@ -103,12 +103,13 @@ void assign_all(Model* model, const Arrays& given, const std::string& source, We
       left.push_back(value->name());
   }
   if (assigned.empty()) {
-    fail_as(ErrorCode::kData, source, ": none of its names is one of the model's: it has ", listed(unknown),
+    fail_as(ErrorCode::kWeightsMisfit, source, ": none of its names is one of the model's: it has ", listed(unknown),
             unknown.empty() ? "none" : "", "; the model has ", listed(left), ": `onnx-train show` lists them");
   }
   if (wants == WeightsOfFile::kAll && !left.empty()) {
-    fail_as(ErrorCode::kData, source, " has ", assigned.size(), " of the model's ", assigned.size() + left.size(),
-            " weights, and not ", listed(left), unknown.empty() ? "" : concat("; not in the model: ", listed(unknown)),
+    fail_as(ErrorCode::kWeightsMisfit, source, " has ", assigned.size(), " of the model's ",
+            assigned.size() + left.size(), " weights, and not ", listed(left),
+            unknown.empty() ? "" : concat("; not in the model: ", listed(unknown)),
             ": --weights-partial leaves those as they are");
   }
   add_adapted_note(model,

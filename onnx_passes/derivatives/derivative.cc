@@ -96,8 +96,8 @@ class Derivatives {
     const std::vector<Value*> gradients = is_of_loss(kind_) ? add_gradients(algorithm_, outputs_[0], sources_)
                                                             : add_gradients(algorithm_, outputs_, cotangents, sources_);
     if (std::none_of(gradients.begin(), gradients.end(), [](const Value* gradient) { return gradient; })) {
-      fail("the ", is_of_loss(kind_) ? "loss depends" : "outputs depend",
-           " on none of the weights and float inputs, so that there is no gradient");
+      fail_as(ErrorCode::kLossReachesNothing, "the ", is_of_loss(kind_) ? "loss depends" : "outputs depend",
+              " on none of the weights and float inputs, so that there is no gradient");
     }
     return gradients;
   }

@@ -250,7 +250,7 @@ class Backward {
   for (const Obstacle& o : obstacles) {
     text += concat(" ", o.node->label(), ": ", o.reason, o.way_out.empty() ? "" : "; ", o.way_out, ".");
   }
-  throw Error(text);
+  throw Error(text, ErrorCode::kNoGradient);
 }
 
 // Whether the node needs its body: it has no rule, or one that takes no gradient of what needs one.

@@ -190,8 +190,9 @@ void DeclaredFacts::expect(const Graph& graph, const Sizes& sizes) const {
   for (const auto& [name, declared] : types_) {
     const Value* value = graph.find(name);
     if (!value || !contradict(with_sizes(declared, sizes), value->type())) continue;
-    fail("[Plan] the file declares '", name, "' as ", to_string(declared), ", but for these inputs it is ",
-         to_string(value->type()), "; correct the declaration in the file, or build without it: --fix-shapes");
+    fail_as(ErrorCode::kWrongDeclaration, "[Plan] the file declares '", name, "' as ", to_string(declared),
+            ", but for these inputs it is ", to_string(value->type()),
+            "; correct the declaration in the file, or build without it: --fix-shapes");
   }
 }
 

@@ -56,11 +56,12 @@ void check_versions(const onnx::ModelProto& proto) {
     if (!opset.domain().empty() && opset.domain() != "ai.onnx") continue;
     found = true;
     if (opset.version() > kNewestOpset) {
-      fail("[Import] the model uses opset ", opset.version(), "; the newest that is supported is ", kNewestOpset,
-           ": export it with opset ", kBaseOpset, " to ", kWrittenOpset);
+      fail_as(ErrorCode::kOpset, "[Import] the model uses opset ", opset.version(),
+              "; the newest that is supported is ", kNewestOpset, ": export it with opset ", kBaseOpset, " to ",
+              kWrittenOpset);
     }
   }
-  if (!found) fail("[Import] the model does not say which ONNX opset it uses");
+  if (!found) fail_as(ErrorCode::kOpset, "[Import] the model does not say which ONNX opset it uses");
 }
 
 // Declares the functions of ours that a forward model, or a loss, calls, in the model's opset.
@@ -151,7 +152,8 @@ void note_foreign(const std::map<std::string, int>& foreign, const Notes& notes)
 void check_declarations(const Declarations& declared, const Graph& graph, bool fix_shapes, const Notes& notes) {
   const std::vector<Contradiction> wrong = declared.of_interface(graph);
   if (!wrong.empty() && !fix_shapes)
-    fail("[Import] ", describe(wrong), "; correct the declaration in the file, or let it be dropped: --fix-shapes");
+    fail_as(ErrorCode::kWrongDeclaration, "[Import] ", describe(wrong),
+            "; correct the declaration in the file, or let it be dropped: --fix-shapes");
   for (const Contradiction& c : wrong)
     notes.add(c.what, concat("declared as ", to_string(c.declared)), concat("it is ", to_string(c.found)));
   const std::vector<Contradiction> stale = declared.of_intermediates(graph);

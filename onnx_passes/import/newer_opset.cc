@@ -18,9 +18,9 @@ const onnx::OpSchema* schema_of(const Node& node, int64_t opset) {
 }
 
 [[noreturn]] void refuse(const Node& node, const std::string& why) {
-  fail("[Import] ", node.label(), " is written for opset ", node.graph().context().opset(),
-       " and has no form in opset ", kWrittenOpset, ": ", why, "; export the model with opset ", kBaseOpset, " to ",
-       kWrittenOpset);
+  fail_as(ErrorCode::kOpset, "[Import] ", node.label(), " is written for opset ", node.graph().context().opset(),
+          " and has no form in opset ", kWrittenOpset, ": ", why, "; export the model with opset ", kBaseOpset, " to ",
+          kWrittenOpset);
 }
 
 void replace_node(Node* node, Var result) {

@@ -103,8 +103,8 @@ bool is_ordered(const std::vector<std::vector<int>>& sources) {
   std::string text = label(nodes.Get(path[0]));
   for (size_t i = 1; i < path.size() && i < kMaxNamed; ++i) text += " reads " + label(nodes.Get(path[i]));
   if (path.size() > kMaxNamed) text += concat(" and so on, ", path.size(), " nodes in all,");
-  fail("[Import] the graph has a cycle: ", text, " reads ", label(nodes.Get(path[0])),
-       "; no order of these nodes can run, so the file is damaged: export it again");
+  fail_as(ErrorCode::kBrokenGraph, "[Import] the graph has a cycle: ", text, " reads ", label(nodes.Get(path[0])),
+          "; no order of these nodes can run, so the file is damaged: export it again");
 }
 
 // Kahn's algorithm; of the nodes that are ready, the first one in the file comes first.
@@ -143,9 +143,9 @@ Defined names_in(const onnx::GraphProto& graph) {
   for (const auto& node : graph.node()) {
     for (const std::string& name : node.output()) {
       if (!name.empty() && !defined.insert(name).second)
-        fail("[Import] ", label(node), " writes '", name,
-             "', the name of another value; which of the two its readers mean is not known, so the file is damaged: "
-             "export it again, with other names");
+        fail_as(ErrorCode::kBrokenGraph, "[Import] ", label(node), " writes '", name,
+                "', the name of another value; which of the two its readers mean is not known, so the file is damaged: "
+                "export it again, with other names");
     }
   }
   return defined;
@@ -161,8 +161,8 @@ void expect_defined(const onnx::GraphProto& graph, std::vector<Defined>* scopes)
       std::vector<std::string> names;
       for (const Defined& scope : *scopes) names.insert(names.end(), scope.begin(), scope.end());
       std::sort(names.begin(), names.end());
-      fail("[Import] ", label(node), " reads '", name, "', which is no input, no initializer and no output of a node",
-           did_you_mean(name, names));
+      fail_as(ErrorCode::kBrokenGraph, "[Import] ", label(node), " reads '", name,
+              "', which is no input, no initializer and no output of a node", did_you_mean(name, names));
     }
     for (const auto& attribute : node.attribute()) {
       if (attribute.has_g()) expect_defined(attribute.g(), scopes);

@@ -42,8 +42,8 @@ class Rebatch {
           if (output) probed_[output] = output->type().dims;
         }
       } catch (const Error& error) {
-        fail_as(error.code(), "[Import] the model does not run with another batch than ", old_, ": ", error.what(),
-                "; export it with a dynamic batch");
+        fail_as(ErrorCode::kFixedBatch, "[Import] the model does not run with another batch than ", old_, ": ",
+                error.what(), "; export it with a dynamic batch");
       }
     }
   }
@@ -418,8 +418,8 @@ void rebatch(Model* model, const std::string& batch) {
   };
   for (const auto& [output, type] : batched) {
     if (Rebatch::axis_of(output) < 0 && !is_open(*output)) {
-      fail("[Import] output '", output->name(), "' does not follow the batch: ", to_string(output->type()),
-           "; export the model with a dynamic batch");
+      fail_as(ErrorCode::kFixedBatch, "[Import] output '", output->name(),
+              "' does not follow the batch: ", to_string(output->type()), "; export the model with a dynamic batch");
     }
   }
   for (Value* input : graph->inputs()) {

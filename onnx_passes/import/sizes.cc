@@ -96,8 +96,8 @@ void fix_dimensions(Graph* graph, const Sizes& sizes) {
       });
     };
     if (symbols.count(name) || std::any_of(names.begin(), names.end(), mentions)) continue;
-    fail("--dim ", name, "=", size, ": no input has a dimension '", name, "'; ",
-         all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all, did_you_mean(name, names));
+    fail_as(ErrorCode::kNoDimension, "--dim ", name, "=", size, ": no input has a dimension '", name, "'; ",
+            all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all, did_you_mean(name, names));
   }
 }
 

@@ -34,8 +34,8 @@ void expect_known_operators(const Graph& graph, bool inside) {
   if (unknown.empty()) return;
   const bool one =
       std::all_of(unknown.begin(), unknown.end(), [&](const Node* n) { return n->op() == unknown[0]->op(); });
-  fail("[Import] ", list_operators(unknown), one ? " is" : " are", " not known here; ",
-       replacement_advice(*unknown[0]));
+  fail_as(ErrorCode::kUnknownOperator, "[Import] ", list_operators(unknown), one ? " is" : " are", " not known here; ",
+          replacement_advice(*unknown[0]));
 }
 
 }  // namespace onnx_train

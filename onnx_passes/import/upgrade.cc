@@ -21,8 +21,8 @@ struct UpgradeRow {
 };
 
 [[noreturn]] void refuse_upgrade(const Node& node, const std::string& why) {
-  fail("[Import] ", node.label(), " cannot be converted to opset ", kBaseOpset, ": ", why,
-       "; export the model with that opset or a later one");
+  fail_as(ErrorCode::kOpset, "[Import] ", node.label(), " cannot be converted to opset ", kBaseOpset, ": ", why,
+          "; export the model with that opset or a later one");
 }
 
 bool is_needed(const Value* value) { return value && (!value->uses().empty() || value->graph().is_output(value)); }
@@ -374,8 +374,8 @@ constexpr UpgradeRow kRows[] = {
 int64_t raise_opset(Model* model) {
   const int64_t from = model->context->opset();
   if (from < kOldestOpset) {
-    fail("[Import] the model uses opset ", from, "; opsets before ", kOldestOpset,
-         " (2017) broadcast by other rules: export it with opset ", kBaseOpset, " or later");
+    fail_as(ErrorCode::kOpset, "[Import] the model uses opset ", from, "; opsets before ", kOldestOpset,
+            " (2017) broadcast by other rules: export it with opset ", kBaseOpset, " or later");
   }
   model->context->opsets[""] = std::max(from, kBaseOpset);
   return from;

@@ -64,20 +64,22 @@ std::vector<std::string> components(const std::string& tensor, const std::string
   const bool drive = location.size() > 1 && location[1] == ':';
   if (location[0] == '/' || drive || location.find('\\') != std::string::npos ||
       location.find('\0') != std::string::npos) {
-    fail("tensor '", tensor, "': external data at '", location.c_str(),
-         "' is refused; it must be a relative path with '/', in the model's folder or below");
+    fail_as(ErrorCode::kExternalData, "tensor '", tensor, "': external data at '", location.c_str(),
+            "' is refused; it must be a relative path with '/', in the model's folder or below");
   }
   std::vector<std::string> parts;
   for (size_t start = 0; start <= location.size();) {
     const size_t end = std::min(location.find('/', start), location.size());
     const std::string part = location.substr(start, end - start);
     if (part == "..") {
-      fail("tensor '", tensor, "': external data at '", location, "' is refused; it leaves the model's folder");
+      fail_as(ErrorCode::kExternalData, "tensor '", tensor, "': external data at '", location,
+              "' is refused; it leaves the model's folder");
     }
     if (!part.empty() && part != ".") parts.push_back(part);
     start = end + 1;
   }
-  if (parts.empty()) fail("tensor '", tensor, "': external data at '", location, "' is no file");
+  if (parts.empty())
+    fail_as(ErrorCode::kExternalData, "tensor '", tensor, "': external data at '", location, "' is no file");
   return parts;
 }
 
@@ -116,11 +118,13 @@ class DataFiles {
     Source& source = open_file(tensor.name(), place.location);
     const size_t size = source.file->size();
     if (place.offset > size || place.length.value_or(bytes) > size - place.offset) {
-      fail("tensor '", tensor.name(), "': ", place.length.value_or(bytes), " bytes at offset ", place.offset,
-           " lie outside of '", place.location, "', which has ", size, " bytes; is the file truncated?");
+      fail_as(ErrorCode::kModelDamaged, "tensor '", tensor.name(), "': ", place.length.value_or(bytes),
+              " bytes at offset ", place.offset, " lie outside of '", place.location, "', which has ", size,
+              " bytes; is the file truncated?");
     }
     if (place.length.value_or(bytes) != bytes) {
-      fail("tensor '", tensor.name(), "': its shape needs ", bytes, " bytes, its external data has ", *place.length);
+      fail_as(ErrorCode::kModelDamaged, "tensor '", tensor.name(), "': its shape needs ", bytes,
+              " bytes, its external data has ", *place.length);
     }
     // A few tensors may share data, but a small file that claims to hold thousands of large tensors is an attack.
     source.taken += bytes;
@@ -145,7 +149,8 @@ class DataFiles {
     std::string why;
     File file = open_below(folder_, parts, /*hard_links=*/false, &why);
     if (!file.is_open() && !allowed_links().empty()) file = open_linked(tensor, location, &why);
-    if (!file.is_open()) fail("tensor '", tensor, "': external data file '", location, "'", why);
+    if (!file.is_open())
+      fail_as(ErrorCode::kExternalData, "tensor '", tensor, "': external data file '", location, "'", why);
     Source& source = sources_[location];
     source.file = MappedFile::map(file, concat(path_, '/', location));
     return source;
@@ -188,7 +193,7 @@ class DataFiles {
   File open_linked(const std::string& tensor, const std::string& location, std::string* why) const {
     const std::string& allowed = allowed_links();
     const std::string path = real_path(concat(path_, '/', location)), below = real_path(allowed);
-    if (below.empty()) fail("--allow-links ", allowed, ": ", std::strerror(errno));
+    if (below.empty()) fail_as(ErrorCode::kExternalData, "--allow-links ", allowed, ": ", std::strerror(errno));
     if (path.empty()) return File();  // keeps the first reason
     const std::string prefix = below == "/" ? below : below + "/";
     if (!path.starts_with(prefix)) {
@@ -196,7 +201,7 @@ class DataFiles {
       return File();
     }
     const File folder(open(below.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!folder.is_open()) fail("--allow-links ", allowed, ": ", std::strerror(errno));
+    if (!folder.is_open()) fail_as(ErrorCode::kExternalData, "--allow-links ", allowed, ": ", std::strerror(errno));
     return open_below(folder, components(tensor, path.substr(prefix.size())), /*hard_links=*/true, why);
   }
 

@@ -33,12 +33,12 @@ using Bytes = std::span<const unsigned char>;
 
 File open_model(const std::string& path) {
   File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.is_open()) fail_as(ErrorCode::kFile, path, ": ", std::strerror(errno));
+  if (!file.is_open()) fail_as(ErrorCode::kModelUnreadable, path, ": ", std::strerror(errno));
   struct stat status = {};
-  if (fstat(file.descriptor(), &status) != 0) fail_as(ErrorCode::kFile, path, ": ", std::strerror(errno));
-  if (S_ISDIR(status.st_mode)) fail_as(ErrorCode::kFile, path, " is a directory; give the .onnx file in it");
-  if (!S_ISREG(status.st_mode)) fail_as(ErrorCode::kFile, path, " is no regular file");
-  if (status.st_size == 0) fail_as(ErrorCode::kFile, path, " is empty");
+  if (fstat(file.descriptor(), &status) != 0) fail_as(ErrorCode::kModelUnreadable, path, ": ", std::strerror(errno));
+  if (S_ISDIR(status.st_mode)) fail_as(ErrorCode::kModelUnreadable, path, " is a directory; give the .onnx file in it");
+  if (!S_ISREG(status.st_mode)) fail_as(ErrorCode::kModelUnreadable, path, " is no regular file");
+  if (status.st_size == 0) fail_as(ErrorCode::kModelUnreadable, path, " is empty");
   if (status.st_size > INT_MAX) {
     fail_as(ErrorCode::kFile, path, " has ", status.st_size,
             " bytes; an ONNX message ends at 2 GiB, larger models keep external data");
@@ -79,16 +79,21 @@ std::optional<size_t> missing_bytes(Bytes bytes) {
   const std::string head(bytes.begin(), bytes.begin() + std::min<ptrdiff_t>(64, std::ssize(bytes)));
   const auto starts = [&](const char* text) { return head.starts_with(text); };
   if (starts("version https://git-lfs.github.com/spec/")) {
-    fail(" is a Git LFS pointer, not the model itself; fetch it with: git lfs pull");
+    fail_as(ErrorCode::kNotOnnx, " is a Git LFS pointer, not the model itself; fetch it with: git lfs pull");
   }
-  if (starts("PK")) fail(" is a zip archive (a PyTorch checkpoint?), not an ONNX model; export it to ONNX");
-  if (starts("\x80\x02") || starts("\x80\x04")) fail(" is a Python pickle, not an ONNX model; export it to ONNX");
-  if (starts("\x89HDF")) fail(" is an HDF5 file, not an ONNX model; export it to ONNX");
-  if (head.find("TFL3") == 4) fail(" is a TensorFlow Lite file, not an ONNX model; export it to ONNX");
+  if (starts("PK"))
+    fail_as(ErrorCode::kNotOnnx, " is a zip archive (a PyTorch checkpoint?), not an ONNX model; export it to ONNX");
+  if (starts("\x80\x02") || starts("\x80\x04"))
+    fail_as(ErrorCode::kNotOnnx, " is a Python pickle, not an ONNX model; export it to ONNX");
+  if (starts("\x89HDF")) fail_as(ErrorCode::kNotOnnx, " is an HDF5 file, not an ONNX model; export it to ONNX");
+  if (head.find("TFL3") == 4)
+    fail_as(ErrorCode::kNotOnnx, " is a TensorFlow Lite file, not an ONNX model; export it to ONNX");
   const auto missing = missing_bytes(bytes);
-  if (!missing) fail(" is not an ONNX model");
-  if (*missing > 0) fail(" is truncated: it has ", bytes.size(), " bytes and at least ", *missing, " more are missing");
-  fail(" is damaged: its messages do not fit into each other");
+  if (!missing) fail_as(ErrorCode::kNotOnnx, " is not an ONNX model");
+  if (*missing > 0)
+    fail_as(ErrorCode::kModelDamaged, " is truncated: it has ", bytes.size(), " bytes and at least ", *missing,
+            " more are missing");
+  fail_as(ErrorCode::kModelDamaged, " is damaged: its messages do not fit into each other");
 }
 
 // The size of each function after inlining all its calls. Throws Error if functions call each other in a cycle.
@@ -153,7 +158,7 @@ void check_functions(const onnx::ModelProto& model) {
 void check_size(const onnx::TensorProto& tensor, size_t held) {
   const size_t bytes = declared_bytes(tensor);
   if (held == bytes || tensor.data_type() == onnx::TensorProto::STRING) return;
-  fail("tensor '", tensor.name(), "': its shape needs ", bytes, " bytes, it holds ", held);
+  fail_as(ErrorCode::kModelDamaged, "tensor '", tensor.name(), "': its shape needs ", bytes, " bytes, it holds ", held);
 }
 
 void check_tensor(const onnx::TensorProto& tensor) {
@@ -179,7 +184,8 @@ ModelMessage parse(Bytes bytes, const std::shared_ptr<const void>& owner, const 
   for_each_tensor(&proto, [](onnx::TensorProto* tensor, bool) {
     check_tensor(*tensor);
     if (tensor->data_location() != onnx::TensorProto::EXTERNAL || reference_of(*tensor)) return;
-    fail("tensor '", tensor->name(), "' has its data in another file; load the model by its path");
+    fail_as(ErrorCode::kExternalData, "tensor '", tensor->name(),
+            "' has its data in another file; load the model by its path");
   });
   check_functions(proto);
   return message;
@@ -192,7 +198,8 @@ auto naming(const std::string& name, const F& f) {
     return f();
   } catch (const Error& error) {
     const std::string_view what = error.what();
-    fail_as(ErrorCode::kFile, name, what.starts_with(' ') ? "" : ": ", what);
+    fail_as(error.kind() == ErrorCode::kFile ? error.code() : ErrorCode::kFile, name, what.starts_with(' ') ? "" : ": ",
+            what);
   }
 }
 

@@ -32,10 +32,10 @@ class AtomicFile {
   explicit AtomicFile(const std::string& path) : path_(path) {
     const auto [folder, name] = split_path(path);
     folder_ = folder;
-    if (name.empty()) fail_as(ErrorCode::kFile, "'", path, "' names no file to write");
+    if (name.empty()) fail_as(ErrorCode::kCannotWrite, "'", path, "' names no file to write");
     struct stat status = {};
     if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-      fail_as(ErrorCode::kFile, path, ": cannot write: it is no regular file, and would be replaced by one");
+      fail_as(ErrorCode::kCannotWrite, path, ": cannot write: it is no regular file, and would be replaced by one");
     }
     temporary_ = folder + "/." + name + ".XXXXXX";
     file_ = File(mkostemp(temporary_.data(), O_CLOEXEC));
@@ -86,7 +86,7 @@ class AtomicFile {
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
-    fail_as(ErrorCode::kFile, path_, ": ", what, ": ", std::strerror(errno));
+    fail_as(ErrorCode::kCannotWrite, path_, ": ", what, ": ", std::strerror(errno));
   }
 
  private:

@@ -1,9 +1,11 @@
 // The project's only exception type, thrown for everything that is not a bug of ours: invalid files and arguments,
 // models that cannot be trained, missing devices. The message is one line that names the part, the node, tensor or
-// file, what was found, and what to do; the command prints it unchanged. Plain values; any thread.
+// file, what was found, and what to do; the command prints it, with the error's code if it has one. Plain values; any
+// thread.
 #pragma once
 
 #include <concepts>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -11,7 +13,8 @@
 
 namespace onnx_train {
 
-// The kind of failure, for programs that call the library.
+// What failed. The first six are kinds, for failures that have no page; the others are the rows of error_codes.def,
+// each of which is of a kind.
 enum class ErrorCode {
   kUnsupported,  // the model, or the request
   kUsage,        // an argument that is wrong for every model
@@ -19,13 +22,25 @@ enum class ErrorCode {
   kData,         // inputs of a run: names, types, shapes, numbers out of range
   kMemory,       // not enough memory
   kDevice,       // missing or failed
+#define ONNX_TRAIN_ERROR(name, number, kind, title) name = number,
+#include "onnx_passes/ir/error_codes.def"
 };
+
+// A row of error_codes.def: an error with a page, docs/errors/OT1001.md.
+struct ErrorRow {
+  ErrorCode code, kind;
+  const char* text;   // "OT1001"
+  const char* title;  // of the page
+};
+std::span<const ErrorRow> error_rows();
 
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message, ErrorCode code = ErrorCode::kUnsupported)
       : std::runtime_error(message), code_(code) {}
   ErrorCode code() const { return code_; }
+  ErrorCode kind() const;         // one of the first six
+  const char* code_text() const;  // "OT1001"; "" for an error without a page
 
  private:
   ErrorCode code_;

@@ -21,12 +21,13 @@ std::shared_ptr<void> allocate(size_t bytes) {
   const size_t padded = std::max<size_t>(align_up(bytes), kAlignment);
   if (padded >= kLarge) {  // zero pages that nothing writes, such as an optimizer's initial moments, take no memory
     void* data = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) fail("out of memory: a tensor of ", bytes, " bytes could not be allocated");
+    if (data == MAP_FAILED)
+      fail_as(ErrorCode::kOutOfMemory, "out of memory: a tensor of ", bytes, " bytes could not be allocated");
     if (padded >= 4 * kLarge) madvise(data, padded, MADV_HUGEPAGE);
     return {data, [padded](void* mapped) { munmap(mapped, padded); }};
   }
   void* data = std::aligned_alloc(kAlignment, padded);
-  if (!data) fail("out of memory: a tensor of ", bytes, " bytes could not be allocated");
+  if (!data) fail_as(ErrorCode::kOutOfMemory, "out of memory: a tensor of ", bytes, " bytes could not be allocated");
   std::memset(data, 0, padded);
   return {data, std::free};
 }

@@ -78,8 +78,10 @@ LossTerm read_term(ExpressionReader* reader, double sign) {
   term.row = term.loss.quoted ? nullptr : find_loss(term.loss.text);
   term.is_output = !term.row;
   if (reader->at('(') && !term.row) {
-    reader->fail_at(term.loss.column, concat("there is no loss '", term.loss.text, "'; there is ", joined(loss_names()),
-                                             did_you_mean(term.loss.text, loss_names())));
+    reader->fail_at(term.loss.column,
+                    concat("there is no loss '", term.loss.text, "'; there is ", joined(loss_names()),
+                           did_you_mean(term.loss.text, loss_names())),
+                    ErrorCode::kUnknownLoss);
   }
   read_call(reader, &term);
   return term;

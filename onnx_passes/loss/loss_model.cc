@@ -27,8 +27,9 @@ class LossArguments {
     for (const Value* input : loss_.model.graph->inputs()) {
       Value* found = model.find(input->name());
       if (!found || !model.is_input(found)) {
-        fail("[Loss] input '", input->name(), "' of the teacher '", loss_.name,
-             "' is no input of the model, whose inputs are ", names_of(model.inputs()), ": rename it in the teacher");
+        fail_as(ErrorCode::kLossModel, "[Loss] input '", input->name(), "' of the teacher '", loss_.name,
+                "' is no input of the model, whose inputs are ", names_of(model.inputs()),
+                ": rename it in the teacher");
       }
       values.push_back(joined(*input, found));
     }
@@ -65,9 +66,10 @@ class LossArguments {
     const TensorType &wanted = input.type(), &type = found->type();
     const bool right_kind = wanted.dtype == type.dtype || (is_float(wanted.dtype) && is_float(type.dtype));
     if (!right_kind || !right_shape(wanted, type)) {
-      fail("[Loss] input '", input.name(), "' of the ", kind_, " '", loss_.name, "' is ", to_string(wanted),
-           ", and the model's value of that name is ", to_string(type), ": change one of them, or rename the input",
-           kind_ == std::string("teacher") ? "" : ", which makes it an input of the training model");
+      fail_as(ErrorCode::kLossModel, "[Loss] input '", input.name(), "' of the ", kind_, " '", loss_.name, "' is ",
+              to_string(wanted), ", and the model's value of that name is ", to_string(type),
+              ": change one of them, or rename the input",
+              kind_ == std::string("teacher") ? "" : ", which makes it an input of the training model");
     }
     const Var value = b_.var(&found->graph() == &b_.graph() ? found : version_(found));
     b_.set_name("loss/" + input.name());
@@ -110,9 +112,9 @@ class LossArguments {
   }
 
   [[noreturn]] void fail_without_prediction() const {
-    fail("[Loss] the inputs of the loss model '", loss_.name, "' are ", names_of(loss_.model.graph->inputs()),
-         ", and the model's outputs ", names_of(b_.graph().parent()->outputs()),
-         ": give the input that is the prediction the name of an output");
+    fail_as(ErrorCode::kLossModel, "[Loss] the inputs of the loss model '", loss_.name, "' are ",
+            names_of(loss_.model.graph->inputs()), ", and the model's outputs ",
+            names_of(b_.graph().parent()->outputs()), ": give the input that is the prediction the name of an output");
   }
 
   static std::string names_of(const std::vector<Value*>& values) {
@@ -161,12 +163,13 @@ void add_teacher(Builder* b, const LossModel& teacher, const std::function<Value
     results = instantiate(graph, &algorithm, arguments, "teacher");
     for (Node* n = last ? last->next() : algorithm.first(); n; n = n->next()) infer_types(n);
   } catch (const Error& error) {
-    fail("[Loss] the teacher '", teacher.name, "' does not fit the model: ", error.what());
+    fail_as(ErrorCode::kLossModel, "[Loss] the teacher '", teacher.name, "' does not fit the model: ", error.what());
   }
   for (size_t i = 0; i < results.size(); ++i) {
     const std::string name = kTeacherPrefix + graph.outputs()[i]->name();
     if (algorithm.find(name))
-      fail("[Loss] the model and the teacher '", teacher.name, "' both have a value '", name, "'");
+      fail_as(ErrorCode::kLossModel, "[Loss] the model and the teacher '", teacher.name, "' both have a value '", name,
+              "'");
     Var result = b->var(results[i]);
     // An output that is an input, or another output, too, stays a value of its own.
     const bool own = results[i]->producer() && std::count(results.begin(), results.end(), results[i]) == 1;
@@ -178,8 +181,8 @@ void add_teacher(Builder* b, const LossModel& teacher, const std::function<Value
 Var add_loss_model(Builder* b, const LossModel& loss, const std::function<Value*(Value*)>& version) {
   const Graph& graph = *loss.model.graph;
   if (graph.outputs().size() != 1) {
-    fail("[Loss] the loss model '", loss.name, "' has ", graph.outputs().size(),
-         " outputs; its one output must be the loss: remove the others");
+    fail_as(ErrorCode::kLossModel, "[Loss] the loss model '", loss.name, "' has ", graph.outputs().size(),
+            " outputs; its one output must be the loss: remove the others");
   }
   const std::vector<Value*> arguments = LossArguments(b, loss, version).values();
   Graph& algorithm = b->graph();
@@ -189,11 +192,12 @@ Var add_loss_model(Builder* b, const LossModel& loss, const std::function<Value*
     result = instantiate(graph, &algorithm, arguments, "loss").front();
     for (Node* n = last ? last->next() : algorithm.first(); n; n = n->next()) infer_types(n);
   } catch (const Error& error) {
-    fail("[Loss] the loss model '", loss.name, "' does not fit the model: ", error.what());
+    fail_as(ErrorCode::kLossModel, "[Loss] the loss model '", loss.name, "' does not fit the model: ", error.what());
   }
   if (!may_have_one_element(result->type())) {
-    fail("[Loss] output '", graph.outputs().front()->name(), "' of the loss model '", loss.name, "' is ",
-         to_string(result->type()), "; a loss is one float: end the model with a ReduceMean of all axes");
+    fail_as(ErrorCode::kLossModel, "[Loss] output '", graph.outputs().front()->name(), "' of the loss model '",
+            loss.name, "' is ", to_string(result->type()),
+            "; a loss is one float: end the model with a ReduceMean of all axes");
   }
   const Var value = b->var(result);
   b->set_name("loss/part");

@@ -31,8 +31,8 @@ class Resolver {
     const size_t predictions = num_predictions(row);
     if (names.empty() && predictions == 1) names.push_back({default_name(), false, term_.loss.column});
     if (names.size() < predictions) {
-      reader_.fail_at(term_.loss.column, concat(row.name, " takes ", arguments_text(row), "; name the ", predictions,
-                                                " predictions: ", row.name, "(", names_of_predictions(row), ")"));
+      misfit(term_.loss.column, concat(row.name, " takes ", arguments_text(row), "; name the ", predictions,
+                                       " predictions: ", row.name, "(", names_of_predictions(row), ")"));
     }
     for (size_t i = 0; i < predictions; ++i) check_prediction(names[i]);
     const Value& prediction = *scope_.find(names[0].text);
@@ -41,6 +41,10 @@ class Resolver {
   }
 
  private:
+  [[noreturn]] void misfit(size_t column, const std::string& reason) const {
+    reader_.fail_at(column, reason, ErrorCode::kLossMisfit);
+  }
+
   static std::string names_of_predictions(const LossRow& row) {
     std::string text;
     for (size_t i = 0; i < num_predictions(row); ++i) text += concat(i ? ", " : "", row.arguments[i].name);
@@ -50,12 +54,11 @@ class Resolver {
   void check_prediction(const Word& name) {
     const Value& prediction = *find(name, "a value of the model");
     if (!is_float(prediction.dtype())) {
-      reader_.fail_at(name.column, concat("the prediction '", name.text, "' is ", to_string(prediction.type()),
-                                          "; it must be a float tensor"));
+      misfit(name.column, concat("the prediction '", name.text, "' is ", to_string(prediction.type()),
+                                 "; it must be a float tensor"));
     }
     if (!prediction.has_rank()) {
-      reader_.fail_at(name.column,
-                      concat("the rank of '", name.text, "' is not known; ", unknown_rank_advice(prediction)));
+      misfit(name.column, concat("the rank of '", name.text, "' is not known; ", unknown_rank_advice(prediction)));
     }
   }
 
@@ -65,11 +68,11 @@ class Resolver {
     const int64_t least = of_samples ? batch_axis(term_) + 1 : 0;
     if (rank >= std::max(row.least_rank, least) && rank <= row.most_rank) return;
     const Word& name = first_name(term_);
-    reader_.fail_at(name.column, concat("'", name.text, "' is ", to_string(prediction.type()), "; ",
-                                        rank < row.least_rank || rank > row.most_rank
-                                            ? concat(row.name, " needs ", row.least_rank,
-                                                     row.most_rank > row.least_rank ? " axes or more" : " axes")
-                                            : "it has no axis for the samples"));
+    misfit(name.column, concat("'", name.text, "' is ", to_string(prediction.type()), "; ",
+                               rank < row.least_rank || rank > row.most_rank
+                                   ? concat(row.name, " needs ", row.least_rank,
+                                            row.most_rank > row.least_rank ? " axes or more" : " axes")
+                                   : "it has no axis for the samples"));
   }
 
   const Value* find(const Word& word, const char* what) {
@@ -79,9 +82,11 @@ class Resolver {
     const std::string similar = similar_names(word.text, term_.is_output ? with_losses(names) : names);
     std::string all;
     for (const std::string& name : names) all += concat(all.empty() ? "'" : ", '", name, "'");
-    reader_.fail_at(word.column, concat("'", word.text, "' is not ", what, "; ",
-                                        similar.empty() ? "the outputs are " : "did you mean ",
-                                        similar.empty() ? all : similar + "?"));
+    reader_.fail_at(
+        word.column,
+        concat("'", word.text, "' is not ", what, "; ", similar.empty() ? "the outputs are " : "did you mean ",
+               similar.empty() ? all : similar + "?"),
+        term_.is_output ? ErrorCode::kUnknownLoss : ErrorCode::kLossMisfit);
   }
   static std::vector<std::string> with_losses(std::vector<std::string> names) {
     for (const std::string& name : loss_names()) names.push_back(name);
@@ -95,15 +100,15 @@ class Resolver {
       for (const Dim& d : *type.dims) one_element = one_element && d == Dim(1);
     }
     if (!one_element) {
-      reader_.fail_at(term_.loss.column,
-                      concat("'", value.name(), "' is ", to_string(type),
-                             "; an output that is the loss must be one float, otherwise name a loss: mse(...)"));
+      misfit(term_.loss.column,
+             concat("'", value.name(), "' is ", to_string(type),
+                    "; an output that is the loss must be one float, otherwise name a loss: mse(...)"));
     }
   }
 
   std::string default_name() {
     if (const Value* output = default_prediction(graph_)) return output->name();
-    reader_.fail_at(term_.loss.column, "the model has no float output; name the value to use in parentheses");
+    misfit(term_.loss.column, "the model has no float output; name the value to use in parentheses");
   }
 
   void resolve_axis(const Value& prediction) {
@@ -114,16 +119,15 @@ class Resolver {
         term_.arguments.names.size() > 1 && holds_floats(term_, 1, scope_.find(term_.arguments.names[1].text));
     if (!given && rank < 2 && yes_no) return;  // one class
     if (!given && rank < 2) {
-      reader_.fail_at(name.column, concat("'", name.text, "' is ", to_string(prediction.type()),
-                                          "; a loss over classes needs an axis for them besides the batch"));
+      misfit(name.column, concat("'", name.text, "' is ", to_string(prediction.type()),
+                                 "; a loss over classes needs an axis for them besides the batch"));
     }
     const int64_t axis = given ? static_cast<int64_t>(std::get<double>(given->value)) : rank == 3 ? 2 : 1;
     if (axis < -rank || axis >= rank) {
-      reader_.fail_at(given->column,
-                      concat("axis ", axis, " is outside '", name.text, "', ", to_string(prediction.type())));
+      misfit(given->column, concat("axis ", axis, " is outside '", name.text, "', ", to_string(prediction.type())));
     }
     if (normalize_axis(axis, rank) == 0 && find_option(term_, "sample_weight")) {
-      reader_.fail_at(given->column, "with sample weights, axis 0 is that of the samples");
+      misfit(given->column, "with sample weights, axis 0 is that of the samples");
     }
     std::erase_if(term_.arguments.options, [](const Option& o) { return o.key.text == "axis"; });
     const auto from_start = static_cast<double>(normalize_axis(axis, rank));

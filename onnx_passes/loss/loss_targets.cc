@@ -55,6 +55,10 @@ class Targets {
   }
 
  private:
+  [[noreturn]] void misfit(size_t column, const std::string& reason) const {
+    reader_.fail_at(column, reason, ErrorCode::kLossMisfit);
+  }
+
   const TensorType& prediction_type(const LossTerm& term) const {
     return scope_.find(first_prediction(term).text)->type();
   }
@@ -104,13 +108,12 @@ class Targets {
     const bool over_classes = kind == OptionKind::kClassWeight;
     if (const auto* list = std::get_if<std::vector<double>>(&option.value)) {
       const int64_t axis = over_classes ? integer_of(term, "axis") : prediction_type(term).rank() - 1;
-      if (axis < 0) reader_.fail_at(option.column, "the prediction has no axis for a list of weights");
+      if (axis < 0) misfit(option.column, "the prediction has no axis for a list of weights");
       const Dim& classes = (*prediction_type(term).dims)[static_cast<size_t>(axis)];
       if (!classes.known() || classes.value() == static_cast<int64_t>(list->size())) return;
-      reader_.fail_at(option.column,
-                      concat("the weight has ", list->size(), " numbers, and '", first_prediction(term).text, "', ",
-                             onnx_train::to_string(prediction_type(term)), ", has ", classes.value(),
-                             over_classes ? " classes" : " elements", " along axis ", axis));
+      misfit(option.column, concat("the weight has ", list->size(), " numbers, and '", first_prediction(term).text,
+                                   "', ", onnx_train::to_string(prediction_type(term)), ", has ", classes.value(),
+                                   over_classes ? " classes" : " elements", " along axis ", axis));
     }
     const Word* name = std::get_if<Word>(&option.value);
     if (!name || kind == OptionKind::kReduction || kind == OptionKind::kReductionBatch) return;
@@ -185,14 +188,14 @@ class Targets {
   void check(const Word& name, const Wanted& wanted, const LossTerm& term) {
     if (const Value* value = scope_.find(name.text)) return check_value(name, *value, wanted, term);
     if (scope_.is_of_teacher(name.text)) {
-      reader_.fail_at(name.column, concat("'", name.text, "' is not an output of the teacher"));
+      misfit(name.column, concat("'", name.text, "' is not an output of the teacher"));
     }
     const TensorType type = new_type(wanted);
     const auto [known, added] = added_.try_emplace(name.text, type);
     if (added || known->second == type) return;
-    reader_.fail_at(name.column, concat("'", name.text, "' is ", onnx_train::to_string(known->second),
-                                        " for an earlier term, and would be ", onnx_train::to_string(type),
-                                        " for this one; give each its own name, ", way_out(term)));
+    misfit(name.column,
+           concat("'", name.text, "' is ", onnx_train::to_string(known->second), " for an earlier term, and would be ",
+                  onnx_train::to_string(type), " for this one; give each its own name, ", way_out(term)));
   }
 
   void check_value(const Word& name, const Value& value, const Wanted& wanted, const LossTerm& term) {
@@ -203,14 +206,14 @@ class Targets {
     const std::string prediction =
         concat("the prediction '", first_prediction(term).text, "' is ", onnx_train::to_string(prediction_type(term)));
     if (!type.has_rank()) {
-      reader_.fail_at(name.column, concat("the rank of the ", wanted.what, " '", name.text, "' is not known, ",
-                                          prediction, "; ", unknown_rank_advice(value)));
+      misfit(name.column, concat("the rank of the ", wanted.what, " '", name.text, "' is not known, ", prediction, "; ",
+                                 unknown_rank_advice(value)));
     }
     if (right_kind && fits(*type.dims, wanted)) return;
-    reader_.fail_at(name.column,
-                    concat("the ", wanted.what, " '", name.text, "' is ", onnx_train::to_string(type), ", ", prediction,
-                           "; ", wanted.why, ": reshape it in the model to ", onnx_train::to_string(wanted.type),
-                           ", or take a name that the model does not have: it becomes an input of that type"));
+    misfit(name.column,
+           concat("the ", wanted.what, " '", name.text, "' is ", onnx_train::to_string(type), ", ", prediction, "; ",
+                  wanted.why, ": reshape it in the model to ", onnx_train::to_string(wanted.type),
+                  ", or take a name that the model does not have: it becomes an input of that type"));
   }
 
   std::vector<LossTerm>& terms_;

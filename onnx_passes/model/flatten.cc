@@ -199,7 +199,7 @@ const EntryPoint& find_entry(const Model& model, const std::string& name) {
     if (entry.name() == name) return entry;
     known += ", " + entry.name();
   }
-  fail_as(ErrorCode::kUsage, "the model has no entry point '", name, "'; it has ", known);
+  fail_as(ErrorCode::kNoEntryPoint, "the model has no entry point '", name, "'; it has ", known);
 }
 
 // The states that one entry point reads or writes: initializers of the graph, then of the algorithm.

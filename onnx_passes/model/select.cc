@@ -74,9 +74,9 @@ std::vector<std::string> similar_to_glob(const std::string& glob, const std::vec
   }
   std::string examples;
   for (size_t i = 0; i < names.size() && i < 3; ++i) examples += concat(i ? ", '" : "'", names[i], "'");
-  fail(option, " '", pattern, "' matches none of the ", names.size(), " weights; ",
-       similar.empty() ? "they are called " : "did you mean ", similar.empty() ? examples : similar,
-       similar.empty() ? (names.size() > 3 ? ", ..." : "") : "?");
+  fail_as(ErrorCode::kNoWeightMatches, option, " '", pattern, "' matches none of the ", names.size(), " weights; ",
+          similar.empty() ? "they are called " : "did you mean ", similar.empty() ? examples : similar,
+          similar.empty() ? (names.size() > 3 ? ", ..." : "") : "?");
 }
 
 // Calls f(chosen, is_name) with the values that each pattern matches, by their names or those that they have in the

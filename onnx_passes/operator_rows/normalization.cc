@@ -51,9 +51,10 @@ void check_values_per_channel(const Node& node) {
   if (!x.is_static() || x.rank() < 2) return;
   const Shape shape = x.shape();
   if (num_elements(shape) > shape[1] || shape[1] == 0) return;
-  fail(node.label(), ": its input '", node.input(0)->name(), "' is ", to_string(x),
-       ", and batch normalization needs more than 1 value per channel in training; train with larger batches, or keep "
-       "its statistics: --freeze its weights, or --mode frozen");
+  fail_as(
+      ErrorCode::kOneValueToNormalize, node.label(), ": its input '", node.input(0)->name(), "' is ", to_string(x),
+      ", and batch normalization needs more than 1 value per channel in training; train with larger batches, or keep "
+      "its statistics: --freeze its weights, or --mode frozen");
 }
 
 }  // namespace

@@ -88,8 +88,8 @@ Word ExpressionReader::word(const char* what) {
   return word;
 }
 
-void ExpressionReader::fail_at(size_t column, const std::string& reason) const {
-  fail_as(ErrorCode::kUsage, option_, " \"", text_, "\", column ", column, ": ", reason);
+void ExpressionReader::fail_at(size_t column, const std::string& reason, ErrorCode code) const {
+  fail_as(code, option_, " \"", text_, "\", column ", column, ": ", reason);
 }
 
 std::string ExpressionReader::found() {

@@ -7,6 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "onnx_passes/ir/error.h"
+
 namespace onnx_train {
 
 // An identifier (letters, digits, `_`, `.`, not starting with a digit), or any text in single or double quotes. Between
@@ -31,7 +33,8 @@ class ExpressionReader {
   bool at_word();
   double number();
   Word word(const char* what);  // `what` describes it in errors: "the name of a loss"
-  [[noreturn]] void fail_at(size_t column, const std::string& reason) const;
+  // `code` is of the kind kUsage.
+  [[noreturn]] void fail_at(size_t column, const std::string& reason, ErrorCode code = ErrorCode::kExpression) const;
 
  private:
   void skip_spaces();

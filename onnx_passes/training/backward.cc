@@ -113,7 +113,8 @@ bool add_backward(Model& model, const BuildOptions& options) {
   EntryPoint* step = model.find_entry_point("step");
   if (!step || step->algorithm->outputs().empty()) fail("[Gradients] the model has no loss; run the pass 'loss' first");
   const std::vector<Value*> weights = select_trainable(model, options.train, options.freeze);
-  if (weights.empty()) fail("[Gradients] ", nothing_to_train("the model", *model.graph, options));
+  if (weights.empty())
+    fail_as(ErrorCode::kNothingToTrain, "[Gradients] ", nothing_to_train("the model", *model.graph, options));
   forget_constants(&model, weights);
   const std::vector<Value*> parts = accumulated_parts(*step, options);
   Value* loss = step->algorithm->outputs()[0];
@@ -129,9 +130,10 @@ bool add_backward(Model& model, const BuildOptions& options) {
     }
   }
   if (unreached.size() == weights.size()) {
-    fail("[Gradients] the loss '", model.metadata("onnx_train.loss"), "' depends on ",
-         weights.size() == 1 ? "no weight to train" : concat("none of the ", weights.size(), " weights to train"),
-         why_none(model, *step, weights));
+    fail_as(ErrorCode::kLossReachesNothing, "[Gradients] the loss '", model.metadata("onnx_train.loss"),
+            "' depends on ",
+            weights.size() == 1 ? "no weight to train" : concat("none of the ", weights.size(), " weights to train"),
+            why_none(model, *step, weights));
   }
   if (!unreached.empty()) model.set_metadata("onnx_train.not_trained", json_list(unreached));
   return true;

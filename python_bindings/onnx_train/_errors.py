@@ -13,20 +13,23 @@ class Error(RuntimeError):
     """What went wrong, in one line: the node, tensor or file, what was found, and what to do.
 
     Attributes:
-        code: ``"usage"``, ``"file"``, ``"unsupported"``, ``"data"``, ``"memory"``, ``"device"`` or ``"internal"``.
+        kind: ``"usage"``, ``"file"``, ``"unsupported"``, ``"data"``, ``"memory"``, ``"device"`` or ``"internal"``.
+        code: What ``onnx-train explain CODE`` explains, such as ``"OT1001"``; ``""`` for an error that has no page. It
+            stays the same from version to version.
 
     >>> import onnx_train
     >>> try:
     ...     onnx_train.load("missing.onnx")
     ... except onnx_train.Error as error:
-    ...     print(error.code)
-    file
+    ...     print(error.kind, error.code)
+    file OT1001
     """
 
-    code: str = "internal"
+    kind: str = "internal"
 
-    def __init__(self, message: object = "") -> None:
+    def __init__(self, message: object = "", code: str = "") -> None:
         super().__init__(" ".join(str(message).splitlines()))  # other packages' errors may have several
+        self.code = code
 
 
 class UsageError(Error, ValueError):
@@ -40,7 +43,7 @@ class UsageError(Error, ValueError):
     clip: -1.0 is out of range; take a number above 0
     """
 
-    code = "usage"
+    kind = "usage"
 
 
 class DataError(Error, ValueError):
@@ -54,7 +57,7 @@ class DataError(Error, ValueError):
     entry point 'predict' has no input 'y'; it has x
     """
 
-    code = "data"
+    kind = "data"
 
 
 class FileError(Error):
@@ -68,7 +71,7 @@ class FileError(Error):
     missing.onnx: No such file or directory
     """
 
-    code = "file"
+    kind = "file"
 
 
 class UnsupportedError(Error):
@@ -79,10 +82,10 @@ class UnsupportedError(Error):
     ...     onnx_train.build("mlp.onnx", freeze="fc9.*")
     ... except onnx_train.UnsupportedError as error:
     ...     print(error.code)
-    unsupported
+    OT6005
     """
 
-    code = "unsupported"
+    kind = "unsupported"
 
 
 class OutOfMemoryError(Error):
@@ -95,10 +98,10 @@ class OutOfMemoryError(Error):
     ...     session.step(np.eye(4, dtype=np.float32), np.array([0, 1, 2, 0]))
     ... except onnx_train.OutOfMemoryError as error:
     ...     print(error.code)
-    memory
+    OT8001
     """
 
-    code = "memory"
+    kind = "memory"
 
 
 class DeviceError(Error):
@@ -109,10 +112,10 @@ class DeviceError(Error):
     ...     onnx_train.Session("mlp.onnx", "abacus")
     ... except onnx_train.DeviceError as error:
     ...     print(error.code)
-    device
+    OT8003
     """
 
-    code = "device"
+    kind = "device"
 
 
 # By the library's status; the last one is a bug of the library.
@@ -160,9 +163,9 @@ def spelled(text: str) -> str:
     return re.sub(r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?: (\d[^\s,;:)]*|'[^']*'|\"[^\"]*\"))?", argument, text)
 
 
-def error_of(status: int, message: str) -> Error:
+def error_of(status: int, message: str, code: str) -> Error:
     """The exception for a status of the library."""
-    return _CLASSES[status](spelled(message))
+    return _CLASSES[status](spelled(message), code)
 
 
 def warn(text: str) -> None:

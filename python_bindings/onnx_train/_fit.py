@@ -370,11 +370,11 @@ def _entry_of(session: Session, accumulate: int | None) -> str:
         )
     entry = "accumulate" if "accumulate" in session.entries else "step"
     if session.ranks > 1 and entry == "step":
-        raise UsageError("ranks share out the batches of a step: build the model with accumulate=True")
+        raise UsageError("ranks share out the batches of a step: build the model with accumulate=True", "OT9003")
     if entry not in session.entries:
-        raise UsageError("the model has no entry point 'step'; make a training model with build")
+        raise UsageError("the model has no entry point 'step'; make a training model with build", "OT5005")
     if accumulate not in (None, 1) and entry == "step":
-        raise UsageError("accumulate needs a model that is built with accumulate=True")
+        raise UsageError("accumulate needs a model that is built with accumulate=True", "OT9003")
     return entry
 
 

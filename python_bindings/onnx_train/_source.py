@@ -142,5 +142,5 @@ def _common_length(arrays: dict[str, Any], axis_of: Callable[[str], int]) -> int
     axes = {name: axis_of(name) for name in arrays}
     lengths = {name: array.shape[axes[name]] if array.ndim > axes[name] else 0 for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
-        raise DataError(f"arrays of data need one number of samples, at least 1; they have {lengths}")
+        raise DataError(f"arrays of data need one number of samples, at least 1; they have {lengths}", "OT4005")
     return next(iter(lengths.values()))

@@ -57,8 +57,8 @@ std::string advice_for_labels(const InputSpec& spec, const Tensor& found) {
 }
 
 [[noreturn]] void fail_mismatch(const InputSpec& spec, const Tensor& found, const std::string& why) {
-  fail_as(ErrorCode::kData, "data '", spec.name, "': the model expects ", to_string(spec.type), ", the data holds ",
-          describe(found), why.empty() ? advice_for_labels(spec, found) : why);
+  fail_as(ErrorCode::kArrayMisfit, "data '", spec.name, "': the model expects ", to_string(spec.type),
+          ", the data holds ", describe(found), why.empty() ? advice_for_labels(spec, found) : why);
 }
 
 // The arrays with those of readers, of which only the types and shapes are there.
@@ -166,8 +166,8 @@ Dataset::Dataset(const TensorMap& tensors, const std::vector<InputSpec>& inputs,
   const TensorMap arrays = with_readers(tensors, readers);
   for (const InputSpec& spec : inputs) {
     if (!spec.has_default && !arrays.count(spec.name)) {
-      fail_as(ErrorCode::kData, "the data has no '", spec.name, "', which the model expects as ", to_string(spec.type),
-              "; it holds ", names_of(arrays));
+      fail_as(ErrorCode::kArrayMissing, "the data has no '", spec.name, "', which the model expects as ",
+              to_string(spec.type), "; it holds ", names_of(arrays));
     }
   }
   const InputSpec* key = sample_key(arrays, inputs, readers);
@@ -189,7 +189,7 @@ Dataset::Dataset(const TensorMap& tensors, const std::vector<InputSpec>& inputs,
     const bool has_axis = key && data.shape().size() > axis;
     const bool per_sample = has_axis && data.shape()[axis] == num_samples_;
     if (has_axis && !per_sample && batch_of(spec).same(batch_of(*key)) && !batch_of(spec).known()) {
-      fail_as(ErrorCode::kData, "data '", spec.name, "' has ", data.shape()[axis], " samples",
+      fail_as(ErrorCode::kSampleCounts, "data '", spec.name, "' has ", data.shape()[axis], " samples",
               axis > 0 ? concat(" along its axis ", axis) : "", ", '", key->name, "' has ", num_samples_);
     }
     Shape row = data.shape();

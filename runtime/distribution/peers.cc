@@ -122,7 +122,7 @@ class Connecting {
         say(describe_missing(first, listener.port()));
         continue;
       }
-      if (!socket) fail(describe_missing(first, listener.port()));
+      if (!socket) fail_as(ErrorCode::kRankMissing, describe_missing(first, listener.port()));
       Hello hello{};
       try {
         socket.receive(&hello, sizeof(hello), std::min(deadline_, Clock::now() + milliseconds(2000)));

@@ -88,7 +88,7 @@ Socket Socket::connect(const std::string& host, int port, Deadline deadline) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (Clock::now() < deadline);
-  fail("cannot connect to ", host, ":", port, ": ", reason);
+  fail_as(ErrorCode::kRankMissing, "cannot connect to ", host, ":", port, ": ", reason);
 }
 
 Socket Socket::listen(int port) {

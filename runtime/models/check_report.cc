@@ -155,10 +155,11 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   describe(*model.graph, trainable, &report);
   for (const std::string& note : adapted_notes(model)) report.facts.emplace_back("changed", note);
   try {
-    if (trainable.empty()) fail(nothing_to_train(name, *model.graph, options));
+    if (trainable.empty()) fail_as(ErrorCode::kNothingToTrain, nothing_to_train(name, *model.graph, options));
     report.loss = options.loss = options.loss.empty() ? suggest_loss(*model.graph) : options.loss;
   } catch (const Error& error) {
     report.failure = error.what();
+    report.code = error.code();
   }
   report.findings = build_notes(model, options, std::move(imported));
   if (!report.failure.empty()) return report;
@@ -175,6 +176,7 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   add_built_notes(model, &report.findings);
   if (!trial.obstacles.empty()) {
     report.failure = concat(name, " cannot be trained as it is: ", in_one_sentence(trial.obstacles));
+    report.code = trial.obstacles[0].code;
     return report;
   }
   add_sizes(trial, &report);

@@ -29,8 +29,9 @@ struct CheckReport {
   std::vector<Finding> findings;
   std::string loss;  // that the model was tried with
   std::vector<Hindrance> obstacles;
-  std::string options;  // of the `build` that makes it trainable, such as " --batch dynamic"
-  std::string failure;  // the one line that says why the model cannot be trained; empty if it can
+  std::string options;                       // of the `build` that makes it trainable, such as " --batch dynamic"
+  std::string failure;                       // the one line that says why the model cannot be trained; empty if it can
+  ErrorCode code = ErrorCode::kUnsupported;  // of the failure
 
   bool can_be_trained() const { return failure.empty(); }
 };

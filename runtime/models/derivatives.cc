@@ -167,7 +167,7 @@ TensorMap jacobians(DerivativeSession* vjp, DerivativeSession* outputs, const Te
         if (element == 0) {
           bytes += static_cast<size_t>(output.size()) * tensor.bytes();
           if (bytes > available_host_memory()) {
-            fail_as(ErrorCode::kMemory, of, " has ", output.size(), " x ", tensor.size(),
+            fail_as(ErrorCode::kOutOfMemory, of, " has ", output.size(), " x ", tensor.size(),
                     " elements, more than the memory has room for; take fewer samples, or --train fewer weights");
           }
           stacks.try_emplace(of, tensor, output.size(), tensor.shape());

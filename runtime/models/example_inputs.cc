@@ -27,9 +27,9 @@ void check_names(const std::vector<InputSpec>& inputs, const Sizes& given) {
   for (const std::string& symbol : symbols) all += concat(all.empty() ? "" : ", ", symbol);
   for (const auto& [name, size] : given) {
     if (symbols.count(name)) continue;
-    fail("--dim ", name, "=", size, ": no input has a dimension '", name, "'; ",
-         all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all,
-         did_you_mean(name, {symbols.begin(), symbols.end()}));
+    fail_as(ErrorCode::kNoDimension, "--dim ", name, "=", size, ": no input has a dimension '", name, "'; ",
+            all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all,
+            did_you_mean(name, {symbols.begin(), symbols.end()}));
   }
 }
 

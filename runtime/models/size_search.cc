@@ -48,7 +48,7 @@ void put(const std::vector<std::string>& names, int64_t size, Sizes* sizes) {
 }
 
 void check_given(const Graph& graph, const Sizes& given) {
-  std::set<std::string> names = {"batch"};
+  std::set<std::string> names;
   std::string all;
   for (const Value* input : graph.inputs()) {
     for (const Dim& dim : input->has_rank() ? *input->type().dims : Dims()) {
@@ -56,11 +56,12 @@ void check_given(const Graph& graph, const Sizes& given) {
         all += concat(all.empty() ? "" : ", ", dim.symbol());
     }
   }
+  names.insert("batch");
   for (const auto& [name, size] : given) {
     if (names.count(name)) continue;
-    fail("--dim ", name, "=", size, ": no input has a dimension '", name, "'; ",
-         all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all,
-         did_you_mean(name, {names.begin(), names.end()}));
+    fail_as(ErrorCode::kNoDimension, "--dim ", name, "=", size, ": no input has a dimension '", name, "'; ",
+            all.empty() ? "all sizes are fixed" : "those of no fixed size are " + all,
+            did_you_mean(name, {names.begin(), names.end()}));
   }
 }
 

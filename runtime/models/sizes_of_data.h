@@ -26,7 +26,7 @@ auto with_sizes_of_data(const std::vector<std::string>& given, const SizesOf& si
   try {
     return make(given);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kUnsupported) throw;
+    if (error.kind() != ErrorCode::kUnsupported) throw;
     try {
       const std::vector<std::string> more = sizes();
       std::vector<std::string> all = given;

@@ -27,7 +27,7 @@ std::vector<Hindrance> missing_gradients(Model* model, const BuildOptions& optio
   std::vector<Hindrance> found;
   const Value* loss = step.algorithm->outputs().at(0);
   for (const Obstacle& o : find_obstacles(loss, select_trainable(*model, options.train, options.freeze)))
-    found.push_back({o.node->label(), o.reason, o.way_out, false});
+    found.push_back({o.node->label(), o.reason, o.way_out, false, ErrorCode::kNoGradient});
   return found;
 }
 
@@ -40,7 +40,7 @@ std::vector<Hindrance> build(Model* model, const BuildOptions& options) {
       pass.run(*model);
     }
   } catch (const Error& error) {
-    return {{"build", error.what(), "", false}};
+    return {{"build", error.what(), "", false, error.code()}};
   }
   return {};
 }
@@ -75,7 +75,7 @@ std::optional<Hindrance> find_misfit(const Model& model, const std::vector<std::
       plan(entry, std::move(flat), state_of(model, entry), shapes, device);
     } catch (const Error& error) {
       const bool always = dynamic_cast<const NoPlan*>(&error);
-      return Hindrance{concat("the plan of '", entry, "'"), error.what(), "", always};
+      return Hindrance{concat("the plan of '", entry, "'"), error.what(), "", always, error.code()};
     }
   }
   return std::nullopt;
@@ -130,7 +130,7 @@ Trial try_fixed(const std::vector<std::vector<std::string>>& candidates, const s
       if (auto misfit = find_misfit(model, sizes, device)) return {*misfit};
       return {};
     } catch (const Error& error) {
-      return {{"import", error.what(), "", false}};
+      return {{"import", error.what(), "", false, error.code()}};
     }
   });
   trial.sizes = without_batches(trial.sizes);

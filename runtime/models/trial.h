@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
 
 namespace onnx_train {
@@ -16,6 +17,7 @@ class Device;
 struct Hindrance {
   std::string place, reason, way_out;
   bool for_all_sizes = false;  // no other sizes of the inputs would change it
+  ErrorCode code = ErrorCode::kUnsupported;
 };
 
 // The obstacles in one sentence, for the last line of an error; the first of them where there are several.

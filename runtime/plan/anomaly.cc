@@ -105,7 +105,7 @@ void AnomalyDetector::finish() const {
     if (findings_[i].sources.empty()) first = i;
   }
   const Finding& found = findings_[first];
-  fail_as(ErrorCode::kData, result_text_, ": ", found.node->label(),
+  fail_as(ErrorCode::kLossNotFinite, result_text_, ": ", found.node->label(),
           " is the first node that it comes from: ", found.what);
 }
 

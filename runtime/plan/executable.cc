@@ -336,11 +336,11 @@ void Executable::refuse(const Fault& found) const {
   const auto step = static_cast<size_t>(found.node - 1);
   const Prepared& prepared = plan_->prepared()[step];
   if (found.input == kLossInput) {
-    fail_as(ErrorCode::kData, plan_->steps()[step].node->label(), ": the loss is ", found.value ? "NaN" : "infinite",
-            "; no weight is changed: look at the inputs and the learning rate");
+    fail_as(ErrorCode::kLossNotFinite, plan_->steps()[step].node->label(), ": the loss is ",
+            found.value ? "NaN" : "infinite", "; no weight is changed: look at the inputs and the learning rate");
   }
   const std::string why = prepared.explain ? prepared.explain(found) : concat(found.value, " is out of range");
-  fail_as(ErrorCode::kData, plan_->steps()[step].node->label(), ": ", why);
+  fail_as(ErrorCode::kIndexOutOfRange, plan_->steps()[step].node->label(), ": ", why);
 }
 
 }  // namespace onnx_train

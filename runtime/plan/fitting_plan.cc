@@ -61,7 +61,7 @@ std::unique_ptr<Plan> plan_within(size_t budget, const std::function<std::unique
   for (int plans = 1; plan->arena_bytes() > budget; ++plans) {
     const size_t alive = plan->recomputation().after;
     if (plans == kMaxPlans || alive == 0 || alive > values) {
-      fail_as(ErrorCode::kMemory, "[Plan] gradients and activations need ", megabytes(plan->arena_bytes()),
+      fail_as(ErrorCode::kMemoryBudget, "[Plan] gradients and activations need ", megabytes(plan->arena_bytes()),
               alive == 0 ? "" : " at the least", "; the budget is ", megabytes(budget),
               ". Take a smaller batch, or a larger budget",
               alive == 0 ? " (nothing was recomputed: that lowering pass was left out)" : "", "; ",
@@ -77,7 +77,7 @@ std::unique_ptr<Plan> plan_within(size_t budget, const std::function<std::unique
 
 void check_available(const Plan& plan, size_t needed, size_t available) {
   if (needed <= available) return;
-  fail_as(ErrorCode::kMemory, "[Plan] to run takes ", megabytes(needed), ", for gradients and activations ",
+  fail_as(ErrorCode::kOutOfMemory, "[Plan] to run takes ", megabytes(needed), ", for gradients and activations ",
           megabytes(plan.arena_bytes()), " of it, and this machine has ", megabytes(available),
           " available. Take a smaller batch, or --memory to recompute activations; ", largest_buffers(plan));
 }

@@ -56,7 +56,7 @@ Sizes set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
     const auto given = shapes.find(input->name());
     if (given != shapes.end()) {
       if (type.dims && !accepts(*type.dims, given->second)) {
-        fail_as(ErrorCode::kData, "input '", input->name(), "' has shape ", to_string(given->second),
+        fail_as(ErrorCode::kInputShape, "input '", input->name(), "' has shape ", to_string(given->second),
                 "; the model takes ", to_string(type));
       }
       for (size_t i = 0; type.dims && i < given->second.size(); ++i) {
@@ -64,7 +64,7 @@ Sizes set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
         if (symbol.empty()) continue;
         const auto [known, added] = symbols.try_emplace(symbol, given->second[i], input->name());
         if (!added && known->second.first != given->second[i]) {
-          fail_as(ErrorCode::kData, "input '", input->name(), "' has ", given->second[i], " for '", symbol,
+          fail_as(ErrorCode::kInputShape, "input '", input->name(), "' has ", given->second[i], " for '", symbol,
                   "', but input '", known->second.second, "' has ", known->second.first, "; give both the same size");
         }
       }
@@ -72,7 +72,7 @@ Sizes set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
       input->set_type(type);
     }
     if (!input->type().is_static()) {
-      fail_as(ErrorCode::kData, "input '", input->name(), "' (", to_string(input->type()),
+      fail_as(ErrorCode::kInputShape, "input '", input->name(), "' (", to_string(input->type()),
               ") needs a shape; none was given");
     }
   }
@@ -130,7 +130,7 @@ void expect_room(const Node& node, const Device& device) {
     if (count <= kSmall / size) continue;
     const size_t available = device.available_bytes();
     if (count <= available / size) continue;
-    fail_as(ErrorCode::kMemory, "[Plan] ", node.label(), ": its output '", output->name(), "' is ",
+    fail_as(ErrorCode::kOutOfMemory, "[Plan] ", node.label(), ": its output '", output->name(), "' is ",
             to_string(output->type()), ", more than the ", available, " bytes that ", device.name(),
             " has left; use a smaller batch");
   }
@@ -252,7 +252,8 @@ void Plan::select_kernels(const PlanOptions& options) {
     prepared_.push_back(calls ? prepare_subplans(*node, device_, options) : prepare(*kernel, spec));
   }
   if (count > 0) {
-    fail("[Plan] ", device_.name(), " has no kernel for ", count, count == 1 ? " node: " : " nodes: ", missing);
+    fail_as(ErrorCode::kNoKernel, "[Plan] ", device_.name(), " has no kernel for ", count,
+            count == 1 ? " node: " : " nodes: ", missing);
   }
 }
 

@@ -92,7 +92,7 @@ void complete(FitSettings* s, double built_rate) {
   t.time_limit = parse_duration(s->time_limit);
   t.schedule = resolve(s->schedule, built_rate);
   if (t.epochs == 0 && t.steps == 0 && t.time_limit == 0)
-    throw UsageError("a training needs an end: give --epochs, --steps or --time-limit");
+    throw UsageError("a training needs an end: give --epochs, --steps or --time-limit", ErrorCode::kMissingOption);
   if (s->given->count("lr") > 0 && !t.schedule.curve.file.empty())
     throw UsageError("a table of rates holds the rates themselves; leave out --lr");
   if (!s->memory_limit.empty() && !s->find_batch && !s->resume)

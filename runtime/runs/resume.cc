@@ -18,7 +18,8 @@ bool finds_run(const FitSettings& settings, bool writes) {
   const bool stepped = std::filesystem::file_size(folder + "/metrics.jsonl", error) > 0 && !error;
   const bool exists = std::filesystem::exists(settings.last_checkpoint(), error) && (stepped || settings.resume);
   if (exists && !settings.resume && !settings.overwrite && writes) {
-    throw UsageError(folder + " holds a run; go on with --resume, start anew with --overwrite, or take another --out");
+    throw UsageError(folder + " holds a run; go on with --resume, start anew with --overwrite, or take another --out",
+                     ErrorCode::kRunExists);
   }
   return exists && settings.resume;
 }
@@ -44,7 +45,8 @@ void expect_same_build(const BuiltWith& checkpoint, const std::string& path, con
   for (const auto& [what, before] : checkpoint) {
     const std::string& after = now.at(what);
     if (before == after) continue;
-    fail("cannot resume: ", path, " was built with ", what, " ", shown(before), ", ", given, " with ", shown(after));
+    fail_as(ErrorCode::kCannotResume, "cannot resume: ", path, " was built with ", what, " ", shown(before), ", ",
+            given, " with ", shown(after));
   }
 }
 

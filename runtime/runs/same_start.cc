@@ -25,8 +25,8 @@ void expect_same_start(const Session& session, const Trainer& trainer) {
     const std::vector<uint32_t> all = session.collectives()->gather("the start", text_hash(own));
     for (size_t r = groups; r < all.size(); ++r) {
       if (all[r] != all[r % groups])
-        fail("rank ", r, " has other ", what, " than rank ", r % groups,
-             ": give all ranks the same command, and the same files");
+        fail_as(ErrorCode::kRanksDiffer, "rank ", r, " has other ", what, " than rank ", r % groups,
+                ": give all ranks the same command, and the same files");
     }
   };
   const TrainingPosition& position = trainer.position();

@@ -125,7 +125,7 @@ void Session::start(const std::string& entry, const TensorMap& given, int64_t ba
   if (!own.empty()) own.insert(given.begin(), given.end());
   const TensorMap& inputs = own.empty() ? given : own;
   if (ranks() > 1 && entry == "step") {
-    fail_as(ErrorCode::kUsage,
+    fail_as(ErrorCode::kNeedsAccumulate,
             "ranks share out the batches of a step, and 'step' is one batch; build the model with accumulate, and run "
             "'accumulate' and 'apply'");
   }
@@ -168,7 +168,7 @@ const TensorMap& Session::finish() {
     if (!device_.uses_host_memory() && refuses_non_finite_loss(run.plan->entry)) {
       const double loss = run.outputs.at(*output_name(run.plan->entry, roles::kLoss)).at(0);
       if (!std::isfinite(loss)) {
-        fail_as(ErrorCode::kData, "the loss is ", std::isnan(loss) ? "NaN" : "infinite",
+        fail_as(ErrorCode::kLossNotFinite, "the loss is ", std::isnan(loss) ? "NaN" : "infinite",
                 "; the weights have been updated with it: load a checkpoint");
       }
     }
@@ -177,7 +177,7 @@ const TensorMap& Session::finish() {
         refuses_non_finite_loss(run.plan->entry) ? output_name(run.plan->entry, roles::kGradNorm) : nullptr;
     const double size = norm ? run.outputs.at(*norm).at(0) : 0;
     if (!std::isfinite(size)) {
-      fail_as(ErrorCode::kData, "the norm of the gradients is ", std::isnan(size) ? "NaN" : "infinite",
+      fail_as(ErrorCode::kLossNotFinite, "the norm of the gradients is ", std::isnan(size) ? "NaN" : "infinite",
               ", though the loss is finite; the weights have been updated with them: load a checkpoint");
     }
   } catch (...) {

@@ -113,16 +113,16 @@ void check_inputs(const std::vector<Value*>& declared, const std::string& entry,
   for (const auto& [name, tensor] : inputs) {
     const auto has_name = [&, &wanted = name](const Value* value) { return value->name() == wanted; };
     const auto input = std::find_if(declared.begin(), declared.end(), has_name);
-    if (input == declared.end()) fail_as(ErrorCode::kData, "entry point '", entry, "' has no input '", name, "'");
+    if (input == declared.end()) fail_as(ErrorCode::kInputName, "entry point '", entry, "' has no input '", name, "'");
     if ((*input)->dtype() != tensor.dtype()) {
-      fail_as(ErrorCode::kData, "entry point '", entry, "': input '", name, "' is ", onnx_train::name(tensor.dtype()),
-              "; it must be ", onnx_train::name((*input)->dtype()));
+      fail_as(ErrorCode::kInputType, "entry point '", entry, "': input '", name, "' is ",
+              onnx_train::name(tensor.dtype()), "; it must be ", onnx_train::name((*input)->dtype()));
     }
   }
   for (const Value* input : declared) {
     if (input->is_initializer() || inputs.count(input->name()) || std::ranges::count(states, input->name())) continue;
-    fail_as(ErrorCode::kData, "entry point '", entry, "': the input '", input->name(), "', ", to_string(input->type()),
-            ", is missing");
+    fail_as(ErrorCode::kInputName, "entry point '", entry, "': the input '", input->name(), "', ",
+            to_string(input->type()), ", is missing");
   }
 }
 

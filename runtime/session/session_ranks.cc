@@ -39,7 +39,8 @@ StateOwners Session::owners_of_states(const Model& model, const SessionOptions& 
   if (options.stages <= 1) return share_out_states(model, options.sharding, ranks);
   const bool has_accumulate = std::any_of(model.entry_points.begin(), model.entry_points.end(),
                                           [](const EntryPoint& e) { return e.name() == "accumulate"; });
-  if (!has_accumulate) fail_as(ErrorCode::kUsage, "a pipeline takes micro-batches; build the model with accumulate");
+  if (!has_accumulate)
+    fail_as(ErrorCode::kNeedsAccumulate, "a pipeline takes micro-batches; build the model with accumulate");
   // What inference knows, and no more than a copy of a tensor where nothing is multiplied.
   return share_out_stages(model, options.stages, [](const Node& node) {
     const NodeCost cost = cost_of(node);

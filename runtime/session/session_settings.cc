@@ -31,7 +31,7 @@ void check_views(const std::string& text) {
   try {
     parse_views(text);
   } catch (const Error& error) {
-    throw UsageError(error.what());
+    throw UsageError(error.what(), error.code());
   }
 }
 

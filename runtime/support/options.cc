@@ -15,7 +15,7 @@ namespace {
 
 template <typename... Args>
 [[noreturn]] void refuse(const Args&... args) {
-  throw UsageError(concat(args...));
+  throw UsageError(concat(args...), ErrorCode::kOptionValue);
 }
 
 // Returns "--output" for "-o,--output".
@@ -295,7 +295,7 @@ void set_option(const std::vector<CommandOption>& options, const std::string& na
     if (key_of(option) == name) return assign(option, text);
     known.push_back(key_of(option));
   }
-  refuse("there is no option '", name, "'", did_you_mean(name, known));
+  throw UsageError(concat("there is no option '", name, "'", did_you_mean(name, known)), ErrorCode::kUnknownOption);
 }
 
 }  // namespace onnx_train

@@ -15,10 +15,11 @@
 
 namespace onnx_train {
 
-// Arguments that are wrong for any contents of the files. The command prints the message and exits with 2.
+// Arguments that are wrong for any contents of the files. The command prints the message and exits with 2. `code` is of
+// the kind kUsage.
 class UsageError : public Error {
  public:
-  explicit UsageError(const std::string& message) : Error(message, ErrorCode::kUsage) {}
+  explicit UsageError(const std::string& message, ErrorCode code = ErrorCode::kUsage) : Error(message, code) {}
 };
 
 // The valid numbers of an option. Infinity and NaN are never valid.

@@ -27,8 +27,8 @@ std::vector<std::string> compare(const std::vector<Setting>& settings,
     }
   }
   if (!refused.empty()) {
-    fail("cannot resume: ", refused, "; a run keeps these from its start (docs/training.md), another run begins with ",
-         "another --out");
+    fail_as(ErrorCode::kCannotResume, "cannot resume: ", refused,
+            "; a run keeps these from its start (docs/training.md), another run begins with ", "another --out");
   }
   return changes;
 }

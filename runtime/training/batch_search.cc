@@ -71,7 +71,7 @@ class Search {
       next = choose(most, above, last, last_bytes, slope);
     }
     if (most == 0) {
-      fail_as(ErrorCode::kMemory, "not even one sample fits: with a batch of one ", format_bytes(smallest_),
+      fail_as(ErrorCode::kMemoryBudget, "not even one sample fits: with a batch of one ", format_bytes(smallest_),
               " are planned, and there are ", format_bytes(limit_),
               "; --memory computes activations again, --precision bf16 halves them");
     }
@@ -127,7 +127,7 @@ class Search {
       add(training_entry(session_), search_.training);
       if (search_.evaluation) add("evaluate", *search_.evaluation);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kMemory) throw;
+      if (error.kind() != ErrorCode::kMemory) throw;
     }
     ++plans_;
     return plans;
@@ -157,7 +157,7 @@ class Search {
       smallest_ = std::min(smallest_, total);
       return total;
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kMemory) throw;
+      if (error.kind() != ErrorCode::kMemory) throw;
       return kNever;
     }
   }

@@ -182,14 +182,15 @@ Model load_any_model(const std::string& path) {
 
 Model training_model(ModelMessage message, const std::string& name) {
   if (message.proto.training_info().empty()) {
-    fail_as(ErrorCode::kFile, name, " is no training model; make one with: onnx-train build ", name, " -o train.onnx");
+    fail_as(ErrorCode::kNoTrainingModel, name, " is no training model; make one with: onnx-train build ", name,
+            " -o train.onnx");
   }
   const std::string expected = metadata(message.proto, kChecksum);
   if (!expected.empty()) {
     Checksum checksum(message.proto, metadata(message.proto, kPosition));
     checksum.add_all(message.contents);
     if (checksum.finish() != expected)
-      fail_as(ErrorCode::kFile, name, " is damaged: its checksum is not that of its tensors");
+      fail_as(ErrorCode::kCheckpointDamaged, name, " is damaged: its checksum is not that of its tensors");
   }
   Model model = from_message(std::move(message));
   assign_roles(&model);

@@ -85,7 +85,8 @@ class Guess {
   Guess(const Model& forward, std::string what) : model_(forward), what_(std::move(what)) {
     for (const InputSpec& spec : entry_inputs(forward, "predict")) inputs_.push_back(spec);
     output_ = default_prediction(*forward.graph);
-    if (!output_) fail_as(ErrorCode::kData, "none of the model's outputs is a float, so that there is no loss of it");
+    if (!output_)
+      fail_as(ErrorCode::kNoLossFound, "none of the model's outputs is a float, so that there is no loss of it");
   }
 
   const std::vector<InputSpec>& inputs() const { return inputs_; }
@@ -105,9 +106,10 @@ class Guess {
                                                         what_, " holds nothing to compare it with")};
     }
     if (!why.empty())
-      fail_as(ErrorCode::kData, what_, " holds nothing to compare the output ", described(*output_), " with: ", why);
-    fail_as(ErrorCode::kData, what_, " holds nothing to compare the output ", described(*output_), " with", kAdvice,
-            ", or, of a table or arrays, give the name labels to what it is compared with: --map NAME=labels");
+      fail_as(ErrorCode::kNoLossFound, what_, " holds nothing to compare the output ", described(*output_),
+              " with: ", why);
+    fail_as(ErrorCode::kNoLossFound, what_, " holds nothing to compare the output ", described(*output_), " with",
+            kAdvice, ", or, of a table or arrays, give the name labels to what it is compared with: --map NAME=labels");
   }
 
   LossGuess with(const Target& target) const {
@@ -133,7 +135,7 @@ class Guess {
         return {call("mse", output_->name(), target), concat(found, same)};
       }
     }
-    fail_as(ErrorCode::kData, "no loss is found: ", found, ", the model's output ", described(*output_),
+    fail_as(ErrorCode::kNoLossFound, "no loss is found: ", found, ", the model's output ", described(*output_),
             "; integers without its axis of classes are compared by cross_entropy, numbers of its shape by mse",
             kAdvice);
   }
@@ -146,7 +148,7 @@ class Guess {
       names += concat(names.empty() ? "" : ", ", target.name);
     }
     if (targets.size() < 2) return targets.empty() ? nullptr : &targets[0];
-    fail_as(ErrorCode::kData, what_, " holds ", names, " beside the model's inputs, and none is called labels",
+    fail_as(ErrorCode::kNoLossFound, what_, " holds ", names, " beside the model's inputs, and none is called labels",
             kAdvice);
   }
 

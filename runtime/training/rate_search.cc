@@ -123,7 +123,7 @@ FoundRate find_rate(Session* session, std::unique_ptr<BatchSource> batches, cons
   } catch (const Error& error) {
     kept.restore();
     // The loss became infinite from one step to the next, mostly. Data that cannot be used fail in the training, too.
-    if (error.code() != ErrorCode::kData || losses.test.points().empty()) throw;
+    if (error.kind() != ErrorCode::kData || losses.test.points().empty()) throw;
     losses.test.fail(losses.test.points().back().rate * growth);
   }
   kept.restore();

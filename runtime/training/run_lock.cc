@@ -14,7 +14,7 @@ namespace onnx_train {
 RunLock::RunLock(const std::string& folder) : descriptor_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (descriptor_ < 0 || flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
   close(std::exchange(descriptor_, -1));
-  fail_as(ErrorCode::kUsage, folder,
+  fail_as(ErrorCode::kRunInUse, folder,
           " is the folder of a run that another process trains now; wait for its end, or take another folder");
 }
 

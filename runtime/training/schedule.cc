@@ -271,7 +271,7 @@ void check_curve(const std::string& text) {
   try {
     CurveParser(text).run();
   } catch (const Error& error) {
-    throw UsageError(error.what());
+    throw UsageError(error.what(), error.code());
   }
 }
 

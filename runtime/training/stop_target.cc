@@ -23,7 +23,7 @@ void check_stop_target(const std::string& text) {
   try {
     parse_stop_target(text);
   } catch (const Error& error) {
-    throw UsageError(error.what());
+    throw UsageError(error.what(), error.code());
   }
 }
 

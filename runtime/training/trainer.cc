@@ -85,7 +85,7 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
       checkpoints_(session) {
   const std::string entry = training_entry(session_);
   if (options_.accumulate > 1 && entry == "step") {
-    fail_as(ErrorCode::kUsage,
+    fail_as(ErrorCode::kNeedsAccumulate,
             "the model takes whole steps; to accumulate over several batches, build it with --accumulate");
   }
   if (options_.accumulate < 1) fail_as(ErrorCode::kUsage, "the batch size must be at least 1");
@@ -96,7 +96,7 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
   }
   steps_per_epoch_ = ceil_div(batches, options_.accumulate);
   if (session_.ranks() > 1 && entry == "step") {
-    fail_as(ErrorCode::kUsage,
+    fail_as(ErrorCode::kNeedsAccumulate,
             "ranks share out the batches of a step, and the model takes whole steps; build it with "
             "--accumulate");
   }
@@ -121,7 +121,7 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
 void Trainer::check_metric(const std::string& metric, const char* wanted) const {
   if (metric == roles::kLoss) return;
   if (!evaluation_) {
-    fail_as(ErrorCode::kUsage, wanted, metric, " needs data to evaluate on: --eval-data or --val-split");
+    fail_as(ErrorCode::kNothingToEvaluate, wanted, metric, " needs data to evaluate on: --eval-data or --val-split");
   }
   std::vector<std::string> names;
   const LossReader reader(session_, "evaluate");
@@ -444,12 +444,12 @@ void Trainer::check_finite(const BatchRun& run, const StepReport& report) {
       options_.folder.empty() ? "" : concat("; ", options_.folder, "/last.onnx holds an earlier state");
   if (report.skipped && fault.empty()) {
     if (may_skip(report)) return;
-    fail_as(ErrorCode::kData, "step ", report.step,
+    fail_as(ErrorCode::kLossScale, "step ", report.step,
             ": the gradients overflow whatever the loss scale: ", skipped_in_a_row_,
             " updates in a row are skipped, the last one with a scale of ", *report.loss_scale, " (loss ", report.loss,
             "); lower --lr, build with --precision bf16, or look at the data", saved);
   }
-  fail_as(ErrorCode::kData, "the loss is ", report.loss, " at step ", report.step, " (gradient norm ",
+  fail_as(ErrorCode::kLossNotFinite, "the loss is ", report.loss, " at step ", report.step, " (gradient norm ",
           std::isnan(report.grad_norm) ? std::nan("") : report.grad_norm,  // without its sign
           ", learning rate ", report.learning_rate, ") ", training_->describe(run.step_begin, report.samples), "; ",
           fault.empty() ? "lower --lr, add --warmup or --clip, or find the node with --detect-anomaly" : fault, saved);

@@ -252,7 +252,7 @@ TEST(CudaCudnn, ACallThatFailsIsOneLineThatNamesTheNode) {
         run_with_failing_call(n, [&] { EXPECT_EQ(session.run("predict", inputs).at("y").at(0), 27); });
     if (error) {
       const std::string message = error->what();
-      EXPECT_EQ(error->code(), ErrorCode::kDevice) << message;
+      EXPECT_EQ(error->kind(), ErrorCode::kDevice) << message;
       EXPECT_EQ(message.find('\n'), std::string::npos) << message;
       if (message.find("cuDNN: ") == std::string::npos) continue;
       ++of_cudnn;

@@ -26,7 +26,7 @@ int fail_each_call(Session& session, const std::function<void()>& run) {
     const auto [reached, error] = run_with_failing_call(n, run);
     if (error) {
       const std::string message = error->what();
-      EXPECT_EQ(error->code(), ErrorCode::kDevice) << message;
+      EXPECT_EQ(error->kind(), ErrorCode::kDevice) << message;
       EXPECT_TRUE(message.find("CUDA: ") != std::string::npos || message.find("cuBLASLt: ") != std::string::npos)
           << message;
     }
@@ -62,7 +62,7 @@ TEST(CudaOnHost, AStepWhoseCallFailsChangesNothing) {
       if (warm) step(session);
       const auto [reached, error] = run_with_failing_call(n, [&] { step(session); });
       if (error) {
-        EXPECT_EQ(error->code(), ErrorCode::kDevice) << error->what();
+        EXPECT_EQ(error->kind(), ErrorCode::kDevice) << error->what();
       }
       if (!reached) break;
       if (!error) continue;  // the call was in a destructor
@@ -91,7 +91,7 @@ TEST(CudaOnHost, TooLittleMemoryIsOneError) {
     step(session);
     ADD_FAILURE() << "200 KiB suffice";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kMemory) << error.what();
+    EXPECT_EQ(error.kind(), ErrorCode::kMemory) << error.what();
   }
   gpu_host::set_memory_bytes(size_t{4} << 30);
   EXPECT_EQ(gpu_host::live_objects(), objects);
@@ -195,7 +195,7 @@ TEST(CudaOnHost, ADeviceThatIsNotThereIsOneErrorThatCountsThem) {
     cuda_device(7);
     ADD_FAILURE() << "there are eight";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kDevice);
+    EXPECT_EQ(error.kind(), ErrorCode::kDevice);
     EXPECT_STREQ(error.what(), "there is no device 'cuda:7': this machine has 2, cuda:0 to cuda:1");
   }
 }

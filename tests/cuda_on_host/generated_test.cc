@@ -301,7 +301,7 @@ TEST(CudaNvrtc, WithoutNvrtcOneLineSaysWhatToInstall) {
     ADD_FAILURE();
   } catch (const Error& error) {
     const std::string message = error.what();
-    EXPECT_EQ(error.code(), ErrorCode::kDevice);
+    EXPECT_EQ(error.kind(), ErrorCode::kDevice);
     EXPECT_EQ(message.find("device 'cuda': libnvrtc.so.0: "), 0u) << message;
     EXPECT_NE(message.find("pip install nvidia-cuda-nvrtc"), std::string::npos) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;

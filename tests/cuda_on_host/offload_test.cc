@@ -81,7 +81,7 @@ TEST(CudaOffload, MemoryThatCannotBePinnedIsOneLine) {
     Session session(network(), offloading());
     ADD_FAILURE() << "1,000 bytes suffice";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kMemory);
+    EXPECT_EQ(error.kind(), ErrorCode::kMemory);
     const std::string message = error.what();
     EXPECT_THAT(message, HasSubstr("bytes of the host's memory could not be pinned for cuda"));
     EXPECT_THAT(message, HasSubstr("leave out offload"));
@@ -115,7 +115,7 @@ TEST(CudaOffload, EachCallThatFailsInTheMakingIsOneErrorAndLeavesNothing) {
   for (int64_t n = 0;; ++n) {
     const auto [reached, error] = run_with_failing_call(n, [&] { Session session(clone(model), offloading()); });
     if (error) {
-      EXPECT_EQ(error->code(), ErrorCode::kDevice) << error->what();
+      EXPECT_EQ(error->kind(), ErrorCode::kDevice) << error->what();
     }
     EXPECT_EQ(gpu_host::live_objects(), objects) << "call " << n;
     if (!reached || HasFailure()) break;

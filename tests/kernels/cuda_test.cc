@@ -50,7 +50,7 @@ TEST(Cuda, AStepWithALabelOutOfRangeLeavesTheStateAsItWas) {
       session.finish();
       ADD_FAILURE() << "a label of 99 is taken";
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kData);
+      EXPECT_EQ(error.kind(), ErrorCode::kData);
       EXPECT_NE(std::string(error.what()).find("label 99 at position 63"), std::string::npos) << error.what();
     }
     expect_equal(states_of(session), before);

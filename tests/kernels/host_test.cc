@@ -34,7 +34,7 @@ std::string error_of_finding(const std::string& device) {
   try {
     Device::find(device);
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kDevice) << device;
+    EXPECT_EQ(error.kind(), ErrorCode::kDevice) << device;
     return error.what();
   }
   return "";

@@ -156,7 +156,7 @@ TEST(MergeLookups, AnIndexOutOfRangeIsRefusedWithItsTable) {
       ADD_FAILURE() << "index 2 is taken";
     } catch (const Error& error) {
       const std::string message = error.what();
-      EXPECT_EQ(error.code(), ErrorCode::kData);
+      EXPECT_EQ(error.kind(), ErrorCode::kData);
       EXPECT_NE(message.find("index 2 is outside of an axis of size 2"), std::string::npos) << message;
     }
   }

@@ -51,6 +51,16 @@ TEST(Ir, BuilderSharesConstants) {
   EXPECT_EQ(model.graph->initializers().size(), 3u);
 }
 
+TEST(Error, ACodeIsOfAKind) {
+  const Error known("there is no loss", ErrorCode::kUnknownLoss), other("out of range", ErrorCode::kData);
+  EXPECT_EQ(known.kind(), ErrorCode::kUsage);
+  EXPECT_STREQ(known.code_text(), "OT3001");
+  EXPECT_STREQ(known.what(), "there is no loss");
+  EXPECT_EQ(other.kind(), ErrorCode::kData);
+  EXPECT_STREQ(other.code_text(), "");
+  for (const ErrorRow& row : error_rows()) EXPECT_LE(row.kind, ErrorCode::kDevice) << row.text;
+}
+
 TEST(Ir, UndefinedInputIsNamed) {
   try {
     from_text("<ir_version: 10, opset_import: [\"\" : 21]> g (float[2] x) => (float[2] y) { y = Relu(z) }");

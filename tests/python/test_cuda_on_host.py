@@ -71,7 +71,7 @@ def bench(training, device, *options, **keywords):
 
 
 def test_a_device_that_is_not_there_is_one_line(training):
-    line = "there is no device 'cuda:7': this machine has 2, cuda:0 to cuda:1\n"
+    line = "there is no device 'cuda:7': this machine has 2, cuda:0 to cuda:1 [OT8003]\n"
     output = bench(training, "cuda:7", status=1)
     assert output.endswith(line) and output.count("\n") == 1
     assert "a number follows the colon, as in cuda:0" in bench(training, "cuda:first", status=1)

@@ -35,7 +35,7 @@ TEST(AsyncHost, AStepWithALabelOutOfRangeLeavesTheStateAsItWas) {
         session.run("step", batch(99));
         ADD_FAILURE() << "a label of 99 is taken";
       } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::kData);
+        EXPECT_EQ(error.kind(), ErrorCode::kData);
         EXPECT_NE(std::string(error.what()).find("label 99"), std::string::npos) << error.what();
       }
       expect_equal(states_of(session), before);
@@ -87,7 +87,7 @@ TEST(AsyncHost, ALabelOutOfRangeInDeviceMemoryIsNamed) {
     session.run("step", bad.tensors());
     ADD_FAILURE() << "a label of 99 is taken";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kData);
+    EXPECT_EQ(error.kind(), ErrorCode::kData);
     EXPECT_NE(std::string(error.what()).find("label 99"), std::string::npos) << error.what();
   }
   expect_equal(states_of(session), before);

@@ -133,7 +133,7 @@ TEST(BatchSearch, FindsTheLargestBatchWithinOnePartIn64) {
     find_largest_batch(&session, {data, nullptr, 1000});
     ADD_FAILURE() << "1000 bytes suffice";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kMemory);
+    EXPECT_EQ(error.kind(), ErrorCode::kMemory);
     EXPECT_THAT(error.what(), HasSubstr("not even one sample fits"));
   }
 }

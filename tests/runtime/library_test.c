@@ -32,10 +32,11 @@ static void test_models(const char* path, onnx_train_model** training) {
   const onnx_train_option nameless[] = {{NULL, NULL}}, valueless[] = {{"loss", NULL}};
 
   EXPECT(strcmp(onnx_train_version(), ONNX_TRAIN_VERSION) == 0);
-  EXPECT(strcmp(onnx_train_last_error(), "") == 0);
+  EXPECT(strcmp(onnx_train_last_error(), "") == 0 && strcmp(onnx_train_last_error_code(), "") == 0);
   EXPECT(onnx_train_model_load("missing.onnx", &forward) == ONNX_TRAIN_FILE && says("missing.onnx"));
   EXPECT(forward == NULL);
-  EXPECT(onnx_train_model_load(NULL, &forward) == ONNX_TRAIN_USAGE);
+  EXPECT(strcmp(onnx_train_last_error_code(), "OT1001") == 0);
+  EXPECT(onnx_train_model_load(NULL, &forward) == ONNX_TRAIN_USAGE && strcmp(onnx_train_last_error_code(), "") == 0);
   EXPECT(onnx_train_model_from_bytes("no model", 8, &forward) == ONNX_TRAIN_FILE && says("not an ONNX model"));
   EXPECT(onnx_train_model_from_bytes("", 0, &forward) == ONNX_TRAIN_FILE);
   EXPECT(onnx_train_model_load(path, &forward) == ONNX_TRAIN_OK);

@@ -35,6 +35,11 @@ void test_models(const Model& forward) {
   EXPECT(good.text.find("It can be trained") != std::string::npos);
   EXPECT(throws(ONNX_TRAIN_UNSUPPORTED, "no such weight", [&] { forward.check({{"train", "no such weight"}}); }));
   EXPECT(throws(ONNX_TRAIN_USAGE, "did you mean", [&] { forward.check({{"los", "mse"}}); }));
+  try {
+    forward.check({{"los", "mse"}});
+  } catch (const Error& error) {
+    EXPECT(error.code() == "OT6002");
+  }
 
   const std::vector<double> bias = {1, 2, 3};
   const Model changed = forward.with_weights({{"fc2.bias", {3}, bias}});

@@ -55,7 +55,7 @@ TEST(SessionOffload, TheCpuHasTheStatesWhereTheyWouldGo) {
     Session session(training_model({"sgd"}), options);
     ADD_FAILURE() << "accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUsage);
+    EXPECT_EQ(error.kind(), ErrorCode::kUsage);
     EXPECT_THAT(error.what(), HasSubstr("where cpu has them; leave it out"));
   }
 }

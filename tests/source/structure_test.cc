@@ -194,11 +194,12 @@ std::vector<std::string> files_of_parts() {
   return files;
 }
 
-// The reader of a folder sees all of it at once.
+// The reader of a folder sees all of it at once. Pages of errors are looked up by their codes.
 TEST(Structure, NoFolderHasMoreThanFortyFiles) {
   constexpr int kMostFiles = 40;
   std::map<std::string, int> files;
   for (const std::string& path : files_of_parts()) ++files[path.substr(0, path.rfind('/'))];
+  EXPECT_EQ(files.erase("docs/errors"), 1u);
   EXPECT_GT(files.size(), 60u);
   for (const auto& [folder, number] : files) EXPECT_LE(number, kMostFiles) << folder;
 }

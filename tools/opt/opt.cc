@@ -37,7 +37,7 @@ Model read_model(const std::string& path, PassSettings* settings) {
     if (settings->passes.empty()) read_header(text, pass_options(settings));
     return from_text(text.substr(0, text.find("\n---\n")));
   } catch (const UsageError& error) {
-    throw UsageError(concat(path, ": ", error.what()));
+    throw UsageError(concat(path, ": ", error.what()), error.code());
   } catch (const Error& error) {
     throw Error(concat(path, ": ", error.what()), error.code());
   }

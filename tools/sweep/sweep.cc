@@ -107,7 +107,7 @@ std::vector<std::string> arguments_of(const SweepArguments& a, const SweepRun& r
     read_arguments({"fit", "", "", fit.described, {}, fit.given}, arguments);
     check_usage(&fit);
   } catch (const UsageError& e) {
-    throw UsageError(run.name.empty() ? e.what() : concat(run.name, ": ", e.what()));
+    throw UsageError(run.name.empty() ? e.what() : concat(run.name, ": ", e.what()), e.code());
   }
   return arguments;
 }

@@ -79,7 +79,7 @@ void* open_nvrtc(const char* file) {
   void* const handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (handle) return handle;
   fail_as(
-      ErrorCode::kDevice, "device 'cuda': ", dlerror(),
+      ErrorCode::kDeviceLibrary, "device 'cuda': ", dlerror(),
       "; NVRTC compiles its kernels: pip install nvidia-cuda-nvrtc, or install NVIDIA's toolkit and name the folder "
       "of its libraries in LD_LIBRARY_PATH");
 }

@@ -7,7 +7,7 @@ namespace onnx_train::cuda {
 void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // clears the error, which the runtime keeps unless the context is broken
-  const ErrorCode code = status == cudaErrorMemoryAllocation ? ErrorCode::kMemory : ErrorCode::kDevice;
+  const ErrorCode code = status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kDevice;
   fail_as(code, "CUDA: ", call, ": ", cudaGetErrorString(status));
 }
 

@@ -20,7 +20,7 @@ void check_constant_indices(const NodeSpec& spec, int input, int64_t size) {
   for (int64_t i = 0; i < indices.size(); ++i) {
     const auto index = static_cast<int64_t>(indices.at(i));
     if (index >= -size && index < size) continue;
-    fail_as(ErrorCode::kData, spec.node().label(), ": ", out_of_range(index, size),
+    fail_as(ErrorCode::kIndexOutOfRange, spec.node().label(), ": ", out_of_range(index, size),
             "; it follows from the sizes of the inputs: make them smaller (a text: its tokens, --block-size)");
   }
 }

@@ -30,7 +30,7 @@ Bytes inflate_file(const std::string& path) {
   }
   // Closing a file that ends too early is an error, though all reads of it are good.
   const bool closed = gzclose(file.release()) == Z_OK;
-  if (count != 0 || !closed) fail_as(ErrorCode::kFile, path, " is damaged: it does not inflate");
+  if (count != 0 || !closed) fail_as(ErrorCode::kDataDamaged, path, " is damaged: it does not inflate");
   return {reinterpret_cast<const unsigned char*>(contents->data()), contents->size(), contents};
 }
 
@@ -57,7 +57,7 @@ Tensor read_idx(const std::string& path) {
   if (bytes.size < 4 || bytes.data[0] != 0 || bytes.data[1] != 0) fail_as(ErrorCode::kFile, path, " is no IDX file");
   const DType dtype = idx_type(bytes.data[2], path);
   const size_t rank = bytes.data[3], start = 4 + 4 * rank;
-  if (bytes.size < start) fail_as(ErrorCode::kFile, path, " is cut off");
+  if (bytes.size < start) fail_as(ErrorCode::kDataDamaged, path, " is cut off");
   Shape shape;
   for (size_t i = 0; i < rank; ++i) {
     const unsigned char* p = bytes.data + 4 + 4 * i;
@@ -65,8 +65,8 @@ Tensor read_idx(const std::string& path) {
   }
   const size_t element = size_of(dtype), available = bytes.size - start;
   if (static_cast<size_t>(num_elements(shape)) > available / element) {
-    fail_as(ErrorCode::kFile, path, " is cut off: ", name(dtype), to_string(shape), " needs more than the ", available,
-            " bytes that are there");
+    fail_as(ErrorCode::kDataDamaged, path, " is cut off: ", name(dtype), to_string(shape), " needs more than the ",
+            available, " bytes that are there");
   }
   const unsigned char* data = bytes.data + start;
   if (element == 1) return Tensor(dtype, shape, data, bytes.owner);

@@ -37,7 +37,7 @@ struct Header {
 
 DType parse_type(std::string_view descr, const std::string& where) {
   if (descr.find('O') != std::string_view::npos) {
-    fail_as(ErrorCode::kFile, where, " holds Python objects (dtype '", descr,
+    fail_as(ErrorCode::kArrayType, where, " holds Python objects (dtype '", descr,
             "'), which only unpickling could read; store numbers");
   }
   const char order = descr.empty() ? '?' : descr[0];
@@ -45,11 +45,12 @@ DType parse_type(std::string_view descr, const std::string& where) {
   for (const NumpyType& known : kTypes) {
     if (known.name != type) continue;
     if (order == '>' && size_of(known.dtype) > 1) {
-      fail_as(ErrorCode::kFile, where, " is big-endian (dtype '", descr, "'); store it with .astype('<", type, "')");
+      fail_as(ErrorCode::kArrayType, where, " is big-endian (dtype '", descr, "'); store it with .astype('<", type,
+              "')");
     }
     return known.dtype;
   }
-  fail_as(ErrorCode::kFile, where, " has dtype '", descr,
+  fail_as(ErrorCode::kArrayType, where, " has dtype '", descr,
           "', which is none that models take; store numbers or booleans");
 }
 
@@ -82,7 +83,7 @@ class HeaderParser {
  private:
   [[noreturn]] void damaged() const { fail_as(ErrorCode::kFile, where_, " has a damaged .npy header"); }
   [[noreturn]] std::string_view fail_structured() const {
-    fail_as(ErrorCode::kFile, where_, " is a structured array; store one array per input");
+    fail_as(ErrorCode::kArrayType, where_, " is a structured array; store one array per input");
   }
 
   char peek() {
@@ -166,22 +167,22 @@ Tensor parse_npy(const void* data, size_t size, const std::shared_ptr<const void
   const auto* bytes = static_cast<const unsigned char*>(data);
   constexpr std::string_view kMagic = "\x93NUMPY";
   if (size < 10 || std::memcmp(bytes, kMagic.data(), kMagic.size()) != 0)
-    fail_as(ErrorCode::kFile, where, " is not a .npy array");
+    fail_as(ErrorCode::kDataDamaged, where, " is not a .npy array");
   const bool long_header = bytes[6] >= 2;  // version 1 has two bytes of length, 2 and 3 have four
   const size_t start = long_header ? 12 : 10;
   if (bytes[6] < 1 || bytes[6] > 3)
     fail_as(ErrorCode::kFile, where, " is a .npy array of the unknown version ", int{bytes[6]});
-  if (size < start) fail_as(ErrorCode::kFile, where, " has a damaged .npy header");
+  if (size < start) fail_as(ErrorCode::kDataDamaged, where, " has a damaged .npy header");
   size_t length = bytes[8] | size_t{bytes[9]} << 8;
   if (long_header) length |= size_t{bytes[10]} << 16 | size_t{bytes[11]} << 24;
-  if (length > size - start) fail_as(ErrorCode::kFile, where, " is cut off within its .npy header");
+  if (length > size - start) fail_as(ErrorCode::kDataDamaged, where, " is cut off within its .npy header");
   const std::string_view text(reinterpret_cast<const char*>(bytes) + start, length);
   const Header header = HeaderParser(text, where).parse();
   const auto available = size - start - length;
   size_t wanted = 0;
   if (__builtin_mul_overflow(static_cast<size_t>(num_elements(header.shape)), size_of(header.dtype), &wanted) ||
       wanted > available) {
-    fail_as(ErrorCode::kFile, where, " is cut off: ", name(header.dtype), to_string(header.shape),
+    fail_as(ErrorCode::kDataDamaged, where, " is cut off: ", name(header.dtype), to_string(header.shape),
             " needs more than the ", available, " bytes that are there");
   }
   const char* values = text.data() + length;

@@ -38,7 +38,7 @@ TokenShard with_header(const std::string& path, const Mapping& file, const BinHe
   const size_t held = (file->size() - kBinHeaderBytes) / size_of(header.dtype);
   if (count < 0 || static_cast<size_t>(count) != held ||
       (file->size() - kBinHeaderBytes) % size_of(header.dtype) != 0) {
-    fail_as(ErrorCode::kFile, path, " is damaged or cut off: its header counts ", count, " tokens of ",
+    fail_as(ErrorCode::kDataDamaged, path, " is damaged or cut off: its header counts ", count, " tokens of ",
             name(header.dtype), ", and ", file->size() - kBinHeaderBytes, " bytes follow");
   }
   return {path, tokens_at(file, kBinHeaderBytes, header.dtype), concat(name(header.dtype), " tokens (llm.c's header)"),
@@ -75,7 +75,7 @@ TokenShard read_bin(const std::string& path, const DataOptions& options) {
   const bool wide = is_given ? options.token_type == "uint32" : looks_like_uint32(*file);
   const DType dtype = wide ? DType::kUint32 : DType::kUint16;
   if (file->size() % size_of(dtype) != 0) {
-    fail_as(ErrorCode::kFile, path, " has ", file->size(), " bytes, which are no whole number of ", name(dtype),
+    fail_as(ErrorCode::kDataDamaged, path, " has ", file->size(), " bytes, which are no whole number of ", name(dtype),
             " tokens");
   }
   const std::string guess = concat(path, " has no header and is read as ", name(dtype), " tokens; --token-type ",

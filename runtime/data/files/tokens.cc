@@ -364,8 +364,8 @@ std::unique_ptr<DataSource> open_tokens(const std::vector<TokenFiles>& sources, 
   check_texts(shards, to.tokens->name, options);
   const auto blocks = std::make_shared<const TokenBlocks>(shards, block, has_labels);
   if (blocks->rows() == 0) {
-    fail_as(ErrorCode::kData, shards[0].path, shards.size() > 1 ? " and the others hold " : " holds ", blocks->tokens(),
-            " tokens; a sample needs ", block + (has_labels ? 1 : 0), " of one file",
+    fail_as(ErrorCode::kTokenBlocks, shards[0].path, shards.size() > 1 ? " and the others hold " : " holds ",
+            blocks->tokens(), " tokens; a sample needs ", block + (has_labels ? 1 : 0), " of one file",
             has_labels ? ", the last one as a label" : "");
   }
   auto source = std::make_unique<TokenSource>(first, summary_of(shards, *blocks));

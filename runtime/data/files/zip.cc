@@ -18,7 +18,7 @@ constexpr uint64_t kUse64 = 0xffffffff;  // a 32-bit field whose value is in the
 constexpr int kStored = 0, kDeflated = 8;
 
 [[noreturn]] void damaged(const MappedFile& file) {
-  fail_as(ErrorCode::kFile, file.path(), " is cut off or no .npz archive");
+  fail_as(ErrorCode::kDataDamaged, file.path(), " is cut off or no .npz archive");
 }
 
 // `size` bytes at `offset` of the file; an Error when they are not all there.
@@ -129,7 +129,7 @@ ZipData ZipArchive::read(const ZipEntry& entry) const {
   Tensor buffer(DType::kUint8, {static_cast<int64_t>(entry.size)});
   z_stream stream{};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK)
-    fail_as(ErrorCode::kMemory, "out of memory: ", file_->path(), " could not be inflated");
+    fail_as(ErrorCode::kOutOfMemory, "out of memory: ", file_->path(), " could not be inflated");
   unsigned char* out = buffer.data<uint8_t>();
   uint64_t read = 0, written = 0;
   int status = Z_OK;
@@ -146,7 +146,7 @@ ZipData ZipArchive::read(const ZipEntry& entry) const {
   }
   inflateEnd(&stream);
   if (status != Z_STREAM_END || written != entry.size || crc32_z(0, out, entry.size) != entry.crc) {
-    fail_as(ErrorCode::kFile, file_->path(), ": '", entry.name,
+    fail_as(ErrorCode::kDataDamaged, file_->path(), ": '", entry.name,
             "' is damaged: it does not inflate to what the archive says");
   }
   return {out, entry.size, std::make_shared<Tensor>(buffer)};

@@ -102,7 +102,7 @@ std::shared_ptr<const PictureFiles> readable_pictures(std::shared_ptr<const Pict
   if (!first) return files;
   const size_t bad = faults.size() - readable.size();
   const std::string all = concat("; ", bad, " of ", faults.size(), " pictures cannot be read");
-  if (!skips || readable.empty()) fail_as(ErrorCode::kFile, *first, bad > 1 ? all : "", kBadPictureHint);
+  if (!skips || readable.empty()) fail_as(ErrorCode::kPicture, *first, bad > 1 ? all : "", kBadPictureHint);
   auto kept = std::make_shared<PictureFiles>(*files);
   keep(readable, &kept->files);
   keep(readable, &kept->masks);

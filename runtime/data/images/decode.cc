@@ -15,13 +15,13 @@ namespace {
 // Read, not mapped: a mapping of each of a million files costs more than their bytes.
 std::string read_picture(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) fail_as(ErrorCode::kFile, "there is no picture at ", path);
+  if (!std::filesystem::is_regular_file(path, error)) fail_as(ErrorCode::kPicture, "there is no picture at ", path);
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) fail_as(ErrorCode::kFile, "cannot read ", path, ": ", std::strerror(errno));
+  if (!file) fail_as(ErrorCode::kPicture, "cannot read ", path, ": ", std::strerror(errno));
   std::string bytes(static_cast<size_t>(std::max<std::streamoff>(file.tellg(), 0)), '\0');
   file.seekg(0);
   file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  if (!file) fail_as(ErrorCode::kFile, "cannot read ", path);
+  if (!file) fail_as(ErrorCode::kPicture, "cannot read ", path);
   return bytes;
 }
 
@@ -43,7 +43,7 @@ PictureKind kind_of(const EncodedPicture& file) {
 }  // namespace
 
 void fail_picture(const EncodedPicture& file, const std::string& why) {
-  fail_as(ErrorCode::kFile, "the picture ", file.path, " cannot be read: ", why);
+  fail_as(ErrorCode::kPicture, "the picture ", file.path, " cannot be read: ", why);
 }
 
 void check_picture_size(const EncodedPicture& file, int64_t width, int64_t height) {

@@ -214,7 +214,7 @@ std::vector<int64_t> label_order(const PictureFiles& files, const std::vector<st
     if (found == classes.end()) {
       std::string known;
       for (const std::string& other : classes) known += concat(known.empty() ? "" : ", ", other);
-      fail_as(ErrorCode::kData, files.root, ": the class '", name,
+      fail_as(ErrorCode::kPictureClass, files.root, ": the class '", name,
               "' is none that the model was trained with: ", known);
     }
     order.push_back(found - classes.begin());
@@ -236,7 +236,7 @@ std::vector<int64_t> numbers_by(const PictureFiles& files, const std::vector<std
   if (named && other) {
     std::string known;
     for (const std::string& name : classes) known += concat(known.empty() ? "" : ", ", name);
-    fail_as(ErrorCode::kData, files.root, ": the class ", *named,
+    fail_as(ErrorCode::kPictureClass, files.root, ": the class ", *named,
             " is the name of one that the model was trained with, ", *other, " is none (", known,
             "): write these names, or numbers from 0 on none of which is a name");
   }

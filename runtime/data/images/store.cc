@@ -20,8 +20,8 @@ class FileStore : public PictureStore {
     try {
       return is_mask ? read_mask_of(*files_, static_cast<size_t>(sample)) : decode_picture(describe(sample, false));
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kFile) throw;
-      fail_as(ErrorCode::kFile, error.what(), kBadPictureHint);
+      if (error.kind() != ErrorCode::kFile) throw;
+      fail_as(error.code(), error.what(), kBadPictureHint);
     }
   }
   std::string describe(int64_t sample, bool is_mask) const override {

@@ -44,11 +44,11 @@ DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const st
   const int64_t fixed = data_.fixed_batch(), n = data_.num_samples();
   if (batch_size < 1) fail_as(ErrorCode::kUsage, "the batch size must be at least 1");
   if (fixed > 0 && batch_size != fixed) {
-    fail_as(ErrorCode::kUsage, "the model's batch size is fixed at ", fixed, ", not ", batch_size,
+    fail_as(ErrorCode::kBatchSize, "the model's batch size is fixed at ", fixed, ", not ", batch_size,
             "; build it with --batch dynamic");
   }
   if (batch_size > n) {
-    fail_as(ErrorCode::kUsage, "the batch size is ", batch_size, ", but the data has ", n,
+    fail_as(ErrorCode::kBatchSize, "the batch size is ", batch_size, ", but the data has ", n,
             n == 1 ? " sample" : " samples");
   }
   samples_ = fixed > 0 || options.drop_last ? n / batch_size * batch_size : n;
@@ -74,8 +74,8 @@ int64_t DatasetBatches::batches_per_epoch() const {
 
 void DatasetBatches::start(int64_t epoch, int64_t skip) {
   if (data_.fixed_batch() > 0 && samples_ % batch_size_ != 0) {
-    fail("the model's batch size is fixed at ", batch_size_, ", and ", samples_,
-         " samples leave a short last batch; build it with --batch dynamic");
+    fail_as(ErrorCode::kFixedBatch, "the model's batch size is fixed at ", batch_size_, ", and ", samples_,
+            " samples leave a short last batch; build it with --batch dynamic");
   }
   if (order_epoch_ != epoch) {
     order_ = groups_.empty() ? sample_order(data_.num_samples(), seed_, epoch, shuffle_)

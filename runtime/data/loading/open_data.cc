@@ -143,7 +143,7 @@ std::unique_ptr<DataSource> open_npy_folder(const std::string& folder) {
     }
     if (files.size() > 3) found += ", ...";
     fail_as(
-        ErrorCode::kFile, "the folder ", folder, " holds ", files.empty() ? "nothing" : found,
+        ErrorCode::kDataFormat, "the folder ", folder, " holds ", files.empty() ? "nothing" : found,
         ", but no *.npy, no train-images* with train-labels* (MNIST; t10k-* to evaluate), no data_batch_* (CIFAR-10; ",
         "test_batch* to evaluate), no pictures and no folders of them; ", kFormats);
   }
@@ -156,7 +156,7 @@ namespace {
 std::unique_ptr<DataSource> open_pattern(const std::string& pattern, const std::vector<InputSpec>& inputs,
                                          const ReadOptions& options) {
   const std::vector<std::string> files = files_like(pattern);
-  if (files.empty()) fail_as(ErrorCode::kFile, "no file is named like ", pattern);
+  if (files.empty()) fail_as(ErrorCode::kNoData, "no file is named like ", pattern);
   if (files.size() == 1) return open_data(files[0], inputs, options);
   if (std::all_of(files.begin(), files.end(), [](const std::string& file) { return file.ends_with(".bin"); })) {
     return open_cifar10(files, inputs);
@@ -196,7 +196,7 @@ std::vector<TokenFiles> token_sources(const std::string& text, bool train) {
   for (std::string part; std::getline(parts, part, ',');) {
     std::optional<TokenFiles> source = token_source(part, train);
     if (!source && sources.empty()) return {};
-    if (!source) fail_as(ErrorCode::kFile, "there are no tokens at ", part, ", a part of ", text);
+    if (!source) fail_as(ErrorCode::kNoData, "there are no tokens at ", part, ", a part of ", text);
     sources.push_back(std::move(*source));
     if (sources[0].weight.has_value() != sources.back().weight.has_value()) {
       const std::string& without = sources[0].weight ? sources.back().name : sources[0].name;
@@ -298,7 +298,7 @@ constexpr DataFormat kFormatsOfFiles[] = {
      [](const std::string& path, const Inputs& inputs, const ReadOptions&) { return open_cifar10({path}, inputs); }},
     {is_read_by_python,
      [](const std::string& path, const Inputs&, const ReadOptions&) -> Opened {
-       fail_as(ErrorCode::kFile, path, " is read from Python alone, by pyarrow: onnx_train.fit(model, '", path,
+       fail_as(ErrorCode::kDataFormat, path, " is read from Python alone, by pyarrow: onnx_train.fit(model, '", path,
                "'), or onnx_train.convert_table('", path, "', 'table.csv') for the command");
      }},
     {is_idx,
@@ -320,12 +320,12 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
   if (const size_t comma = path.find(','); comma != std::string::npos && !exists) {
     return open_idx(path.substr(0, comma), path.substr(comma + 1), inputs);
   }
-  if (!exists) fail_as(ErrorCode::kFile, "there is no data at ", path);
+  if (!exists) fail_as(ErrorCode::kNoData, "there is no data at ", path);
   for (const DataFormat& format : kFormatsOfFiles) {
     if (!format.matches(path)) continue;
     if (Opened source = format.open(path, inputs, options)) return source;
   }
-  fail_as(ErrorCode::kFile, "the kind of ", path, " is not known by its name; ", kFormats);
+  fail_as(ErrorCode::kDataFormat, "the kind of ", path, " is not known by its name; ", kFormats);
 }
 
 }  // namespace onnx_train

@@ -80,8 +80,8 @@ DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& in
   fill_positions(inputs, &arrays);
   for (const InputSpec* spec : missing) {
     if (arrays.tensors.count(spec->name) || arrays.readers.count(spec->name)) continue;
-    fail_as(ErrorCode::kData, path, " has no '", spec->name, "', which the model expects as ", to_string(spec->type),
-            "; it holds ", found.empty() ? "nothing" : found);
+    fail_as(ErrorCode::kArrayMissing, path, " has no '", spec->name, "', which the model expects as ",
+            to_string(spec->type), "; it holds ", found.empty() ? "nothing" : found);
   }
   arrays.metadata = source->metadata();
   arrays.parts = source->parts();
@@ -120,7 +120,7 @@ void check_positions(const DataArrays& arrays, const Model& model, const std::ve
   const Shape shape = is_made ? rows->second->shape() : stored->second.shape();
   const PositionTable table = position_table(model);
   if (shape.size() != 2 || table.positions == 0 || shape[1] <= table.positions) return;
-  fail_as(ErrorCode::kData, "'", to.tokens->name, "' has ", shape[1], " tokens in a sample, and '", table.weight,
+  fail_as(ErrorCode::kTokenBlocks, "'", to.tokens->name, "' has ", shape[1], " tokens in a sample, and '", table.weight,
           "' has ", table.positions, " positions: ", is_made ? "--block-size " : "samples of ", table.positions,
           is_made ? "" : " tokens", " at most");
 }
@@ -201,9 +201,9 @@ Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Prep
   if (data.pictures && !data.pictures->boxes && !target.empty() && !rows.tensors.count(target) &&
       !rows.readers.count(target)) {
     if (const std::string& why = data.pictures->unlabelled; !why.empty())
-      fail_as(ErrorCode::kData, data.pictures->root, " has no classes for '", target, "': ", why);
-    fail_as(ErrorCode::kData, data.pictures->root, " has pictures without classes, masks or boxes; the model expects '",
-            target,
+      fail_as(ErrorCode::kPictureClass, data.pictures->root, " has no classes for '", target, "': ", why);
+    fail_as(ErrorCode::kPictureClass, data.pictures->root,
+            " has pictures without classes, masks or boxes; the model expects '", target,
             "': put them into a folder for each class, or name file and class in a CSV with the columns path,class"
             ", or say which of its other columns are: --columns ",
             target, "=A,B (docs/data.md has all forms)");
@@ -256,7 +256,7 @@ TensorMap first_batch(const std::string& path, const std::vector<InputSpec>& inp
   const Dataset data = load_dataset(path, inputs, DataRole::kTrain, preprocess);
   const int64_t samples = data.num_samples();
   if (count && *count > samples) {
-    fail_as(ErrorCode::kUsage, "the batch size is ", *count, ", but ", path, " has ", samples,
+    fail_as(ErrorCode::kBatchSize, "the batch size is ", *count, ", but ", path, " has ", samples,
             samples == 1 ? " sample" : " samples");
   }
   std::vector<int64_t> rows(static_cast<size_t>(count.value_or(std::min(kUsualBatch, samples))));

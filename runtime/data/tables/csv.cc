@@ -29,7 +29,7 @@ class CsvReader {
       if (table_.columns.empty() && !is_blank) {
         table_.columns.assign(table_.fields.begin(), table_.fields.end());
       } else if (!is_blank && table_.fields.size() - begin != table_.columns.size()) {
-        fail_as(ErrorCode::kFile, table_.path, ", line ", line, ": ", table_.fields.size() - begin,
+        fail_as(ErrorCode::kTableField, table_.path, ", line ", line, ": ", table_.fields.size() - begin,
                 " fields, the header has ", table_.columns.size());
       } else if (!is_blank) {
         table_.lines.push_back(line);
@@ -56,7 +56,8 @@ class CsvReader {
   }
   void end_line() {
     if (at_ < text_.size() && !take('\n')) {
-      fail_as(ErrorCode::kFile, table_.path, ", line ", line_, ": a quoted field goes on after its closing quote");
+      fail_as(ErrorCode::kTableField, table_.path, ", line ", line_,
+              ": a quoted field goes on after its closing quote");
     }
     ++line_;
   }
@@ -79,7 +80,7 @@ class CsvReader {
     for (;;) {
       const size_t quote = text_.find('"', at_);
       if (quote == std::string_view::npos) {
-        fail_as(ErrorCode::kFile, table_.path, ", line ", line, ": a quoted field has no closing quote");
+        fail_as(ErrorCode::kTableField, table_.path, ", line ", line, ": a quoted field has no closing quote");
       }
       at_ = quote + 1;
       if (!take('"')) break;

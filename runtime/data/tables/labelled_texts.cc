@@ -86,7 +86,7 @@ DataTable read_json_lines(const std::string& path) {
     text.remove_prefix(std::min(written.size() + 1, text.size()));
     if (written.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const auto json = nlohmann::json::parse(written, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) fail_as(ErrorCode::kFile, path, ", line ", line, " is no JSON object");
+    if (!json.is_object()) fail_as(ErrorCode::kTableField, path, ", line ", line, " is no JSON object");
     if (table.columns.empty()) {
       for (const auto& [key, value] : json.items()) {
         if (value.is_primitive()) table.columns.push_back(key);
@@ -96,7 +96,7 @@ DataTable read_json_lines(const std::string& path) {
       const auto found = json.find(column);
       const bool is_there = found != json.end() && !found->is_null();
       if (is_there && !found->is_primitive()) {
-        fail_as(ErrorCode::kFile, path, ", line ", line, ": '", column, "' is neither a text nor a number");
+        fail_as(ErrorCode::kTableField, path, ", line ", line, ": '", column, "' is neither a text nor a number");
       }
       table.fields.push_back(table.unquoted.emplace_back(!is_there            ? ""
                                                          : found->is_string() ? found->get<std::string>()

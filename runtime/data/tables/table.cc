@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 10> kMissing = {"",    "NA",   "N/A",  "n
                                                        "nan", "NULL", "null", "None", "<NA>"};
 
 [[noreturn]] void fail_at(const DataTable& table, size_t row, const std::string& column, const std::string& why) {
-  fail_as(ErrorCode::kFile, table.path, ", line ", table.lines[row], ", column '", column, "': ", why);
+  fail_as(ErrorCode::kTableField, table.path, ", line ", table.lines[row], ", column '", column, "': ", why);
 }
 
 // One column that an input reads.

@@ -38,7 +38,8 @@ std::map<std::string, size_t> index_of(const DataTable& table, const ReadOptions
   for (const NamedList& pair : map) {
     if (std::count(table.columns.begin(), table.columns.end(), pair.name) > 0) continue;
     throw UsageError(
-        concat("--map: ", table.path, " has no column '", pair.name, "'", did_you_mean(pair.name, table.columns)));
+        concat("--map: ", table.path, " has no column '", pair.name, "'", did_you_mean(pair.name, table.columns)),
+        ErrorCode::kTableColumn);
   }
   return index;
 }
@@ -56,7 +57,8 @@ AssignedColumns named_columns(const DataTable& table, const std::vector<InputSpe
       const auto found = index.find(column);
       if (found == index.end()) {
         throw UsageError(
-            concat("--columns: ", table.path, " has no column '", column, "'", did_you_mean(column, table.columns)));
+            concat("--columns: ", table.path, " has no column '", column, "'", did_you_mean(column, table.columns)),
+            ErrorCode::kTableColumn);
       }
       assigned[list.name].push_back(found->second);
     }

@@ -217,7 +217,7 @@ def missing(folder):
 
 @pytest.mark.parametrize("write", [without_labels, of_wrong_width, cut_off, missing])
 def test_errors_are_those_of_the_command(tmp_path, write):
-    code = write(tmp_path)
+    kind = write(tmp_path)
     path, model = tmp_path / "data.npz", onnx_train.build(MLP)
     model.save(tmp_path / "train.onnx")
     printed = tool.run("fit", tmp_path / "train.onnx", "--data", path, "--epochs", 1, "--out", tmp_path / "run", status=1)
@@ -229,7 +229,7 @@ def test_errors_are_those_of_the_command(tmp_path, write):
     ):
         with pytest.raises(onnx_train.Error) as error:
             call()
-        assert str(error.value) in printed and error.value.code == code
+        assert str(error.value) in printed and error.value.kind == kind
 
 
 def test_what_the_model_cannot_use_is_found_before_the_first_step(tmp_path):

@@ -85,20 +85,20 @@ def test_export_and_flatten_are_plain_models():
 
 
 @pytest.mark.parametrize(
-    "attempt, kind, code, text",
+    "attempt, error, kind, code, text",
     [
-        (lambda: onnx_train.load("missing.onnx"), onnx_train.FileError, "file", "missing.onnx: No such file"),
-        (lambda: onnx_train.load(b"no model"), onnx_train.FileError, "file", "not an ONNX model"),
-        (lambda: onnx_train.build(MLP, "mse("), ValueError, "usage", "column 5"),
-        (lambda: onnx_train.build(MLP, clip=-1.0), onnx_train.UsageError, "usage", "out of range"),
-        (lambda: onnx_train.build(MLP, freeze="fc9.*"), onnx_train.Error, "unsupported", "fc9"),
-        (lambda: onnx_train.Session(MLP, "abacus"), onnx_train.DeviceError, "device", "abacus"),
-        (lambda: onnx_train.Session(MLP, threads=0), onnx_train.UsageError, "usage", "threads"),
+        (lambda: onnx_train.load("missing.onnx"), onnx_train.FileError, "file", "OT1001", "missing.onnx: No such file"),
+        (lambda: onnx_train.load(b"no model"), onnx_train.FileError, "file", "OT1002", "not an ONNX model"),
+        (lambda: onnx_train.build(MLP, "mse("), ValueError, "usage", "OT6004", "column 5"),
+        (lambda: onnx_train.build(MLP, clip=-1.0), onnx_train.UsageError, "usage", "OT6001", "out of range"),
+        (lambda: onnx_train.build(MLP, freeze="fc9.*"), onnx_train.Error, "unsupported", "OT6005", "fc9"),
+        (lambda: onnx_train.Session(MLP, "abacus"), onnx_train.DeviceError, "device", "OT8003", "abacus"),
+        (lambda: onnx_train.Session(MLP, threads=0), onnx_train.UsageError, "usage", "OT6001", "threads"),
     ],
 )
-def test_errors_have_a_code_and_the_line_of_the_command(attempt, kind, code, text):
-    with pytest.raises(kind) as raised:
+def test_errors_have_a_kind_a_code_and_the_line_of_the_command(attempt, error, kind, code, text):
+    with pytest.raises(error) as raised:
         attempt()
     assert isinstance(raised.value, onnx_train.Error) and isinstance(raised.value, RuntimeError)
-    assert raised.value.code == code
+    assert raised.value.kind == kind and raised.value.code == code
     assert text in str(raised.value) and "\n" not in str(raised.value)

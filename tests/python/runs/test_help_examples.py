@@ -12,7 +12,7 @@ import tool
 from onnx import TensorProto, helper, numpy_helper
 
 COMMANDS = """check build fit sweep eval predict sample export flatten show opt grad verify bench compile scale devices ops report
-watch completion""".split()
+watch explain completion""".split()
 # What takes long, in fewer steps; nothing else of an example changes.
 SHORTER = {" --seconds 10": "", "onnx-train bench train.onnx": "onnx-train bench train.onnx --seconds 0.1",
            "--random 20": "--random 2", "--tokens 300": "--tokens 20", "--texts 4": "--texts 4 --tokens 5",

@@ -1,0 +1,11 @@
+# The pages of errors, which the command prints (tools/explain.cc): {"OT1001", "text of docs/errors/OT1001.md"}, ...
+file(GLOB pages CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/docs/errors/OT*.md")
+set(text "")
+foreach(page IN LISTS pages)
+  get_filename_component(code "${page}" NAME_WE)
+  file(READ "${page}" contents)
+  string(APPEND text "{\"${code}\", R\"~~~(${contents})~~~\"},\n")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${page}")
+endforeach()
+file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/embedded/error_pages.inc" CONTENT "@text@" @ONLY)
+target_include_directories(command PRIVATE "${PROJECT_BINARY_DIR}/embedded")
