@@ -4,6 +4,7 @@
 #include "kernels/collectives.h"
 #include "library/options.h"
 #include "library/program_data.h"
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/table_metadata.h"
 #include "runtime/data/images/files.h"
@@ -65,7 +66,7 @@ void restore(Session* session, const Model& model, const std::string& path) {
 }
 
 void expect_no_run(const FitSettings& settings) {
-  if (settings.overwrite || !std::filesystem::exists(settings.last_checkpoint())) return;
+  if (settings.overwrite || !path_exists(settings.last_checkpoint())) return;
   throw UsageError(settings.trainer.folder +
                    " holds a run; go on with resume, start anew with overwrite, or take another folder");
 }
@@ -81,7 +82,7 @@ std::optional<ResumedRun> find_run(FitSettings* settings, onnx_train_session* s,
   if (std::error_code error; leads && std::filesystem::is_directory(folder, error)) *lock = RunLock(folder);
   const std::string last = settings->last_checkpoint();
   if (!settings->resume) expect_no_run(*settings);
-  if (!settings->resume || !std::filesystem::exists(last)) return std::nullopt;
+  if (!settings->resume || !path_exists(last)) return std::nullopt;
   Model model = load_training_model(last);
   TrainingPosition position = position_of_run(model, last);
   expect_same_build(built_with(model), last, built_with(s->session.model()), "the session's model");

@@ -1,11 +1,11 @@
 #include "runtime/runs/resume.h"
 
 #include <algorithm>
-#include <fstream>
 
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/runs/run_folder.h"
 
 namespace onnx_train {
 
@@ -58,17 +58,6 @@ void adopt_settings(const std::vector<CommandOption>& options, const TrainingPos
     }
   }
 }
-
-namespace {
-
-// options.json; an empty object where there is none that can be read.
-nlohmann::json options_of_run(const std::string& folder) {
-  std::ifstream file(folder + "/options.json");
-  auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? json : nlohmann::json::object();
-}
-
-}  // namespace
 
 std::optional<std::string> recorded_text(const std::string& folder, const std::string& name) {
   const nlohmann::json json = options_of_run(folder);

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <thread>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/distribution/connected_ranks.h"
+#include "runtime/distribution/rank_messages.h"
 #include "runtime/distribution/store.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_checks.h"
@@ -98,6 +101,23 @@ TEST(Ranks, StrangersAreLeftAlone) {
   std::thread says([&] { EXPECT_EQ(leader->gather("a number", 1), (std::vector<uint32_t>{1, 2})); });
   EXPECT_EQ(other->gather("a number", 2), (std::vector<uint32_t>{1, 2}));
   says.join();
+}
+
+// A length costs nothing: memory is asked for as bytes come.
+TEST(Ranks, AMessageThatDoesNotComeTakesNoMemory) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  const RankHeader header{RankHeader::kMessage, 0, uint64_t{1} << 62};
+  {
+    const Socket other(ends[0]);
+    other.send(&header, sizeof(header), in_seconds(5));
+    other.send("part", 4, in_seconds(5));
+  }
+  std::vector<Socket> peers(2);
+  peers[1] = Socket(ends[1]);
+  const auto ranks = connected_ranks(0, std::move(peers));
+  std::array<std::byte, 4> data{};
+  EXPECT_THAT(error_of([&] { ranks->receive("a", 1, data); }), HasSubstr("is gone"));
 }
 
 // ---- The transport. Beside this program there are no modules.

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <set>
 
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/source.h"
 #include "runtime/report_text.h"
@@ -17,10 +18,10 @@ namespace onnx_train {
 namespace fs = std::filesystem;
 
 bool finds_run(const FitArguments& a) {
-  std::error_code error;
   // A run that failed at its first step has nothing to lose.
-  const bool stepped = fs::file_size(a.trainer.folder + "/metrics.jsonl", error) > 0 && !error;
-  const bool exists = fs::exists(a.last_checkpoint(), error) && (stepped || a.resume);
+  const std::string steps = a.trainer.folder + "/metrics.jsonl";
+  const bool stepped = path_exists(steps) && fs::file_size(steps) > 0;
+  const bool exists = path_exists(a.last_checkpoint()) && (stepped || a.resume);
   if (exists && !a.resume && !a.overwrite && !a.dry_run) {
     throw UsageError(a.trainer.folder +
                      " holds a run; go on with --resume, start anew with --overwrite, or take another --out");
@@ -108,8 +109,7 @@ Start start_where_it_stopped(const FitArguments& a) {
 
 void adopt_build(FitArguments* a) {
   const std::string path = a->trainer.folder + "/options.json";
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return;
+  if (!path_exists(path)) return;
   // Of all options those of `build` alone: the others are in the checkpoint, or may change.
   FitArguments recorded;
   std::set<std::string> given;
