@@ -103,21 +103,33 @@ TEST(Ranks, StrangersAreLeftAlone) {
   says.join();
 }
 
-// A length costs nothing: memory is asked for as bytes come.
-TEST(Ranks, AMessageThatDoesNotComeTakesNoMemory) {
+// The error of a rank to which another one sends a header and some bytes, and then no more, when it waits for a message
+// or exchanges.
+std::string error_after(const RankHeader& header, bool exchanges) {
   std::array<int, 2> ends{};
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
-  const RankHeader header{RankHeader::kMessage, 0, uint64_t{1} << 62};
-  {
-    const Socket other(ends[0]);
-    other.send(&header, sizeof(header), in_seconds(5));
-    other.send("part", 4, in_seconds(5));
-  }
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) != 0) return "no sockets";
+  const Socket other(ends[0]);
+  other.send(&header, sizeof(header), in_seconds(5));
+  other.send("part", 4, in_seconds(5));
+  shutdown(other.fd(), SHUT_WR);
   std::vector<Socket> peers(2);
   peers[1] = Socket(ends[1]);
   const auto ranks = connected_ranks(0, std::move(peers));
-  std::array<std::byte, 4> data{};
-  EXPECT_THAT(error_of([&] { ranks->receive("a", 1, data); }), HasSubstr("is gone"));
+  std::array<std::byte, 4> data{}, own{};
+  return error_of([&] { exchanges ? ranks->exchange("a", {own, data}, {own, data}) : ranks->receive("a", 1, data); });
+}
+
+// A length costs nothing: memory is asked for as bytes come.
+TEST(Ranks, AMessageThatDoesNotComeTakesNoMemory) {
+  EXPECT_THAT(error_after({RankHeader::kMessage, 0, uint64_t{1} << 62}, false), HasSubstr("is gone"));
+}
+
+TEST(Ranks, ARankThatEndsWithoutAReasonEndsTheOthers) {
+  for (const uint32_t kind : {RankHeader::kLeaves, RankHeader::kForwards}) {
+    for (const bool exchanges : {false, true}) {
+      EXPECT_EQ(error_after({kind, 0, 0}, exchanges), "rank 1 has ended, and does not say why");
+    }
+  }
 }
 
 // ---- The transport. Beside this program there are no modules.

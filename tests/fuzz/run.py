@@ -46,14 +46,16 @@ class Target:
         self.executions = self.edges = 0
         self.crashes = []
 
-    def start(self, flags, temporary):
+    def start(self, flags, temporary, timeout):
         """One process of libFuzzer, which ends at its first crash."""
         crashes = self.build / "crashes"
         crashes.mkdir(exist_ok=True)
         before = set(crashes.iterdir())
+        if timeout:
+            flags = [*flags, f"-timeout={timeout}"]
         environment = os.environ | {"TMPDIR": temporary, "OMP_NUM_THREADS": "1", "UBSAN_OPTIONS": "print_stacktrace=1"}
         done = subprocess.run(
-            ["nice", "-n", "19", self.program, *self.inputs, *limits(self.program), "-print_final_stats=1",
+            ["nice", "-n", "19", self.program, *self.inputs, *limits(self.program), "-print_final_stats=1", "-report_slow_units=1000",
              f"-artifact_prefix={crashes}/{self.name}-", *flags],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", env=environment,
         )  # fmt: skip
@@ -66,7 +68,7 @@ class Target:
             raise RuntimeError(f"{self.program.name} ended with {done.returncode}:\n{done.stderr[-3000:]}")
         return done.returncode
 
-    def run(self, seconds, runs, temporary):
+    def run(self, seconds, runs, temporary, timeout):
         known = len(list(self.found.iterdir()))
         started = time.monotonic()
         while len(self.crashes) < MOST_CRASHES:
@@ -74,7 +76,7 @@ class Target:
             if runs and self.executions >= runs or not runs and left < 1:
                 break
             flags = [f"-runs={runs - self.executions}"] if runs else [f"-max_total_time={left}"]
-            if self.start(flags, temporary) == 0:
+            if self.start(flags, temporary, timeout) == 0:
                 break
         self.new = len(list(self.found.iterdir())) - known
         self.seconds = time.monotonic() - started
@@ -87,6 +89,7 @@ def main():
     parser.add_argument("--command", type=Path, default=seeds.ROOT / "build/onnx-train", help="what makes training models")
     parser.add_argument("--seconds", type=int, default=60, help="of each target [60]")
     parser.add_argument("--runs", type=int, default=0, help="executions of each target, in the place of seconds")
+    parser.add_argument("--timeout", type=int, help="seconds of one input, where the machine is busy [2]")
     arguments = parser.parse_args()
     programs = sorted(p for p in (arguments.build / "tests/fuzz").glob("fuzz_*") if p.suffix == "" and p.is_file())
     known = {p.name.removeprefix("fuzz_"): p for p in programs}
@@ -102,7 +105,7 @@ def main():
     for name in arguments.names or known:
         target = Target(known[name], arguments.build, seed_folder)
         with tempfile.TemporaryDirectory(prefix="fuzz", dir=memory) as temporary:
-            target.run(arguments.seconds, arguments.runs, temporary)
+            target.run(arguments.seconds, arguments.runs, temporary, arguments.timeout)
         rate = target.executions / max(target.seconds, 1e-3)
         print(f"{name:16} {target.executions:12,} {rate:9,.0f} {target.edges:7,} {target.new:11,} {len(target.crashes):8}",
               flush=True)  # fmt: skip
