@@ -16,6 +16,9 @@ endif()
 # precompile(TARGET HEADER...): what nearly every source of the target includes is parsed once, the standard library and
 # those headers. Sources still include what they use: scripts/lint compiles them without it.
 function(precompile target)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    return()
+  endif()
   target_precompile_headers(${target} PRIVATE <algorithm> <array> <cmath> <cstring> <functional> <limits> <map> <memory>
     <numeric> <optional> <set> <string> <unordered_map> <unordered_set> <vector> ${ARGN})
   target_compile_options(${target} PRIVATE -fpch-preprocess)  # ccache wants it
@@ -30,6 +33,11 @@ add_library(strict_warnings INTERFACE)
 # GCC 12 sees overlapping copies in "text" + string (its bug 105329), and copies out of bounds in the standard library's
 # strings where that is precompiled, which it otherwise keeps to itself. The address sanitizer finds those that are there.
 set(warnings -Wall -Wextra -Wshadow -Werror -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  set(warnings -w)  # they are GCC's business
+  add_compile_options(-frelaxed-template-template-args)  # as C++17 matches them
+  add_compile_options(-ffunction-sections -fdata-sections)  # a fuzz target has what it calls
+endif()
 target_compile_options(strict_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
 
 set(ONNX_TRAIN_SANITIZE "" CACHE STRING "Sanitizers as -fsanitize names them: address,undefined or thread")

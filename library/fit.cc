@@ -4,6 +4,7 @@
 #include "kernels/collectives.h"
 #include "library/options.h"
 #include "library/program_data.h"
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/model/table_metadata.h"
 #include "runtime/data/selection.h"

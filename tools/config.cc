@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include <nlohmann/json.hpp>
 
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/text/expression.h"
 
@@ -82,11 +81,7 @@ std::vector<ConfigEntry> read_yaml(const std::string& path, const std::string& t
 std::string read_text(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) fail_as(ErrorCode::kFile, path, " is no file of options");
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) fail_as(ErrorCode::kFile, path, " cannot be read");
-  return text.str();
+  return read_file(path);
 }
 
 void set_from_file(const std::string& path, const ConfigEntry& entry, const CommandOption& option) {

@@ -1,7 +1,13 @@
 #include "onnx_passes/io/file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+
+#include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
 namespace {
@@ -34,6 +40,38 @@ bool File::write(const void* data, size_t size) {
     size -= static_cast<size_t>(put);
   }
   return true;
+}
+
+std::string read_file(const std::string& path) {
+  const auto refuse = [&] { fail_as(ErrorCode::kFile, "cannot read ", path, ": ", std::strerror(errno)); };
+  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // opening a pipe must not block
+  if (!file.is_open()) refuse();
+  struct stat status = {};
+  if (fstat(file.descriptor(), &status) != 0) refuse();
+  if (!S_ISREG(status.st_mode)) fail_as(ErrorCode::kFile, "cannot read ", path, ": it is no regular file");
+  std::string bytes(static_cast<size_t>(status.st_size), '\0');
+  size_t have = 0;
+  while (have < bytes.size()) {
+    const ssize_t got = ::read(file.descriptor(), bytes.data() + have, std::min(bytes.size() - have, kMaxTransfer));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) refuse();
+    if (got == 0) break;  // it has become shorter
+    have += static_cast<size_t>(got);
+  }
+  bytes.resize(have);
+  return bytes;
+}
+
+bool path_exists(const std::string& path) {
+  struct stat status = {};
+  if (stat(path.c_str(), &status) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  fail_as(ErrorCode::kFile, "cannot look at ", path, ": ", std::strerror(errno));
+}
+
+void remove_file(const std::string& path) {
+  if (unlink(path.c_str()) != 0 && errno != ENOENT && errno != ENOTDIR)
+    fail_as(ErrorCode::kFile, "cannot remove ", path, ": ", std::strerror(errno));
 }
 
 std::pair<std::string, std::string> split_path(const std::string& path) {

@@ -1,4 +1,5 @@
-// An owned file descriptor, closed by the destructor, and reading and writing through it. One owner; one thread.
+// An owned file descriptor, closed by the destructor, and reading and writing through it. One owner; one thread. Then
+// what is done with files by their names: any thread.
 #pragma once
 
 #include <unistd.h>
@@ -33,6 +34,16 @@ class File {
  private:
   int descriptor_;
 };
+
+// The bytes of a regular file. Throws Error of the code kFile that names it and the cause.
+std::string read_file(const std::string& path);
+
+// Whether something has this path. Throws Error where the system cannot tell: what takes an unreadable file for a
+// missing one writes over it.
+bool path_exists(const std::string& path);
+
+// Removes a file. None is fine; throws Error where there is one that stays.
+void remove_file(const std::string& path);
 
 // The folder of a path ("." if it has none) and the file name.
 std::pair<std::string, std::string> split_path(const std::string& path);

@@ -81,9 +81,13 @@ class AtomicFile {
     if (rename(temporary_.c_str(), path_.c_str()) != 0) refuse("cannot write");
     unlink(temporary_.c_str());  // rename does nothing if both names already refer to one file
     temporary_.clear();
+    is_in_place_ = true;
     const File folder(open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder.is_open() || (fsync(folder.descriptor()) != 0 && errno != EINVAL)) refuse("cannot write the folder");
   }
+
+  // Whether the path names the new file: also when `commit` has failed after that.
+  bool is_in_place() const { return is_in_place_; }
 
   [[noreturn]] void refuse(const std::string& what) const {
     fail_as(ErrorCode::kCannotWrite, path_, ": ", what, ": ", std::strerror(errno));
@@ -106,6 +110,7 @@ class AtomicFile {
 
   std::string path_, folder_, temporary_;
   File file_;
+  bool is_in_place_ = false;
   bool ends_in_hole_ = false;  // the last write may have left a hole at the end
   size_t waiting_ = 0;         // bytes written since the last request to start writing to disk
 };
@@ -191,12 +196,12 @@ void write_pieces(const onnx::ModelProto& proto, const ContentsWriter& contents,
 
 // The data file that the model at `path` uses; empty if there is none.
 std::string data_file_of(const std::string& path) {
-  struct stat status = {};
   std::string location;
-  if (stat(path.c_str(), &status) != 0 || status.st_size == 0 || status.st_size > INT_MAX) return location;
+  if (!path_exists(path)) return location;
   onnx::ModelProto model;
   std::vector<RawData> left_out;
   const auto file = MappedFile::open(path);
+  if (file->size() == 0 || file->size() > INT_MAX) return location;
   if (!read_message({file->data(), file->size()}, kMaxDepth, &model, &left_out)) return location;
   for_each_tensor(&model, [&](onnx::TensorProto* tensor, bool) {
     for (const auto& entry : tensor->external_data()) {
@@ -213,13 +218,16 @@ void save_with_external_data(onnx::ModelProto* model, const std::string& path, c
   const std::string first = name + kData, second = name + kOtherData;
   const std::string used = data_file_of(path);
   const std::string location = used == first ? second : first;
-  AtomicFile data(folder + "/" + location);
-  write_external_data(model, location, contents, &data);
-  data.commit();
+  AtomicFile data(folder + "/" + location), file(path);
   try {
-    write_file(path, model->SerializeAsString() + (options.ending ? options.ending() : ""));
+    write_external_data(model, location, contents, &data);
+    data.commit();
+    const std::string bytes = model->SerializeAsString() + (options.ending ? options.ending() : "");
+    file.write(bytes.data(), bytes.size());
+    file.commit();
   } catch (...) {
-    unlink((folder + "/" + location).c_str());
+    // A new model that is in place, though the system may not have kept it yet, needs its data.
+    if (data.is_in_place() && !file.is_in_place()) unlink((folder + "/" + location).c_str());
     throw;
   }
   if (used == first || used == second) unlink((folder + "/" + used).c_str());
@@ -245,8 +253,7 @@ void save(const onnx::ModelProto& proto, const std::vector<Tensor>& contents, co
 
 bool share_file(const std::string& from, const std::string& to) {
   // Without a data file of save_with_external_data beside it, the model is not read, which would map its pages.
-  const auto has = [&](const char* ending) { return access((from + ending).c_str(), F_OK) == 0; };
-  if ((has(kData) || has(kOtherData)) && !data_file_of(from).empty()) return false;
+  if ((path_exists(from + kData) || path_exists(from + kOtherData)) && !data_file_of(from).empty()) return false;
   AtomicFile file(to);
   if (!file.share(from)) return false;
   file.commit();

@@ -142,11 +142,48 @@ std::string to_text(const Model& model, int64_t max_elements) {
   return text;
 }
 
+namespace {
+
+// ONNX's parser calls itself for each graph in a graph and each type in a type.
+void check_nesting(const std::string& text) {
+  constexpr int kMostDeep = 100;
+  int depth = 0;
+  char end = 0;  // of the string or comment that this is in; 0: in none
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (end == '"' && c == '\\') {
+      ++i;
+    } else if (end != 0) {
+      if (c == end) end = 0;
+    } else if (c == '"' || c == '#') {
+      end = c == '"' ? '"' : '\n';
+    } else if (c == '(' || c == '[' || c == '{' || c == '<') {
+      if (++depth > kMostDeep) fail("ONNX text: brackets are nested more than ", kMostDeep, " deep");
+    } else if (c == ')' || c == ']' || c == '}' || (c == '>' && (i == 0 || text[i - 1] != '='))) {
+      depth = std::max(depth - 1, 0);
+    }
+  }
+}
+
+std::string in_one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
 Model from_text(const std::string& text) {
+  check_nesting(text);
   onnx::ModelProto proto;
-  onnx::OnnxParser parser(text);
-  const auto status = parser.Parse(proto);
-  if (!status.IsOK()) fail("ONNX text: ", status.ErrorMessage());
+  try {
+    onnx::OnnxParser parser(text);
+    const auto status = parser.Parse(proto);
+    if (!status.IsOK()) fail("ONNX text: ", status.ErrorMessage());
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {  // of numbers that no type holds
+    fail("ONNX text: ", in_one_line(error.what()));
+  }
   return from_proto(std::move(proto));
 }
 

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/model/adapter_records.h"
@@ -25,9 +26,8 @@ constexpr size_t kNoEnd = std::string::npos;
 
 std::vector<std::string> read_lines(const std::string& path, const std::string& option) {
   std::error_code error;
-  std::ifstream file;
-  if (std::filesystem::is_regular_file(path, error)) file.open(path);  // other files may be endless
-  if (!file.is_open()) fail(option, " @", path, ": the file cannot be read");
+  if (!std::filesystem::is_regular_file(path, error)) fail(option, " @", path, ": the file cannot be read");
+  std::istringstream file(read_file(path));
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) {
     while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back()))) line.pop_back();

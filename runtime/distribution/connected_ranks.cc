@@ -1,4 +1,5 @@
-// Collectives over a TCP connection between each two ranks.
+#include "runtime/distribution/connected_ranks.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -40,6 +41,8 @@ struct Progress {
     return {contents + (done - sizeof(RankHeader)), static_cast<size_t>(size() - done)};
   }
 };
+
+constexpr size_t kFirstPiece = size_t{1} << 20;  // of a message, in bytes
 
 class ConnectedRanks : public QueuedCollectives {
  public:
@@ -164,9 +167,32 @@ class ConnectedRanks : public QueuedCollectives {
   // Keeps the next message of rank r, or sets `cause_`.
   void read_message(size_t r) {
     Progress progress;
+    if (!receive_all(r, &progress)) return;
+    const RankHeader& header = progress.header;
+    if (header.kind == RankHeader::kLeaves || header.kind == RankHeader::kForwards) return hear(r, header);
+    if (header.kind != RankHeader::kMessage || header.bytes == 0) {
+      cause_ = at_another_place(r, rank_, "");
+      return;
+    }
     RankMessage message;
-    while (progress.done < sizeof(RankHeader) || !progress.ended()) {
-      const auto [data, bytes] = progress.next();
+    std::vector<std::byte>& contents = message.contents;
+    while (contents.size() < header.bytes) {  // at most twice as much as has come
+      contents.resize(std::min<uint64_t>(header.bytes, std::max<size_t>(2 * contents.size(), kFirstPiece)));
+      progress.contents = contents.data();
+      progress.bytes = contents.size();
+      if (!receive_all(r, &progress)) return;
+    }
+    if (!message.has_name()) {
+      cause_ = without_a_name(r);
+      return;
+    }
+    messages_[r].push_back(std::move(message));
+  }
+
+  // Receives what is left; false where the rank is gone, which sets `cause_`.
+  bool receive_all(size_t r, Progress* progress) {
+    while (!progress->ended()) {
+      const auto [data, bytes] = progress->next();
       const ssize_t got = recv(peers_[r].fd(), data, bytes, 0);
       if (got < 0 && errno == EAGAIN) {
         pollfd entry{peers_[r].fd(), POLLIN, 0};
@@ -174,24 +200,13 @@ class ConnectedRanks : public QueuedCollectives {
         continue;
       }
       if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) return lose(r, progress);
-      progress.done += static_cast<uint64_t>(got);
-      if (progress.done != sizeof(RankHeader)) continue;
-      const RankHeader& header = progress.header;
-      if (header.kind == RankHeader::kLeaves || header.kind == RankHeader::kForwards) return hear(r, header);
-      if (header.kind != RankHeader::kMessage || header.bytes == 0) {
-        cause_ = at_another_place(r, rank_, "");
-        return;
+      if (got <= 0) {
+        lose(r, *progress);
+        return false;
       }
-      message.contents.resize(header.bytes);
-      progress.contents = message.contents.data();
-      progress.bytes = header.bytes;
+      progress->done += static_cast<uint64_t>(got);
     }
-    if (!message.has_name()) {
-      cause_ = without_a_name(r);
-      return;
-    }
-    messages_[r].push_back(std::move(message));
+    return true;
   }
 
   // Sends and receives until all is done or a rank is gone, which sets `cause_`.
@@ -329,13 +344,17 @@ class ConnectedRanks : public QueuedCollectives {
 
 }  // namespace
 
+std::unique_ptr<Collectives> connected_ranks(int rank, std::vector<Socket> peers) {
+  return std::make_unique<ConnectedRanks>(rank, std::move(peers));
+}
+
 std::unique_ptr<Collectives> connect_over_tcp(const RankPlace& place, Deadline deadline,
                                               std::function<void(const std::string&)> on_wait) {
   if (place.address.empty()) {
     fail_as(ErrorCode::kUsage, place.launcher, " has started ", place.size, " processes, ", place.local_size,
             " of them on this machine: set MASTER_ADDR to the host of the first one");
   }
-  return std::make_unique<ConnectedRanks>(place.rank, connect_peers(place, deadline, std::move(on_wait)));
+  return connected_ranks(place.rank, connect_peers(place, deadline, std::move(on_wait)));
 }
 
 }  // namespace onnx_train

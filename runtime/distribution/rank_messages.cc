@@ -42,6 +42,7 @@ std::string is_gone(size_t rank, const std::string& host) {
 }
 
 std::string heard(size_t rank, const RankHeader& header, const std::string& reason) {
+  if (reason.empty()) return concat("rank ", rank, " has ended, and does not say why");
   return header.kind == RankHeader::kForwards ? reason : concat("rank ", rank, " has ended: ", reason);
 }
 

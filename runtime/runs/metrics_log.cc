@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 
 #include <nlohmann/json.hpp>
@@ -50,7 +49,8 @@ ordered_json json_of(const StepReport& r) {
 // The lines of a file, without the last one where that is incomplete, as long as `wanted` likes what they hold.
 template <typename Wanted>
 std::string keep_lines(const std::string& path, Wanted&& wanted) {
-  std::ifstream file(path);
+  if (!path_exists(path)) return "";
+  std::istringstream file(read_file(path));
   std::string kept, line;
   while (std::getline(file, line) && !file.eof()) {
     if (!wanted(nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false))) break;
@@ -91,16 +91,20 @@ std::string to_json(const EvaluationReport& r) {
   return object.dump();
 }
 
-MetricsLog::File MetricsLog::open(const std::string& path, const std::string& kept) {
+MetricsLog::Lines::Lines(const std::string& to, const std::string& kept) : path(to) {
   write_file(path, kept);
-  File file(std::fopen(path.c_str(), "a"));
-  if (!file) fail("cannot write ", path, ": ", std::strerror(errno));
-  return file;
+  file = File(open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (!file.is_open()) fail_as(ErrorCode::kFile, "cannot write ", path, ": ", std::strerror(errno));
+}
+
+void MetricsLog::Lines::add(const std::string& line) {
+  if (!file.write(line.data(), line.size()))
+    fail_as(ErrorCode::kFile, "cannot write ", path, ": ", std::strerror(errno));
 }
 
 MetricsLog::MetricsLog(const std::string& folder, int64_t step, std::vector<std::string> classes)
     : best_(concat(folder, "/", kBestEvaluation)), classes_(std::move(classes)) {
-  if (step == 0) std::remove(best_.c_str());  // of a run that this one overwrites
+  if (step == 0) remove_file(best_);  // of a run that this one overwrites
   const auto early = [&](const nlohmann::json& object) {
     return step > 0 && object.is_object() && object.contains("step") && object["step"].is_number_integer() &&
            object["step"] <= step;
@@ -109,26 +113,24 @@ MetricsLog::MetricsLog(const std::string& folder, int64_t step, std::vector<std:
   std::string rows = table_header();
   std::istringstream lines(steps);
   for (std::string line; std::getline(lines, line);) rows += table_row(nlohmann::json::parse(line));
-  steps_ = open(folder + "/metrics.jsonl", steps);
+  steps_.emplace(folder + "/metrics.jsonl", steps);
   struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
-  fcntl(fileno(steps_.get()), F_OFD_SETLK, &lock);  // a file system without locks is one where `watch` does not wait
-  table_ = open(folder + "/metrics.csv", rows);
-  epochs_ = open(folder + "/epochs.jsonl", keep_lines(folder + "/epochs.jsonl", early));
+  fcntl(steps_->file.descriptor(), F_OFD_SETLK,
+        &lock);  // a file system without locks is one where `watch` does not wait
+  table_.emplace(folder + "/metrics.csv", rows);
+  epochs_.emplace(folder + "/epochs.jsonl", keep_lines(folder + "/epochs.jsonl", early));
 }
 
 void MetricsLog::add(const StepReport& r) {
   const ordered_json object = json_of(r);
-  std::fprintf(steps_.get(), "%s\n", object.dump().c_str());
-  std::fputs(table_row(object).c_str(), table_.get());
-  std::fflush(steps_.get());
-  std::fflush(table_.get());
+  steps_->add(object.dump() + "\n");
+  table_->add(table_row(object));
 }
 
 void MetricsLog::add(const EvaluationReport& r) {
-  std::fprintf(epochs_.get(), "%s\n", to_json(r).c_str());
-  std::fflush(epochs_.get());
+  epochs_->add(to_json(r) + "\n");
   if (!r.best || r.tables.empty()) return;
   const ordered_json best = {{"step", r.step},
                              {"epoch", r.epoch},

@@ -2,16 +2,17 @@
 // one an evaluation; evaluation.json with all that the best evaluation says, by class, too, for models with such
 // metrics. Lines are written as they come; after resuming at step k, lines of later steps are gone and new
 // ones follow. metrics.jsonl is locked while the log is open, by which other processes know that the run goes on; the
-// system removes the lock when the process ends in whatever way.
+// system removes the lock when the process ends in whatever way. What cannot be read or written is an Error of the
+// call.
 #pragma once
 
-#include <cstdio>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "onnx_passes/io/file.h"
 #include "runtime/training/trainer.h"
 
 namespace onnx_train {
@@ -34,15 +35,18 @@ class MetricsLog : public MetricsSink {
   void add(const EvaluationReport& report) override;
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
+  // A file to which lines are added.
+  struct Lines {
+    Lines(const std::string& path, const std::string& kept);
+    void add(const std::string& line);
+
+    std::string path;
+    File file;
   };
-  using File = std::unique_ptr<std::FILE, Close>;
-  static File open(const std::string& path, const std::string& kept);
 
   const std::string best_;  // the path of evaluation.json
   const std::vector<std::string> classes_;
-  File steps_, table_, epochs_;
+  std::optional<Lines> steps_, table_, epochs_;
 };
 
 // The file of a run's folder that holds the tables of the best evaluation.

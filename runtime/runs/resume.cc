@@ -2,21 +2,22 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include <nlohmann/json.hpp>
 
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/error.h"
+#include "runtime/runs/run_folder.h"
 
 namespace onnx_train {
 
 bool finds_run(const FitSettings& settings, bool writes) {
   const std::string& folder = settings.trainer.folder;
   if (folder.empty()) return false;
-  std::error_code error;
   // A run that failed at its first step has nothing to lose.
-  const bool stepped = std::filesystem::file_size(folder + "/metrics.jsonl", error) > 0 && !error;
-  const bool exists = std::filesystem::exists(settings.last_checkpoint(), error) && (stepped || settings.resume);
+  const std::string steps = folder + "/metrics.jsonl";
+  const bool stepped = path_exists(steps) && std::filesystem::file_size(steps) > 0;
+  const bool exists = path_exists(settings.last_checkpoint()) && (stepped || settings.resume);
   if (exists && !settings.resume && !settings.overwrite && writes) {
     throw UsageError(folder + " holds a run; go on with --resume, start anew with --overwrite, or take another --out",
                      ErrorCode::kRunExists);
@@ -74,17 +75,6 @@ void adopt_settings(const std::vector<CommandOption>& options, const TrainingPos
     }
   }
 }
-
-namespace {
-
-// options.json; an empty object where there is none that can be read.
-nlohmann::json options_of_run(const std::string& folder) {
-  std::ifstream file(folder + "/options.json");
-  auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? json : nlohmann::json::object();
-}
-
-}  // namespace
 
 std::optional<std::string> recorded_text(const std::string& folder, const std::string& name) {
   const nlohmann::json json = options_of_run(folder);

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include <nlohmann/json.hpp>
 
 #include "kernels/device.h"
 #include "kernels/host.h"
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
@@ -104,11 +104,17 @@ void write_options(const std::string& folder, const std::vector<CommandOption>& 
   write_file(folder + "/options.json", json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n");
 }
 
+nlohmann::json options_of_run(const std::string& folder) {
+  const std::string path = folder + "/options.json";
+  if (!path_exists(path)) return nlohmann::json::object();
+  auto json = nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : nlohmann::json::object();
+}
+
 std::vector<std::string> checked_data(const std::string& folder) {
-  std::ifstream file(folder + "/options.json");
-  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = options_of_run(folder);
   std::vector<std::string> checked;
-  if (!json.is_object() || !json.contains("derived") || !json["derived"].is_object()) return checked;
+  if (!json.contains("derived") || !json["derived"].is_object()) return checked;
   for (const auto& identity : json["derived"].value(kChecked, nlohmann::json::array())) {
     if (identity.is_string()) checked.push_back(identity);
   }

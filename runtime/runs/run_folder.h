@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "runtime/session/session.h"
 #include "runtime/support/options.h"
 #include "runtime/training/batch_search.h"
@@ -32,7 +34,10 @@ void write_options(const std::string& folder, const std::vector<CommandOption>& 
                    const Trainer& trainer, const std::vector<std::string>& checked, const MemoryRows& memory,
                    const Found& found);
 
-// The fingerprints that the folder's options.json holds of checked data; none where it cannot be read.
+// What the folder's options.json holds; an empty object where there is none, or it is damaged. Throws Error where the
+// system cannot read it.
+nlohmann::json options_of_run(const std::string& folder);
+// The fingerprints of checked data in it.
 std::vector<std::string> checked_data(const std::string& folder);
 
 }  // namespace onnx_train

@@ -4,8 +4,9 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -35,8 +36,7 @@ bool read_point(const std::string& line, std::pair<double, double>* point) {
 std::vector<std::pair<double, double>> read_rate_table(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) fail_as(ErrorCode::kFile, path, " is no file of lines step,lr");
-  std::ifstream file(path);
-  if (!file) fail_as(ErrorCode::kFile, path, " cannot be read");
+  std::istringstream file(read_file(path));
   std::vector<std::pair<double, double>> points;
   std::string line;
   for (size_t number = 1; std::getline(file, line); ++number) {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <numeric>
 
 #include "kernels/collectives.h"
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/text/expression.h"
@@ -382,9 +382,8 @@ std::optional<StopReason> Trainer::agree(std::optional<StopReason> reason) const
 
 StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrupt) {
   const auto start = Clock::now();
-  std::error_code error;
   if (position_.step == 0 && !options_.folder.empty()) {
-    std::filesystem::remove(options_.folder + "/best.onnx", error);  // of a run that this one overwrites
+    remove_file(options_.folder + "/best.onnx");  // of a run that this one overwrites
   }
   if (position_.step == 0) save(/*best=*/false, /*last=*/true, /*at_end=*/false, events);
   while (!finished()) {

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <thread>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/distribution/connected_ranks.h"
+#include "runtime/distribution/rank_messages.h"
 #include "runtime/distribution/store.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_checks.h"
@@ -98,6 +101,35 @@ TEST(Ranks, StrangersAreLeftAlone) {
   std::thread says([&] { EXPECT_EQ(leader->gather("a number", 1), (std::vector<uint32_t>{1, 2})); });
   EXPECT_EQ(other->gather("a number", 2), (std::vector<uint32_t>{1, 2}));
   says.join();
+}
+
+// The error of a rank to which another one sends a header and some bytes, and then no more, when it waits for a message
+// or exchanges.
+std::string error_after(const RankHeader& header, bool exchanges) {
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) != 0) return "no sockets";
+  const Socket other(ends[0]);
+  other.send(&header, sizeof(header), in_seconds(5));
+  other.send("part", 4, in_seconds(5));
+  shutdown(other.fd(), SHUT_WR);
+  std::vector<Socket> peers(2);
+  peers[1] = Socket(ends[1]);
+  const auto ranks = connected_ranks(0, std::move(peers));
+  std::array<std::byte, 4> data{}, own{};
+  return error_of([&] { exchanges ? ranks->exchange("a", {own, data}, {own, data}) : ranks->receive("a", 1, data); });
+}
+
+// A length costs nothing: memory is asked for as bytes come.
+TEST(Ranks, AMessageThatDoesNotComeTakesNoMemory) {
+  EXPECT_THAT(error_after({RankHeader::kMessage, 0, uint64_t{1} << 62}, false), HasSubstr("is gone"));
+}
+
+TEST(Ranks, ARankThatEndsWithoutAReasonEndsTheOthers) {
+  for (const uint32_t kind : {RankHeader::kLeaves, RankHeader::kForwards}) {
+    for (const bool exchanges : {false, true}) {
+      EXPECT_EQ(error_after({kind, 0, 0}, exchanges), "rank 1 has ended, and does not say why");
+    }
+  }
 }
 
 // ---- The transport. Beside this program there are no modules.

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "onnx_passes/gradients/gradient.h"
@@ -6,9 +7,12 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/ir/onnx.h"
+#include "tests/support/error_of.h"
 
 namespace onnx_train::ir_test {
 namespace {
+
+using testing::HasSubstr;
 
 constexpr const char* kModel = R"(
 <ir_version: 10, opset_import: ["" : 21]>
@@ -26,6 +30,17 @@ TEST(Ir, RoundTripKeepsTheMessage) {
   to_proto(model, &once);
   to_proto(from_proto(once), &twice);
   EXPECT_EQ(once.SerializeAsString(), twice.SerializeAsString());
+}
+
+TEST(Ir, TextIsNestedToADepthAndHasNumbersThatTypesHold) {
+  std::string nested;
+  for (int i = 0; i < 100'000; ++i) nested += "seq(";
+  const std::string model = "<ir_version: 10, opset_import: [\"\" : 21]> g (float[2] x) => (float[2] y) ";
+  EXPECT_THAT(error_of([&] { from_text("<ir_version: 10, opset_import: [\"\" : 21]> g (" + nested); }),
+              HasSubstr("nested more than 100 deep"));
+  EXPECT_THAT(error_of([&] { from_text(model + "{ y = Elu <alpha = 1e999> (x) }"); }), HasSubstr("ONNX text: "));
+  const std::string brackets(200, '(');  // in strings and comments
+  from_text("# " + brackets + "\n" + model + "{ y = Mod <doc = \"\\\"" + brackets + "\"> (x, x) }");
 }
 
 TEST(Ir, InferenceKeepsSymbols) {

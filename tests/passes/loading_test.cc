@@ -16,6 +16,7 @@
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/model/pass.h"
 #include "tests/support/error_of.h"
+#include "tests/support/failing_fsync.h"
 
 namespace onnx_train::loading_test {
 namespace {
@@ -278,6 +279,28 @@ TEST_F(Loading, LargeModelsKeepTheirDataOutside) {
     EXPECT_EQ(num_files(), 2u);
     EXPECT_LT(fs::file_size(path("m.onnx")), 1000u);
     EXPECT_EQ(load_proto(path("m.onnx")).SerializeAsString(), proto.SerializeAsString());
+  }
+}
+
+// Whatever fails: the path names the old model or the new one, with its data.
+TEST_F(Loading, ALargeModelKeepsItsDataWhereWritingFails) {
+  const auto model_of = [](double value) {
+    Model model = from_text(
+        "<ir_version: 10, opset_import: [\"\" : 21]> g (float[N, 100] x) => (float[N, 100] y) { y = Identity(x) }");
+    model.graph->add_initializer("a", Tensor::full(DType::kFloat, {100, 100}, value));
+    onnx::ModelProto proto;
+    to_proto(model, &proto);
+    return proto;
+  };
+  const onnx::ModelProto before = model_of(1), after = model_of(2);
+  // Of the data, their folder, the model, its folder: then the new model is in place.
+  for (const int call : {0, 1, 2, 3}) {
+    save_proto(before, path("m.onnx"), 4096);
+    const FailingFsync failing(call);
+    EXPECT_THROW(save_proto(after, path("m.onnx"), 4096), Error);
+    EXPECT_TRUE(failing.reached());
+    EXPECT_EQ(load_proto(path("m.onnx")).SerializeAsString(), (call < 3 ? before : after).SerializeAsString()) << call;
+    EXPECT_EQ(num_files(), call < 3 ? 2u : 3u) << call;
   }
 }
 

@@ -126,6 +126,21 @@ TEST(Npy, HostileHeadersGiveErrors) {
   EXPECT_THAT(npy_error(npy("{'descr': '<f4', ", 0)), HasSubstr("damaged"));
 }
 
+// Each element goes through the axes that have several places, not through all: minutes otherwise.
+TEST(Npy, AxesOfOnePlaceCostNothing) {
+  constexpr size_t kOnes = 20'000, kRows = 100'000;
+  std::string shape = "2, ";
+  for (size_t i = 0; i < kOnes; ++i) shape += "1, ";
+  std::string bytes = npy("{'descr': '|u1', 'fortran_order': True, 'shape': (" + shape + "100000), }", 2 * kRows);
+  bytes[bytes.size() - 1] = 1;  // the last place of both axes
+  bytes[bytes.size() - 2 * kRows + 1] = 1;
+  const Tensor array = parse_npy(bytes.data(), bytes.size(), nullptr, "x.npy");
+  EXPECT_EQ(array.shape().size(), kOnes + 2);
+  EXPECT_EQ(array.at(2 * kRows - 1), 1);
+  EXPECT_EQ(array.at(kRows), 1);  // [1, 0]
+  EXPECT_EQ(array.at(1), 0);
+}
+
 TEST(Npy, HeaderIsAligned) {
   for (const Shape& shape : {Shape{}, Shape{3}, Shape{100000, 7, 1}}) {
     const std::string bytes = npy_header(DType::kDouble, shape) + std::string(100000 * 7 * 8, '\0');

@@ -16,6 +16,7 @@
 #include <sstream>
 
 #include "kernels/host.h"
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/support/fingerprint.h"
 #include "runtime/support/text_hash.h"
@@ -167,7 +168,7 @@ void RunRanks::go_on_without_killed(const FitArguments& a, const std::string& re
     if (!WIFSIGNALED(wait_for(started[i]))) left.push_back(devices_[i + 1]);
   }
   if (left.size() == devices_.size()) return;
-  const bool resumes = std::ifstream(a.last_checkpoint()).good();
+  const bool resumes = path_exists(a.last_checkpoint());
   std::vector<std::string> arguments;
   for (const std::string& argument : own_command_line()) {
     const bool is_value = !arguments.empty() && arguments.back() == "--devices";

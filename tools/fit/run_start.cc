@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <set>
 
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/loading/source.h"
 #include "runtime/runs/resume.h"
@@ -96,8 +97,7 @@ Start start_where_it_stopped(const FitArguments& a) {
 
 void adopt_build(FitArguments* a) {
   const std::string path = a->trainer.folder + "/options.json";
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return;
+  if (!path_exists(path)) return;
   // Of all options those of `build` alone: the others are in the checkpoint, or may change.
   FitArguments recorded;
   std::set<std::string> given;

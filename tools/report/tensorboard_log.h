@@ -3,12 +3,10 @@
 // steps that are done again. The owner uses it from one thread. A failure to write is an Error of the call.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <string>
 
+#include "onnx_passes/io/file.h"
 #include "runtime/runs/metrics_log.h"
 
 namespace onnx_train {
@@ -33,12 +31,8 @@ class TensorBoardLog : public MetricsSink {
  private:
   void write(tensorboard::Event* event, int64_t step);
 
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
   std::string path_;
-  std::unique_ptr<std::FILE, Close> file_;
-  std::chrono::steady_clock::time_point flushed_{};
+  File file_;
 };
 
 }  // namespace onnx_train

@@ -1,10 +1,10 @@
 #include "tools/sweep/run_record.h"
 
 #include <filesystem>
-#include <fstream>
 
 #include <nlohmann/json.hpp>
 
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 
@@ -27,10 +27,8 @@ bool is_of(const RunRecord& record, const std::vector<std::string>& arguments) {
 }
 
 std::optional<RunRecord> read_run_record(const std::string& folder) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(folder + kRunRecord, error)) return {};
-  std::ifstream file(folder + kRunRecord);
-  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!path_exists(folder + kRunRecord)) return {};
+  const auto json = nlohmann::json::parse(read_file(folder + kRunRecord), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("arguments") || !json["arguments"].is_array()) return {};
   RunRecord record;
   for (const auto& argument : json["arguments"]) {

@@ -1,6 +1,6 @@
 #include "tools/report/tensorboard_log.h"
 
-#include <sys/stat.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -26,13 +26,14 @@ void add_value(const std::string& tag, double value, Event* event) {
 }
 
 // A new file. Several are read in the order of their names: the seconds come first, then a count.
-std::FILE* make_file(const std::string& folder, std::string* path) {
+File make_file(const std::string& folder, std::string* path) {
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
   const auto seconds = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   for (int count = 0; count < 1000; ++count) {
     *path = concat(folder, "/", kPrefix, seconds, ".", host, ".", getpid(), ".", count);
-    if (std::FILE* file = std::fopen(path->c_str(), "wbx")) return file;
+    File file(open(path->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (file.is_open()) return file;
     if (errno != EEXIST) break;
   }
   fail_as(ErrorCode::kFile, "cannot write ", *path, ": ", std::strerror(errno));
@@ -72,7 +73,7 @@ TensorBoardLog::TensorBoardLog(const std::string& folder, int64_t step) {
     if (it->path().filename().string().starts_with(kPrefix)) earlier.push_back(it->path());
   }
   for (const fs::path& path : earlier) fs::remove(path, error);
-  file_.reset(make_file(own, &path_));
+  file_ = make_file(own, &path_);
   Event version, start;
   version.set_file_version("brain.Event:2");
   write(&version, 0);
@@ -93,13 +94,8 @@ void TensorBoardLog::write(Event* event, int64_t step) {
   record.append(reinterpret_cast<const char*>(&of_length), sizeof of_length);
   record += bytes;
   record.append(reinterpret_cast<const char*>(&of_bytes), sizeof of_bytes);
-  bool written = std::fwrite(record.data(), 1, record.size(), file_.get()) == record.size();
-  const auto now = std::chrono::steady_clock::now();
-  if (now - flushed_ > std::chrono::seconds(1)) {
-    written = std::fflush(file_.get()) == 0 && written;
-    flushed_ = now;
-  }
-  if (!written) fail_as(ErrorCode::kFile, "cannot write ", path_, ": ", std::strerror(errno));
+  if (!file_.write(record.data(), record.size()))
+    fail_as(ErrorCode::kFile, "cannot write ", path_, ": ", std::strerror(errno));
 }
 
 void TensorBoardLog::add(const StepReport& r) {
@@ -120,7 +116,6 @@ void TensorBoardLog::add(const EvaluationReport& r) {
   Event event;
   add_value("epoch/train_loss", r.train_loss, &event);
   for (const auto& [name, value] : r.evaluation) add_value("eval/" + name, value, &event);
-  flushed_ = {};
   write(&event, r.step);
 }
 

@@ -1,7 +1,9 @@
 #include "runtime/data/files/npy.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 #include "onnx_passes/ir/error.h"
@@ -148,12 +150,15 @@ class HeaderParser {
 Tensor to_c_order(const Header& header, const char* from) {
   Tensor to(header.dtype, header.shape);
   const size_t element = size_of(header.dtype);
+  Shape shape;  // without axes that move nothing, of which a header may have thousands
+  std::copy_if(header.shape.begin(), header.shape.end(), std::back_inserter(shape),
+               [](int64_t size) { return size != 1; });
   for (int64_t n = 0; n < to.size(); ++n) {
     int64_t rest = n, offset = 0, below = to.size();
-    for (size_t axis = header.shape.size(); axis-- > 0;) {
-      below /= header.shape[axis];  // elements that one step along the axis skips
-      offset += rest % header.shape[axis] * below;
-      rest /= header.shape[axis];
+    for (size_t axis = shape.size(); axis-- > 0;) {
+      below /= shape[axis];  // elements that one step along the axis skips
+      offset += rest % shape[axis] * below;
+      rest /= shape[axis];
     }
     std::memcpy(to.data<char>() + static_cast<size_t>(n) * element, from + static_cast<size_t>(offset) * element,
                 element);

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -146,13 +147,12 @@ std::shared_ptr<const PictureFiles> read_coco(const std::string& path) {
   PictureFiles files;
   BoxFile result{path, {}, {}};
   std::map<int64_t, std::string> names;
+  std::set<std::string> known;
   for_each_record(path, json, "categories", [&](const Record& category) {
     const int64_t id = category.id("id");
     const std::string name = category.text("name");
     if (!names.emplace(id, name).second) category.fail_here(concat("has the id ", id, " of another one"));
-    for (const auto& [other, known] : names) {
-      if (other != id && known == name) category.fail_here(concat("has the name '", name, "' of another one"));
-    }
+    if (!known.insert(name).second) category.fail_here(concat("has the name '", name, "' of another one"));
   });
   std::map<int64_t, int64_t> labels;
   for (const auto& [id, name] : names) {

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/images/transform.h"
 
@@ -16,13 +15,7 @@ namespace {
 std::string read_picture(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) fail_as(ErrorCode::kPicture, "there is no picture at ", path);
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) fail_as(ErrorCode::kPicture, "cannot read ", path, ": ", std::strerror(errno));
-  std::string bytes(static_cast<size_t>(std::max<std::streamoff>(file.tellg(), 0)), '\0');
-  file.seekg(0);
-  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  if (!file) fail_as(ErrorCode::kPicture, "cannot read ", path);
-  return bytes;
+  return read_file(path);
 }
 
 // In lower case, with its dot.
@@ -73,20 +66,26 @@ Picture shown(Picture stored, const EncodedPicture& file, PictureKind kind) {
 
 }  // namespace
 
-Picture decode_picture(const std::string& path) {
-  const std::string bytes = read_picture(path);
-  const EncodedPicture file{path, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()};
+Picture decode_picture(const EncodedPicture& file) {
   const PictureKind kind = kind_of(file);
   return shown(decode_as_stored(file, kind), file, kind);
 }
 
-Picture decode_mask(const std::string& path) {
+Picture decode_picture(const std::string& path) {
   const std::string bytes = read_picture(path);
-  const EncodedPicture file{path, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()};
+  return decode_picture({path, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()});
+}
+
+Picture decode_mask(const EncodedPicture& file) {
   if (kind_of(file) != PictureKind::kPng) {
     fail_picture(file, "a mask is a PNG file, since JPEG and WebP change its classes");
   }
   return shown(decode_png(file, /*as_mask=*/true), file, PictureKind::kPng);
+}
+
+Picture decode_mask(const std::string& path) {
+  const std::string bytes = read_picture(path);
+  return decode_mask({path, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()});
 }
 
 Picture turned_with(const std::string& path, Picture mask) {

@@ -39,6 +39,10 @@ struct EncodedPicture {
   size_t size;
 };
 
+// As the functions of the same names that read a file.
+Picture decode_picture(const EncodedPicture& file);
+Picture decode_mask(const EncodedPicture& file);
+
 enum class PictureKind { kPng, kJpeg, kWebp };
 
 // The tag 0x0112 of the first directory: 1 to 8; 1 where there is none.

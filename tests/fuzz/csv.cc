@@ -1,0 +1,30 @@
+#include "runtime/data/files/readers.h"
+#include "tests/fuzz/harness.h"
+
+namespace onnx_train::fuzz {
+namespace {
+
+const InputSpec kLabels = {"labels", {DType::kInt64, Dims{"batch"}}, /*from_loss=*/true};
+// Of numbers, of pictures, and of texts.
+const std::vector<InputSpec> kReaders[] = {
+    {{"x", {DType::kFloat, Dims{"batch", 2}}}, kLabels},
+    {{"image", {DType::kFloat, Dims{"batch", 3, 8, 8}}}, kLabels},
+    {{"input_ids", {DType::kInt64, Dims{"batch", 4}}}, kLabels},
+};
+
+}  // namespace
+
+void csv(Input input) {
+  const std::string path = file_of(input, "x.csv");
+  ReadOptions options;
+  options.missing = "mean";
+  for (const auto& inputs : kReaders) {
+    try_to([&] {
+      const auto source = open_csv(path, inputs, options);
+      for (const std::string& name : source->names()) source->read(name).clone();
+      source->metadata();
+    });
+  }
+}
+
+}  // namespace onnx_train::fuzz
