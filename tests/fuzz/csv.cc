@@ -4,12 +4,13 @@
 namespace onnx_train::fuzz {
 namespace {
 
-const InputSpec kLabels = {"labels", {DType::kInt64, Dims{"batch"}}, /*from_loss=*/true};
+InputSpec labels() { return {"labels", {DType::kInt64, Dims{"batch"}}, /*from_loss=*/true}; }
+
 // Of numbers, of pictures, and of texts.
 const std::vector<InputSpec> kReaders[] = {
-    {{"x", {DType::kFloat, Dims{"batch", 2}}}, kLabels},
-    {{"image", {DType::kFloat, Dims{"batch", 3, 8, 8}}}, kLabels},
-    {{"input_ids", {DType::kInt64, Dims{"batch", 4}}}, kLabels},
+    {{"x", {DType::kFloat, Dims{"batch", 2}}}, labels()},
+    {{"image", {DType::kFloat, Dims{"batch", 3, 8, 8}}}, labels()},
+    {{"input_ids", {DType::kInt64, Dims{"batch", 4}}}, labels()},
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "onnx_passes/loss/loss_expression.h"
 #include "onnx_passes/metrics/metrics.h"
 #include "onnx_passes/training/optimizer_spec.h"
+#include "runtime/data/class_names.h"
 #include "runtime/data/images/augment.h"
 #include "runtime/data/images/files.h"
 #include "runtime/data/preprocess.h"

@@ -1,4 +1,5 @@
 #include "runtime/data/files/tokens.h"
+#include "runtime/data/loading/source.h"
 
 #include "runtime/data/tables/labelled_texts.h"
 #include "tests/fuzz/harness.h"
@@ -6,8 +7,8 @@
 namespace onnx_train::fuzz {
 namespace {
 
-const InputSpec kTokens = {"tokens", {DType::kInt64, Dims{"batch", "length"}}};
-const std::vector<InputSpec> kBlocks = {kTokens, {"labels", {DType::kInt64, Dims{"batch", "length"}}, true}};
+InputSpec tokens_input() { return {"tokens", {DType::kInt64, Dims{"batch", "length"}}}; }
+const std::vector<InputSpec> kBlocks = {tokens_input(), {"labels", {DType::kInt64, Dims{"batch", "length"}}, true}};
 const std::vector<InputSpec> kTexts = {{"tokens", {DType::kInt64, Dims{"batch", 4}}},
                                        {"labels", {DType::kInt64, Dims{"batch"}}, true}};
 

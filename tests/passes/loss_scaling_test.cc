@@ -1,4 +1,5 @@
 #include "onnx_passes/precision/loss_scaling.h"
+#include "onnx_passes/passes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 #include "onnx_passes/training/training_mode.h"
 #include "onnx_passes/model/training_versions.h"
+#include "onnx_passes/passes.h"
 
 #include <gtest/gtest.h>
 
