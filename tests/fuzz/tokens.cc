@@ -6,8 +6,8 @@
 namespace onnx_train::fuzz {
 namespace {
 
-const InputSpec kTokens = {"tokens", {DType::kInt64, Dims{"batch", "length"}}};
-const std::vector<InputSpec> kBlocks = {kTokens, {"labels", {DType::kInt64, Dims{"batch", "length"}}, true}};
+const std::vector<InputSpec> kBlocks = {{"tokens", {DType::kInt64, Dims{"batch", "length"}}},
+                                        {"labels", {DType::kInt64, Dims{"batch", "length"}}, true}};
 const std::vector<InputSpec> kTexts = {{"tokens", {DType::kInt64, Dims{"batch", 4}}},
                                        {"labels", {DType::kInt64, Dims{"batch"}}, true}};
 
