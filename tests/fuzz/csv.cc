@@ -4,13 +4,15 @@
 namespace onnx_train::fuzz {
 namespace {
 
-InputSpec labels() { return {"labels", {DType::kInt64, Dims{"batch"}}, /*from_loss=*/true}; }
+std::vector<InputSpec> with_labels(const std::string& name, TensorType type) {
+  return {{name, std::move(type)}, {"labels", {DType::kInt64, Dims{"batch"}}, /*from_loss=*/true}};
+}
 
 // Of numbers, of pictures, and of texts.
 const std::vector<InputSpec> kReaders[] = {
-    {{"x", {DType::kFloat, Dims{"batch", 2}}}, labels()},
-    {{"image", {DType::kFloat, Dims{"batch", 3, 8, 8}}}, labels()},
-    {{"input_ids", {DType::kInt64, Dims{"batch", 4}}}, labels()},
+    with_labels("x", {DType::kFloat, Dims{"batch", 2}}),
+    with_labels("image", {DType::kFloat, Dims{"batch", 3, 8, 8}}),
+    with_labels("input_ids", {DType::kInt64, Dims{"batch", 4}}),
 };
 
 }  // namespace

@@ -7,8 +7,8 @@
 namespace onnx_train::fuzz {
 namespace {
 
-InputSpec tokens_input() { return {"tokens", {DType::kInt64, Dims{"batch", "length"}}}; }
-const std::vector<InputSpec> kBlocks = {tokens_input(), {"labels", {DType::kInt64, Dims{"batch", "length"}}, true}};
+const std::vector<InputSpec> kBlocks = {{"tokens", {DType::kInt64, Dims{"batch", "length"}}},
+                                        {"labels", {DType::kInt64, Dims{"batch", "length"}}, true}};
 const std::vector<InputSpec> kTexts = {{"tokens", {DType::kInt64, Dims{"batch", 4}}},
                                        {"labels", {DType::kInt64, Dims{"batch"}}, true}};
 

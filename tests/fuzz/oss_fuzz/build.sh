@@ -4,9 +4,9 @@
 cd "$SRC/onnx-train"
 export PATH=$PWD/.deps/venv/bin:$PATH
 
-# The kernels of the CPU are GCC's, without sanitizers.
-env -u CC -u CXX -u CFLAGS -u CXXFLAGS CC=gcc CXX=g++ cmake --preset command > /dev/null
-env -u CFLAGS -u CXXFLAGS cmake --build build --target cpu_kernels
+# What computes is GCC's, without sanitizers.
+env -u CFLAGS -u CXXFLAGS CC=gcc CXX=g++ cmake --preset command > /dev/null
+cmake --build build --target onnx-train
 
 # The libraries of the system, and ONNX's, are of GCC's standard library.
 flags="$CXXFLAGS -stdlib=libstdc++"
