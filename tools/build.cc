@@ -4,6 +4,7 @@
 #include "kernels/device.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/kept_faults.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/training/entry_point.h"
 #include "onnx_passes/training/parameter_groups.h"
@@ -151,7 +152,13 @@ Subcommand build_command() {
           "  onnx-train build model.onnx -o head.onnx --train 'fc.*' --optimizer 'sgd(momentum=0.9)' --mode frozen\n"
           "  onnx-train build two_heads.onnx -o train.onnx --loss '0.7*cross_entropy(logits, labels) + 0.3*mse(aux, "
           "target)'",
-          std::move(options), [a] { return run(*a); }};
+          std::move(options), [a] {
+            return keeping_faults(a->settings.build.pipeline, [&](const PipelineOptions& own) {
+              BuildArguments arguments = *a;
+              arguments.settings.build.pipeline = own;
+              return run(arguments);
+            });
+          }};
 }
 
 }  // namespace onnx_train
