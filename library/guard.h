@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/internal_error.h"
 #include "onnx_train/onnx_train.h"
 #include "runtime/support/options.h"
 
@@ -23,6 +23,8 @@ onnx_train_status guarded(const F& f) {
   try {
     f();
     return ONNX_TRAIN_OK;
+  } catch (const InternalError& error) {
+    return failed(ONNX_TRAIN_INTERNAL, error.what());
   } catch (const Error& error) {
     return failed(status_of(error), error.what(), error.code_text());
   } catch (const std::bad_alloc&) {

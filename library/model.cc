@@ -9,6 +9,7 @@
 #include "onnx_passes/derivatives/derivative.h"
 #include "onnx_passes/derivatives/differentiate.h"
 #include "onnx_passes/io/loading.h"
+#include "onnx_passes/pipeline/kept_faults.h"
 #include "runtime/data/loading/source.h"
 #include "runtime/models/adapt.h"
 #include "runtime/models/build_notes.h"
@@ -44,16 +45,21 @@ Model built(const onnx_train_model* forward, const onnx_train_model* loss, const
     const std::string& name = loss->message.proto.graph().name();
     settings.build.loss_model = import_loss_model(loss->message, name.empty() ? "a model" : name, settings.dtype);
   }
-  std::vector<std::string> kept;
-  std::vector<Finding> imported;
-  Model model = import_to_build(required(forward, "the forward model").message, &settings, &kept, &imported);
-  const BuildOptions resolved = resolve(settings);
-  if (evaluation) {
-    build_evaluation_model(&model, resolved);
+  const ModelMessage& message = required(forward, "the forward model").message;
+  return keeping_faults(settings.build.pipeline, [&](const PipelineOptions& pipeline) {
+    BuildSettings own = settings;
+    own.build.pipeline = pipeline;
+    std::vector<std::string> kept;
+    std::vector<Finding> imported;
+    Model model = import_to_build(message, &own, &kept, &imported);
+    const BuildOptions resolved = resolve(own);
+    if (evaluation) {
+      build_evaluation_model(&model, resolved);
+    } else {
+      build_with_notes(&model, resolved, std::move(imported));
+    }
     return model;
-  }
-  build_with_notes(&model, resolved, std::move(imported));
-  return model;
+  });
 }
 
 // As onnx_train_model_build_for_data; `note` says what has been chosen.

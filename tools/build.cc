@@ -6,6 +6,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/model/entry_point.h"
 #include "onnx_passes/passes.h"
+#include "onnx_passes/pipeline/kept_faults.h"
 #include "onnx_passes/training/parameter_groups.h"
 #include "runtime/models/adapt.h"
 #include "runtime/models/build_notes.h"
@@ -152,7 +153,13 @@ Subcommand build_command() {
           "  onnx-train build model.onnx -o head.onnx --train 'fc.*' --optimizer 'sgd(momentum=0.9)' --mode frozen\n"
           "  onnx-train build two_heads.onnx -o train.onnx --loss '0.7*cross_entropy(logits, labels) + 0.3*mse(aux, "
           "target)'",
-          std::move(options), [a] { return run(*a); }};
+          std::move(options), [a] {
+            return keeping_faults(a->settings.build.pipeline, [&](const PipelineOptions& own) {
+              BuildArguments arguments = *a;
+              arguments.settings.build.pipeline = own;
+              return run(arguments);
+            });
+          }};
 }
 
 }  // namespace onnx_train

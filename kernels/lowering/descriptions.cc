@@ -6,6 +6,8 @@ namespace onnx_train {
 
 std::string what_lowering_does(const std::string& pass) {
   static const std::map<std::string, std::string> kDescriptions = {
+      {"fix_defaults", "makes constants of inputs with a default that are not given"},
+      {"set_shapes", "gives the inputs their sizes, and forgets what followed from symbols"},
       {"fold_constants", "infers all types from the sizes of the inputs, and computes what depends on constants only"},
       {"put_sequences_first", "transposes recurrent operators of layout 1 to layout 0"},
       {"share_recurrent_steps", "makes one of a recurrent operator and the one that training runs beside it"},

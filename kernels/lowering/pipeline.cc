@@ -7,6 +7,7 @@
 #include "kernels/device.h"
 #include "kernels/lowering/attention/block_attention.h"
 #include "kernels/lowering/canonical/control_flow.h"
+#include "kernels/lowering/canonical/inputs.h"
 #include "kernels/lowering/canonical/quantization.h"
 #include "kernels/lowering/canonical/segments.h"
 #include "kernels/lowering/canonical/sequences_first.h"
@@ -25,6 +26,15 @@ bool with_8_bit_products(const Lowering& l) { return l.options.on && l.traits.mu
 bool on_gpus(const Lowering& l) { return l.options.on && l.traits.is_gpu; }
 
 // ---- Runs
+
+PlanInputs* inputs_of(const Lowering& l) {
+  if (l.options.inputs) return l.options.inputs;
+  fail_as(ErrorCode::kUsage, "a plan says which inputs are given, and their sizes: show --plan --dump-lowering");
+}
+
+bool fix_defaults_of_plan(Model& model, Lowering& l) { return fix_defaults(model, *inputs_of(l)); }
+
+bool set_shapes_of_plan(Model& model, Lowering& l) { return set_shapes(model, inputs_of(l)); }
 
 // Wraps a pass that adds nodes to be inferred and folded.
 template <typename F>
@@ -90,7 +100,9 @@ bool order_by_memory(Model& model, Lowering& l) {
 
 const std::vector<LoweringPass>& lowering_table() {
   static const std::vector<LoweringPass> table = {
-      {"fold_constants", "canonical", {}, every_plan, fold_constants},
+      {"fix_defaults", "canonical", {}, every_plan, fix_defaults_of_plan},
+      {"set_shapes", "canonical", {"fix_defaults"}, every_plan, set_shapes_of_plan},
+      {"fold_constants", "canonical", {"set_shapes"}, every_plan, fold_constants},
       {"put_sequences_first", "canonical", {"fold_constants"}, every_plan, unfolds(put_sequences_first)},
       {"share_recurrent_steps", "canonical", {"put_sequences_first"}, by_default, share_recurrent_steps, kEqualInBits},
       {"dequantize_at_readers", "canonical", {"fold_constants"}, by_default, dequantize_at_readers, kEqualInBits},

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/internal_error.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
@@ -107,7 +107,8 @@ Value* Graph::add_value(const std::string& name) {
 
 void Graph::delete_value(Value* value) {
   if (!value->uses_.empty())
-    fail("value '", value->name(), "' is removed while ", value->uses_[0].node->label(), " uses it");
+    throw InternalError(
+        concat("value '", value->name(), "' is removed while ", value->uses_[0].node->label(), " uses it"));
   values_.erase(value->name_);
   std::pmr::polymorphic_allocator<>(&context_->pool_).delete_object(value);
 }
@@ -326,7 +327,8 @@ void Graph::replace(Value* old, Value* with) {
 
 void Graph::rename(Value* value, const std::string& name) {
   if (value->name_ == name) return;
-  if (values_.contains(name)) fail("value '", value->name(), "' cannot be called '", name, "': the name is taken");
+  if (values_.contains(name))
+    throw InternalError(concat("value '", value->name(), "' cannot be called '", name, "': the name is taken"));
   auto handle = values_.extract(value->name_);
   value->name_ = name;
   handle.key() = value->name_;

@@ -16,6 +16,10 @@ struct DeleteWithContents {
 
 }  // namespace
 
+Shape constant_shape(const Value& value) {
+  return {value.initializer()->dims().begin(), value.initializer()->dims().end()};
+}
+
 bool may_be_beside(DType dtype) { return is_float(dtype) || is_integer(dtype) || dtype == DType::kBool; }
 
 std::shared_ptr<const onnx::TensorProto> make_initializer(const std::string& name, const Tensor& contents) {

@@ -31,6 +31,9 @@ std::shared_ptr<const onnx::TensorProto> changed_initializer(const Value& value,
 // The contents stored beside the message; null if they are in the message.
 const Tensor* contents_beside(const std::shared_ptr<const onnx::TensorProto>& initializer);
 
+// The shape of an initializer's contents.
+Shape constant_shape(const Value& value);
+
 // The contents of an initializer, in place if stored beside the message. For byte-wise copies only, because files need
 // not align them. Throws Error like from_proto.
 Tensor stored_contents(const Value& value);

@@ -1,5 +1,5 @@
-#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/graph.h"
+#include "onnx_passes/ir/internal_error.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
@@ -62,7 +62,7 @@ void Node::set_input(int i, Value* value) {
 Value* Node::add_output(int i, const std::string& name) {
   const auto index = static_cast<size_t>(i);
   if (index >= outputs_.size()) outputs_.resize(index + 1, nullptr);
-  if (outputs_[index]) fail(label(), " already has output ", i);
+  if (outputs_[index]) throw InternalError(concat(label(), " already has output ", i));
   Value* value = graph_->add_value(name);
   value->producer_ = this;
   value->output_index_ = i;

@@ -13,6 +13,7 @@
 #include "onnx_passes/loss/loss_expression.h"
 #include "onnx_passes/loss/loss_model.h"
 #include "onnx_passes/metrics/metrics.h"
+#include "onnx_passes/pipeline/kept_faults.h"
 #include "onnx_passes/precision/convert_dtype.h"
 #include "onnx_passes/precision/loss_scaling.h"
 #include "onnx_passes/precision/mixed_precision.h"
@@ -281,8 +282,10 @@ namespace {
 
 // Dumps of a pipeline that runs before the training passes go into a folder of its own. Its models are not checked:
 // they get their form on the way.
-PipelineOptions dumps_into(const std::string& name, const PipelineOptions& pipeline) {
-  return {.dump_dir = pipeline.dump_dir.empty() ? "" : concat(pipeline.dump_dir, "/", name)};
+PipelineOptions dumps_into(const std::string& name, PipelineOptions pipeline) {
+  if (!pipeline.dump_dir.empty()) pipeline.dump_dir += "/" + name;
+  pipeline.verify = false;
+  return pipeline;
 }
 
 }  // namespace
@@ -300,7 +303,9 @@ Model import_forward_model(ModelMessage message, const std::string& dtype, const
 
 Model load_forward_model(const std::string& path, const std::string& dtype, const ImportOptions& options,
                          std::vector<Finding>* findings) {
-  return import_forward_model(load_message(path), dtype, options, findings);
+  return keeping_faults({}, [&](const PipelineOptions& pipeline) {
+    return import_forward_model(load_message(path), dtype, options, findings, pipeline);
+  });
 }
 
 std::vector<CommandOption> options_of_forward(BuildSettings* settings, const std::vector<std::string>& keys) {

@@ -9,6 +9,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/message.h"
+#include "onnx_passes/pipeline/kept_faults.h"
 #include "onnx_passes/training/nothing_to_train.h"
 #include "runtime/models/adapt.h"
 #include "runtime/models/build_notes.h"
@@ -112,6 +113,8 @@ void offer_dynamic_batch(int64_t batch, const CheckSettings& settings, const Tri
       return;
     }
     reason = in_one_sentence(trial.obstacles);
+  } catch (const PassFault&) {
+    throw;
   } catch (const Error& error) {
     reason = error.what();
   }
@@ -139,8 +142,12 @@ std::vector<CommandOption> check_options(CheckSettings* s) {
   return options;
 }
 
-CheckReport check_model(ModelMessage message, const std::string& name, const CheckSettings& settings) {
+namespace {
+
+CheckReport check_once(const ModelMessage& message, const std::string& name, const CheckSettings& settings,
+                       const PipelineOptions& pipeline) {
   BuildOptions options = resolve(settings.build);
+  options.pipeline = pipeline;
   if (BuildSettings kept = settings.build; options.loss.empty()) {
     keep_settings(message.proto, &kept);
     options.loss = loss_of(message.proto) == kept.build.loss ? kept.build.loss : "";
@@ -148,9 +155,11 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   }
   Device& device = Device::find(settings.device);
   CheckReport report;
-  const auto import = [&](const ImportOptions& how) { return import_forward_model(message, "float32", how); };
+  const auto import = [&](const ImportOptions& how) {
+    return import_forward_model(message, "float32", how, nullptr, pipeline);
+  };
   std::vector<Finding> imported;
-  Model model = import_forward_model(message, "float32", import_options(settings.build), &imported);
+  Model model = import_forward_model(message, "float32", import_options(settings.build), &imported, pipeline);
   const std::vector<Value*> trainable = select_trainable(model, options.train, options.freeze);
   describe(*model.graph, trainable, &report);
   for (const std::string& note : adapted_notes(model)) report.facts.emplace_back("changed", note);
@@ -183,6 +192,13 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
   if (batch > 0 && settings.build.import.batch.empty())
     offer_dynamic_batch(batch, settings, trial_options, import, device, &report);
   return report;
+}
+
+}  // namespace
+
+CheckReport check_model(ModelMessage message, const std::string& name, const CheckSettings& settings) {
+  return keeping_faults(settings.build.build.pipeline,
+                        [&](const PipelineOptions& pipeline) { return check_once(message, name, settings, pipeline); });
 }
 
 CheckReport check_model(const std::string& path, const CheckSettings& settings) {

@@ -14,6 +14,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/models/example_inputs.h"
 #include "runtime/models/size_search.h"
+#include "runtime/plan/entry_passes.h"
 #include "runtime/plan/plan.h"
 
 namespace onnx_train {
@@ -32,13 +33,15 @@ std::vector<Hindrance> missing_gradients(Model* model, const BuildOptions& optio
 }
 
 std::vector<Hindrance> build(Model* model, const BuildOptions& options) {
+  const std::vector<Pass> passes = training_passes(options);
+  const auto gradients = std::ranges::find(passes, "gradients", &Pass::name);
+  const PipelineOptions pipeline = options.pipeline.of_trial();
   try {
-    for (const Pass& pass : training_passes(options)) {
-      if (pass.name == "gradients") {
-        if (auto missing = missing_gradients(model, options); !missing.empty()) return missing;
-      }
-      pass.run(*model);
-    }
+    run_pipeline({passes.begin(), gradients}, model, pipeline);
+    if (auto missing = missing_gradients(model, options); !missing.empty()) return missing;
+    run_pipeline({gradients, passes.end()}, model, pipeline);
+  } catch (const PassFault&) {  // no obstacle of the model
+    throw;
   } catch (const Error& error) {
     return {{"build", error.what(), "", false, error.code()}};
   }
@@ -48,20 +51,19 @@ std::vector<Hindrance> build(Model* model, const BuildOptions& options) {
 // ---- Plan
 
 void plan(const std::string& entry, Model flat, const std::vector<std::string>& states,
-          std::map<std::string, Shape> shapes, Device& device) {
+          std::map<std::string, Shape> shapes, Device& device, const PipelineOptions& pipeline) {
   if (draw_from_input(flat.graph.get())) shapes[kRandomKeyInput] = {2};
-  for (const std::string& state : states) {  // those of `predict` are weights: a session reads them from its state
-    Value* value = flat.graph->find(state);
-    if (value && value->is_initializer() && !flat.graph->is_input(value)) flat.graph->add_input(state, value->type());
-  }
+  read_states(flat.graph.get(), states);
   PlanOptions options;
+  options.pipeline = pipeline.of_trial();
   options.lowering.on = false;  // what runs at all is the same, and found sooner
   if (entry == "predict") options.sizes.emplace();
   const Plan made(std::move(flat), states, shapes, device, options);
 }
 
 // What is wrong with the first entry point that has no plan for these sizes.
-std::optional<Hindrance> find_misfit(const Model& model, const std::vector<std::string>& sizes, Device& device) {
+std::optional<Hindrance> find_misfit(const Model& model, const std::vector<std::string>& sizes, Device& device,
+                                     const PipelineOptions& pipeline) {
   std::vector<std::string> entries;
   for (const EntryPoint& entry : model.entry_points) {
     if (entry.name() != "evaluate") entries.push_back(entry.name());  // a part of the step
@@ -72,7 +74,9 @@ std::optional<Hindrance> find_misfit(const Model& model, const std::vector<std::
       Model flat = flatten(model, entry);
       const std::vector<InputSpec> inputs = entry_inputs(model, entry, flat);
       const auto shapes = example_shapes(inputs, kTrialBatch, sizes_of(inputs, sizes));
-      plan(entry, std::move(flat), state_of(model, entry), shapes, device);
+      plan(entry, std::move(flat), state_of(model, entry), shapes, device, pipeline);
+    } catch (const PassFault&) {
+      throw;
     } catch (const Error& error) {
       const bool always = dynamic_cast<const NoPlan*>(&error);
       return Hindrance{concat("the plan of '", entry, "'"), error.what(), "", always, error.code()};
@@ -127,8 +131,10 @@ Trial try_fixed(const std::vector<std::vector<std::string>>& candidates, const s
     try {
       Model model = options.import(without_batches(sizes));
       if (auto obstacles = build(&model, options.build); !obstacles.empty()) return obstacles;
-      if (auto misfit = find_misfit(model, sizes, device)) return {*misfit};
+      if (auto misfit = find_misfit(model, sizes, device, options.build.pipeline)) return {*misfit};
       return {};
+    } catch (const PassFault&) {
+      throw;
     } catch (const Error& error) {
       return {{"import", error.what(), "", false, error.code()}};
     }
@@ -182,7 +188,7 @@ std::string suggest_loss(const Graph& graph) {
 Trial try_plans(const Model& built, const TrialOptions& options, Device& device) {
   const auto candidates = size_candidates(built, options.sizes, num_nodes(built));
   Trial trial = search(candidates, [&](const std::vector<std::string>& sizes) -> std::vector<Hindrance> {
-    const auto misfit = find_misfit(built, sizes, device);
+    const auto misfit = find_misfit(built, sizes, device, options.build.pipeline);
     return misfit ? std::vector<Hindrance>{*misfit} : std::vector<Hindrance>();
   });
   if (trial.obstacles.empty() || candidates.size() < 2 || !options.import || !has_open_labels(built)) return trial;

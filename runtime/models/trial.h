@@ -46,7 +46,7 @@ struct TrialOptions {
 // Turns the imported `model` into a training model with the passes of `build`, then makes the plans of its entry points
 // on `device`: with the sizes that are given and, for symbolic dimensions without one, with small and customary sizes
 // until one fits; the number of attempts has a bound. Plans need no memory for values or state. `obstacles` are every
-// node without a gradient, or else the first error.
+// node without a gradient, or else the first error. A bug of ours is none: throws PassFault.
 Trial try_training(Model* model, const TrialOptions& options, Device& device);
 
 // The same for a training model that is built already.

@@ -12,10 +12,6 @@
 
 namespace onnx_train {
 
-Shape constant_shape(const Value& value) {
-  return {value.initializer()->dims().begin(), value.initializer()->dims().end()};
-}
-
 namespace {
 
 class Placer {

@@ -72,6 +72,4 @@ struct Placement {
 Placement place_values(const Graph& graph, const std::vector<PlanStep>& steps, const std::vector<Prepared>& prepared,
                        std::vector<StatePort>& states, size_t piece_alignment, const LoweringOptions& options);
 
-Shape constant_shape(const Value& value);
-
 }  // namespace onnx_train

@@ -5,6 +5,7 @@
 
 #include "kernels/collectives.h"
 #include "kernels/host.h"
+#include "kernels/lowering/canonical/inputs.h"
 #include "kernels/lowering/canonical/segments.h"
 #include "kernels/registry.h"
 #include "onnx_passes/foreign/missing.h"
@@ -24,62 +25,6 @@ namespace {
 Port make_port(const Value& value, const std::string& name) {
   const Shape shape = value.type().shape();
   return {name, value.dtype(), shape, static_cast<size_t>(num_elements(shape)) * size_of(value.dtype())};
-}
-
-bool accepts(const Dims& declared, const Shape& given) {
-  if (declared.size() != given.size()) return false;
-  for (size_t i = 0; i < given.size(); ++i) {
-    if (declared[i].known() && declared[i].value() != given[i]) return false;
-  }
-  return true;
-}
-
-// Makes inputs that the caller does not provide constants with their default values; states remain inputs.
-void fix_defaults(Graph* graph, const std::unordered_set<std::string>& states,
-                  const std::map<std::string, Shape>& shapes) {
-  const std::vector<Value*> inputs = graph->inputs();
-  for (auto it = inputs.rbegin(); it != inputs.rend(); ++it) {  // the last input is the cheapest to remove
-    Value* input = *it;
-    if (!input->is_initializer() || shapes.count(input->name())) continue;
-    const Shape shape = constant_shape(*input);
-    input->set_type({input->dtype(), Dims(shape.begin(), shape.end())});
-    if (!states.count(input->name())) graph->remove_input(input);
-  }
-}
-
-// Sets the concrete shapes of the graph's inputs and clears all types that were derived from symbols. Returns the sizes
-// of the symbols.
-Sizes set_shapes(Graph* graph, const std::map<std::string, Shape>& shapes) {
-  std::map<std::string, std::pair<int64_t, std::string>> symbols;  // symbol -> size, and the input that sets it
-  for (Value* input : graph->inputs()) {
-    TensorType type = input->type();
-    const auto given = shapes.find(input->name());
-    if (given != shapes.end()) {
-      if (type.dims && !accepts(*type.dims, given->second)) {
-        fail_as(ErrorCode::kInputShape, "input '", input->name(), "' has shape ", to_string(given->second),
-                "; the model takes ", to_string(type));
-      }
-      for (size_t i = 0; type.dims && i < given->second.size(); ++i) {
-        const std::string& symbol = (*type.dims)[i].symbol();
-        if (symbol.empty()) continue;
-        const auto [known, added] = symbols.try_emplace(symbol, given->second[i], input->name());
-        if (!added && known->second.first != given->second[i]) {
-          fail_as(ErrorCode::kInputShape, "input '", input->name(), "' has ", given->second[i], " for '", symbol,
-                  "', but input '", known->second.second, "' has ", known->second.first, "; give both the same size");
-        }
-      }
-      type.dims.emplace(given->second.begin(), given->second.end());
-      input->set_type(type);
-    }
-    if (!input->type().is_static()) {
-      fail_as(ErrorCode::kInputShape, "input '", input->name(), "' (", to_string(input->type()),
-              ") needs a shape; none was given");
-    }
-  }
-  for (Node* node = graph->first(); node; node = node->next()) forget_shapes(node);
-  Sizes sizes;
-  for (const auto& [symbol, size] : symbols) sizes[symbol] = size.first;
-  return sizes;
 }
 
 bool are_static(const std::vector<Value*>& values) {
@@ -160,11 +105,10 @@ bool Plan::scales_loss() const {
 
 void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes) {
   Graph& graph = *model_.graph;
-  const std::unordered_set<std::string> names(state_names_.begin(), state_names_.end());
-  fix_defaults(&graph, names, shapes);
+  PlanInputs given{{state_names_.begin(), state_names_.end()}, shapes};
   const DeclaredFacts declared(model_);
-  const Sizes sizes = set_shapes(&graph, shapes);
   LoweringOptions lowering = options.lowering;
+  lowering.inputs = &given;
   lowering.recomputation = &recomputation_;
   lowering.arithmetic = options.arithmetic;
   if (options.sizes) {
@@ -172,22 +116,23 @@ void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>&
     lowering.output_sizes = &output_sizes_;
   }
   std::vector<Pass> passes = lowering_passes(device_, lowering);
-  // The first pass infers all shapes. A wrong declaration may make it fail with another error, so declarations are
+  // This pass infers all shapes. A wrong declaration may make it fail with another error, so declarations are
   // checked in both cases.
-  passes.front().run = [&, infer = passes.front().run](Model& model) {
+  Pass& first_inference = *std::ranges::find(passes, "fold_constants", &Pass::name);
+  first_inference.run = [&, infer = first_inference.run](Model& model) {
     try {
       const bool changed = infer(model);
-      declared.expect(*model.graph, sizes);
+      declared.expect(*model.graph, given.sizes);
       return changed;
     } catch (const Error&) {
-      declared.expect(*model.graph, sizes);
+      declared.expect(*model.graph, given.sizes);
       throw;
     }
   };
   passes_ = run_pipeline(passes, &model_, options.pipeline);
   expect_operators(graph, device_);
   expect_sizes(graph);
-  const auto is_state = [&](const std::string& name) { return names.count(name) > 0; };
+  const auto is_state = [&](const std::string& name) { return given.states.contains(name); };
   std::unordered_map<std::string, const Value*> fronts;
   for (const Value* input : graph.inputs()) {
     if (is_state(input->name())) {

@@ -20,6 +20,7 @@
 #include "onnx_passes/adapt/test_time_augmentation.h"
 #include "onnx_passes/distribution/sharded_states.h"
 #include "runtime/distribution/rank_group.h"
+#include "runtime/plan/entry_passes.h"
 #include "runtime/plan/executable.h"
 #include "runtime/session/state_store.h"
 
@@ -184,9 +185,11 @@ class Session {
   void abandon_runs() noexcept;
   void wait_for_run(int64_t mark);
   bool refuses_non_finite_loss(const std::string& entry) const;
-  Model whole(const std::string& entry) const;                                              // of one rank
-  Model of_all_stages(const std::string& entry) const;                                      // before it is cut
-  Model plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const;  // as Plan takes it
+  EntryOptions entry_options(const std::string& entry, const std::map<std::string, Shape>& shapes) const;
+  // The entry point as Plan takes it.
+  Model plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const;
+  Model plain(const std::string& entry, const std::map<std::string, Shape>& shapes,
+              const PipelineOptions& pipeline) const;
   // What the entry point is told beside the data: of ranks, and the key of random numbers.
   TensorMap own_inputs(const std::string& entry, int micro_batches, int64_t batches) const;
   std::map<std::string, Shape> with_own_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;

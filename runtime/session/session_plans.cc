@@ -7,37 +7,27 @@
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/graph.h"
+#include "onnx_passes/pipeline/kept_faults.h"
 #include "runtime/plan/fitting_plan.h"
 #include "runtime/plan/upload.h"
 #include "runtime/session/session_runs.h"
 
 namespace onnx_train {
 
-namespace {
-
-// In `predict`, weights that other entry points train are initializers; makes them read the state instead.
-void read_from_state(Model* model, const StateStore& states) {
-  for (Value* value : std::vector<Value*>(model->graph->initializers())) {
-    if (states.contains(value->name()) && !model->graph->is_input(value)) {
-      model->graph->add_input(value->name(), value->type());
-    }
-  }
-}
-
-}  // namespace
-
 std::unique_ptr<Plan> Session::compile(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes,
                                        const FoundSizes& sizes) {
-  PlanOptions plan_options = options_.plan;
-  plan_options.sizes = sizes;
-  if (plan_options.detect_anomaly) plan_options.lowering.on = false;
-  if (std::string& folder = plan_options.pipeline.dump_dir; !folder.empty()) folder += "/" + entry;
   std::optional<Model> first = std::move(flat);
-  std::unique_ptr<Plan> plan = plan_within(plan_options.memory, [&](size_t values) {
-    Model model = first ? *std::exchange(first, std::nullopt) : plain(entry, shapes);
-    read_from_state(&model, state_);
-    plan_options.lowering.memory = values;
-    return std::make_unique<Plan>(std::move(model), state_.names(), shapes, device_, plan_options);
+  auto plan = keeping_faults(options_.plan.pipeline, [&](const PipelineOptions& pipeline) {
+    PlanOptions plan_options = options_.plan;
+    plan_options.sizes = sizes;
+    plan_options.pipeline = pipeline;
+    if (plan_options.detect_anomaly) plan_options.lowering.on = false;
+    if (std::string& folder = plan_options.pipeline.dump_dir; !folder.empty()) folder += "/" + entry;
+    return plan_within(plan_options.memory, [&](size_t values) {
+      Model model = first ? *std::exchange(first, std::nullopt) : plain(entry, shapes, pipeline);
+      plan_options.lowering.memory = values;
+      return std::make_unique<Plan>(std::move(model), state_.names(), shapes, device_, plan_options);
+    });
   });
   keep_choices();
   return plan;
@@ -107,13 +97,14 @@ bool matches(const Plan& plan, const TensorMap& inputs, std::vector<const Tensor
   return true;
 }
 
-// Checks names and types, and that nothing is missing; the plan checks shapes.
+// Checks names and types, and that nothing is missing; the plan checks shapes. A state is not given.
 void check_inputs(const std::vector<Value*>& declared, const std::string& entry, const TensorMap& inputs,
                   const std::vector<std::string>& states) {
   for (const auto& [name, tensor] : inputs) {
     const auto has_name = [&, &wanted = name](const Value* value) { return value->name() == wanted; };
     const auto input = std::find_if(declared.begin(), declared.end(), has_name);
-    if (input == declared.end()) fail_as(ErrorCode::kInputName, "entry point '", entry, "' has no input '", name, "'");
+    if (input == declared.end() || std::ranges::count(states, name))
+      fail_as(ErrorCode::kInputName, "entry point '", entry, "' has no input '", name, "'");
     if ((*input)->dtype() != tensor.dtype()) {
       fail_as(ErrorCode::kInputType, "entry point '", entry, "': input '", name, "' is ",
               onnx_train::name(tensor.dtype()), "; it must be ", onnx_train::name((*input)->dtype()));

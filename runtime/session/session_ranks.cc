@@ -7,12 +7,11 @@
 #include "kernels/collectives.h"
 #include "kernels/cost.h"
 #include "onnx_passes/distribution/data_parallel.h"
-#include "onnx_passes/distribution/order_collectives.h"
-#include "onnx_passes/distribution/overlap_collectives.h"
 #include "onnx_passes/distribution/pipeline_stages.h"
 #include "onnx_passes/distribution/stage_owners.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
+#include "onnx_passes/pipeline/kept_faults.h"
 #include "onnx_passes/training/body_draws.h"
 #include "runtime/session/session.h"
 #include "runtime/support/options.h"
@@ -49,18 +48,25 @@ StateOwners Session::owners_of_states(const Model& model, const SessionOptions& 
   });
 }
 
-// The entry point as a plain model, of the mean over views where the session has some. Its random operators draw from
-// an input.
-Model Session::whole(const std::string& entry) const {
-  const bool averages = !options_.views.empty() && (entry == "predict" || entry == "evaluate") && has_entry(entry);
-  Model with_views;
-  if (averages) {
-    with_views = clone(model_);
-    average_over_views(&with_views, options_.views, entry);
+EntryOptions Session::entry_options(const std::string& entry, const std::map<std::string, Shape>& shapes) const {
+  EntryOptions options;
+  options.entry = entry;
+  if (has_entry(entry)) options.views = options_.views;
+  options.states = state_.names();
+  options.sync_batch_norm = options_.sync_batch_norm;
+  options.overlaps = overlaps();
+  options.owners = owners_;
+  options.owner = owner();
+  if (is_staged(entry)) {
+    options.ranks = pipelines();
+    options.stages = options_.stages;
+    // A device that has a queue goes on when a kernel has only begun.
+    options.stage = {.shares_batches = pipelines() > 1, .awaits_sends = !device_.uses_host_memory()};
+    options.micro_batches = shapes;
+  } else if (is_shared(entry)) {
+    options.ranks = ranks();
   }
-  Model flat = flatten(averages ? with_views : model_, entry);
-  draw_from_input(flat.graph.get());
-  return flat;
+  return options;
 }
 
 bool Session::draws(const std::string& entry) const {
@@ -73,33 +79,21 @@ bool Session::draws(const std::string& entry) const {
   return found->second = may && has_random_operators(*flatten(model_, entry).graph);
 }
 
-Model Session::of_all_stages(const std::string& entry) const {
-  Model flat = whole(entry);
-  if (pipelines() > 1) distribute_over_ranks(&flat, pipelines(), false);
-  for (Node* node = flat.graph->first(); node; node = node->next()) {
-    if (is_collective(*node)) node->set_attr(kMeshAxis, kDataAxis);
-  }
-  return flat;
+Model Session::plain(const std::string& entry, const std::map<std::string, Shape>& shapes,
+                     const PipelineOptions& pipeline) const {
+  PipelineOptions own = pipeline;
+  if (!own.dump_dir.empty()) own.dump_dir += concat("/", entry, "/entry");
+  const EntryOptions options = entry_options(entry, shapes);
+  const std::vector<Pass> passes = wanted_passes(entry_rows(options));
+  // What is shown has the contents of the states, so that its files can be loaded.
+  const bool keeps_states = !options_.plans_only && owners_.empty();
+  if (own.shows_input() && keeps_states) return make_entry(snapshot(), options, passes, own);
+  return make_entry(model_, options, passes, own);
 }
 
 Model Session::plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const {
-  if (is_staged(entry)) {
-    Model flat = of_all_stages(entry);
-    // A device that has a queue goes on when a kernel has only begun.
-    make_stage(&flat, owners_, state_.names(), owner(), options_.stages, shapes,
-               {.shares_batches = pipelines() > 1, .awaits_sends = !device_.uses_host_memory()});
-    order_collectives(&flat);
-    return flat;
-  }
-  Model flat = whole(entry);
-  if (is_shared(entry)) distribute_over_ranks(&flat, ranks(), options_.sync_batch_norm);
-  if (is_shared(entry) && overlaps()) sum_early(&flat);
-  if (shards_states()) shard_states(&flat, owners_, owner());
-  if (is_shared(entry) || shards_states()) {
-    if (overlaps()) overlap_collectives(&flat);
-    order_collectives(&flat);
-  }
-  return flat;
+  return keeping_faults(options_.plan.pipeline,
+                        [&](const PipelineOptions& pipeline) { return plain(entry, shapes, pipeline); });
 }
 
 void Session::connect_device() {
@@ -109,7 +103,10 @@ void Session::connect_device() {
   if (pipelines() > 1) device_.connect(*pipeline_->along(kDataAxis));
   std::set<std::pair<int, int>> pairs;  // in one order on all ranks
   for (const char* entry : {"accumulate", "evaluate"}) {
-    if (has_entry(entry)) pairs.merge(stages_that_send(of_all_stages(entry), owners_, state_.names()));
+    if (!has_entry(entry)) continue;
+    const EntryOptions options = entry_options(entry, {});
+    const Model of_all = make_entry(model_, options, passes_before_stages(options));
+    pairs.merge(stages_that_send(of_all, owners_, state_.names()));
   }
   for (const auto& [from, to] : pairs) {
     if (from == owner() || to == owner()) device_.connect(*pipeline_, from, to);

@@ -2,6 +2,7 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/message.h"
+#include "onnx_passes/pipeline/kept_faults.h"
 #include "runtime/models/build_notes.h"
 #include "runtime/models/sizes_of_data.h"
 #include "runtime/training/checkpoint.h"
@@ -12,7 +13,8 @@ namespace {
 
 DefaultBuild build_once(ModelMessage forward, BuildSettings settings, const GuessLoss& guess, BuildFor purpose) {
   std::vector<Finding> imported;
-  Model model = import_forward_model(std::move(forward), settings.dtype, import_options(settings), &imported);
+  Model model = import_forward_model(std::move(forward), settings.dtype, import_options(settings), &imported,
+                                     settings.build.pipeline);
   std::string& loss = settings.build.loss;
   LossGuess found;
   if (loss.empty()) {
@@ -41,7 +43,10 @@ DefaultBuild build_for_data(const ModelMessage& forward, const BuildSettings& se
       with_sizes_of_data(settings.import.dims, sizes, &note, [&](const std::vector<std::string>& dims) {
         BuildSettings sized = settings;
         sized.import.dims = dims;
-        return build_once(forward, std::move(sized), guess, purpose);
+        return keeping_faults(settings.build.pipeline, [&](const PipelineOptions& pipeline) {
+          sized.build.pipeline = pipeline;
+          return build_once(forward, sized, guess, purpose);
+        });
       });
   built.sizes = note;
   if (!note.empty() && purpose == BuildFor::kTraining) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <stdexcept>
 
@@ -12,10 +13,14 @@
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/pipeline/kept_faults.h"
 #include "onnx_passes/pipeline/reduce.h"
 #include "runtime/models/adapt.h"
 #include "runtime/models/build_settings.h"
+#include "tests/support/scoped_variable.h"
+#include "tools/opt/pass_page.h"
 #include "tools/opt/pass_registry.h"
+#include "tools/opt/text_diff.h"
 
 namespace onnx_train::opt_test {
 namespace {
@@ -36,7 +41,7 @@ TEST(PassRegistry, NamesAreUniqueAndEachPassIsDescribed) {
     EXPECT_NE(pass.row.what, "") << pass.row.pass.name;
     pipelines.insert(pass.pipeline);
   }
-  EXPECT_EQ(pipelines, (std::set<std::string>{"import", "adapt", "training", "lowering"}));
+  EXPECT_EQ(pipelines, (std::set<std::string>{"import", "adapt", "training", "entry", "lowering"}));
   EXPECT_GT(names.size(), 90u);
 }
 
@@ -54,6 +59,7 @@ TEST(PassRegistry, AnUnknownNameAndAMissingOptionAreErrors) {
   EXPECT_THAT(refusal({"simplfy"}),
               testing::AllOf(HasSubstr("there is no pass 'simplfy'"), HasSubstr("did you mean 'simplify'?")));
   EXPECT_EQ(refusal({"join"}), "the pass 'join' needs --join");
+  EXPECT_EQ(refusal({"make_stage"}), "the pass 'make_stage' needs --pipeline of several processes");
   EXPECT_EQ(refusal({"simplify"}), "no error");
 }
 
@@ -128,6 +134,108 @@ TEST(FailedPass, LeavesTheModelBeforeItAndSaysHowItRunsAlone) {
   EXPECT_EQ(files_in(folder), (std::vector<std::string>{"00_input.onnx", "00_input.txt"}));
 }
 
+// Imports, runs the passes, and returns the message of the fault.
+std::string kept_fault(const std::vector<Pass>& passes, const PipelineOptions& options = {}) {
+  try {
+    keeping_faults(options, [&](const PipelineOptions& pipeline) {
+      Model model = from_text(kNetwork);
+      run_pipeline(passes, &model, pipeline);
+      return model;
+    });
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// Another folder for temporary files, which is empty.
+class KeptFault : public testing::Test {
+ protected:
+  KeptFault() : variable_("TMPDIR", folder_) {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  const std::string folder_ = testing::TempDir() + "kept_fault";
+
+ private:
+  ScopedVariable variable_;
+};
+
+const Pass kRename{"rename", [](Model& model) {
+                     model.graph->rename(model.graph->find("a"), "sum");
+                     return true;
+                   }};
+const Pass kBug{"bug", [](Model& model) -> bool {
+                  model.graph->set_outputs({});
+                  throw std::out_of_range("index 7");
+                }};
+
+TEST_F(KeptFault, TheModelBeforeThePassIsInAFile) {
+  const std::string message = kept_fault({kRename, kBug});
+  EXPECT_THAT(message, testing::StartsWith(concat("[bug] index 7; this is a bug of onnx-train, which this shows: "
+                                                  "onnx-train opt ",
+                                                  folder_, "/onnx-train-fault-")));
+  EXPECT_THAT(message,
+              testing::EndsWith("/before_bug.onnx -o after.onnx --passes bug, with the options of this command"));
+  ASSERT_EQ(files_in(folder_).size(), 1u);
+  const std::string kept = concat(folder_, "/", files_in(folder_)[0]);
+  EXPECT_EQ(files_in(kept), std::vector<std::string>{"before_bug.onnx"});
+  Model expected = from_text(kNetwork);
+  kRename.run(expected);
+  EXPECT_EQ(to_text(load_model(kept + "/before_bug.onnx")), to_text(expected));
+  const auto mode = std::filesystem::status(kept).permissions();
+  EXPECT_EQ(mode & (std::filesystem::perms::group_all | std::filesystem::perms::others_all),
+            std::filesystem::perms::none);
+}
+
+// Values that are still read are removed by a bug alone, and a model that is not valid comes of one.
+TEST_F(KeptFault, BugsThatAreErrorsAreKeptToo) {
+  const Pass removes{"removes", [](Model& model) {
+                       model.graph->remove(model.graph->find("h")->producer());
+                       return true;
+                     }};
+  EXPECT_THAT(kept_fault({removes}), HasSubstr("before_removes.onnx"));
+  const Pass breaks{"breaks", [](Model& model) {
+                      model.graph->find("r")->producer()->set_op("Sofmax");
+                      return true;
+                    }};
+  EXPECT_EQ(kept_fault({breaks}), "no error");
+  EXPECT_THAT(kept_fault({breaks}, {.verify = true, .dump_dir = ""}), HasSubstr("before_breaks.onnx"));
+}
+
+TEST_F(KeptFault, WhatAUserDoesWrongLeavesNoFile) {
+  const Pass refuses{"refuses", [](Model&) -> bool { fail("[Refuses] the operator 'X' has no gradient"); }};
+  const Pass usage{"usage", [](Model&) -> bool { throw UsageError("take another --loss"); }};
+  EXPECT_EQ(kept_fault({kRename, refuses}), "[Refuses] the operator 'X' has no gradient");
+  EXPECT_EQ(kept_fault({usage}), "take another --loss");
+  EXPECT_EQ(files_in(folder_), std::vector<std::string>());
+}
+
+TEST_F(KeptFault, WithoutAFolderForFilesTheFaultIsSaid) {
+  const ScopedVariable nowhere("TMPDIR", folder_ + "/missing");
+  EXPECT_EQ(kept_fault({kBug}), "[bug] index 7; this is a bug of onnx-train");
+}
+
+// A fault that is not there the second time leaves nothing behind.
+TEST_F(KeptFault, AFaultThatDoesNotComeAgainLeavesNoFile) {
+  int runs = 0;
+  const Pass first{"first", [&](Model&) -> bool {
+                     if (++runs == 1) throw std::logic_error("once");
+                     fail("another error before the pass");
+                   }};
+  const Pass second{"second", [&](Model&) -> bool { return false; }};
+  EXPECT_THAT(kept_fault({second, first}), HasSubstr("before_first.onnx"));
+  runs = 0;
+  const Pass earlier{"earlier", [&](Model&) -> bool {
+                       if (runs > 0) fail("another error before the pass");
+                       return false;
+                     }};
+  std::filesystem::remove_all(folder_);
+  std::filesystem::create_directories(folder_);
+  EXPECT_EQ(kept_fault({earlier, first}), "[first] once; this is a bug of onnx-train");
+  EXPECT_EQ(files_in(folder_), std::vector<std::string>());
+}
+
 TEST(Dumps, OfImportAndOfWhatAdaptsAModelAreInFoldersOfTheirOwn) {
   const std::string folder = testing::TempDir() + "dumps";
   std::filesystem::remove_all(folder);
@@ -140,6 +248,84 @@ TEST(Dumps, OfImportAndOfWhatAdaptsAModelAreInFoldersOfTheirOwn) {
   EXPECT_EQ(files_in(folder + "/adapt"), (std::vector<std::string>{"01_cut.onnx", "01_cut.txt"}));
   EXPECT_EQ(files_in(folder + "/import").front(), "01_choose_outputs.onnx");
   EXPECT_EQ(files_in(folder + "/import").back(), "36_set_versions.txt");
+}
+
+// ---- Pages
+
+std::string text_of(const std::vector<DiffLine>& lines) {
+  std::string text;
+  for (const DiffLine& line : lines) text += concat(std::string(1, line.kind), line.text, "\n");
+  return text;
+}
+
+TEST(TextDiff, ShowsLinesThatDifferWithThoseAroundThem) {
+  EXPECT_TRUE(diff_lines("a\nb\n", "a\nb\n").empty());
+  EXPECT_EQ(text_of(diff_lines("1\n2\n3\n4\n5\n6\n", "1\n2\n3\nx\n5\n6\n", 1)), "@line 3\n 3\n-4\n+x\n 5\n");
+  EXPECT_EQ(text_of(diff_lines("a\nb\n", "b\na\n", 0)), "@line 1\n-a\n@line 2\n+a\n");
+  EXPECT_EQ(text_of(diff_lines("", "a\n")), "@line 1\n+a\n");
+  // Lines without a unique one between them.
+  EXPECT_EQ(text_of(diff_lines("}\n{\n}\n", "{\n}\n{\n}\n}\n", 0)), "@line 1\n+{\n@line 5\n+}\n");
+}
+
+TEST(PassPage, HasASectionForEachPassAndEscapesNames) {
+  Model model = from_text(kNetwork);
+  PassPage page;
+  const Pass nothing{"nothing", [](Model&) { return false; }};
+  const Pass names{"names", [](Model& m) {
+                     m.graph->rename(m.graph->find("h"), "<script>alert('\"&')</script>");
+                     return true;
+                   }};
+  run_pipeline({nothing, names, {"simplify", simplify}}, &model,
+               {.dump_dir = "", .observe = [&](const PassTiming* pass, const Model& m) { page.observe(pass, m); }});
+  const std::string html = page.html("a<b", all_passes({}));
+  EXPECT_EQ(page.passes(), 3u);
+  EXPECT_EQ(page.changes(), 1u);
+  EXPECT_THAT(html, HasSubstr("<title>a&lt;b</title>"));
+  EXPECT_THAT(html, HasSubstr("<details class=\"same\"><summary><b>nothing</b>"));
+  EXPECT_THAT(html, HasSubstr("<details open><summary><b>names</b>"));
+  EXPECT_THAT(html, HasSubstr("&lt;script&gt;alert(&#39;"));
+  EXPECT_THAT(html, testing::Not(HasSubstr("<script")));
+  EXPECT_THAT(html, testing::Not(HasSubstr("http")));
+  EXPECT_THAT(html, HasSubstr("<h2>training</h2>"));
+  EXPECT_THAT(html, HasSubstr("folds constants, merges equal nodes, removes dead ones"));
+}
+
+TEST(PassPage, LongLinesAndLongSectionsAreCut) {
+  Model model = from_text(kNetwork);
+  PassPage page;
+  const Pass longer{"longer", [](Model& m) {
+                      m.graph->rename(m.graph->find("h"), std::string(5000, 'n'));
+                      Value* x = m.graph->find("r");
+                      for (int i = 0; i < 3000; ++i) x = m.graph->add_node("Neg", {x}, {concat("n", i)})->output();
+                      m.graph->add_output(x);
+                      return true;
+                    }};
+  run_pipeline({longer}, &model,
+               {.dump_dir = "", .observe = [&](const PassTiming* pass, const Model& m) { page.observe(pass, m); }});
+  const std::string html = page.html("long", {});
+  EXPECT_LT(html.size(), 400'000u);
+  EXPECT_THAT(html, HasSubstr(" more characters"));
+  EXPECT_THAT(html, HasSubstr(" more lines"));
+}
+
+// From the file to the plan.
+TEST(PassPage, AllPipelinesRunInTheirOrder) {
+  const std::string file = testing::TempDir() + "all_pipelines.onnx";
+  save_model(from_text(kNetwork), file);
+  PassSettings settings;
+  settings.build.build.loss = "mse(y)";
+  std::vector<std::string> names;
+  run_all_pipelines(file, settings, [&](const PassTiming* pass, const Model&) {
+    if (pass) names.push_back(pass->name);
+  });
+  std::string pipelines;
+  std::map<std::string, std::string> of;
+  for (const RegisteredPass& pass : all_passes(settings)) of[pass.row.pass.name] = pass.pipeline;
+  for (const std::string& name : names) {
+    if (!pipelines.ends_with(of.at(name))) pipelines += " " + of.at(name);
+  }
+  EXPECT_EQ(pipelines, " import training entry lowering");
+  EXPECT_EQ(names.back(), "order_nodes");
 }
 
 // ---- Reduction

@@ -2,6 +2,7 @@
 arithmetic elsewhere."""
 
 import functools
+import json
 
 import tool
 
@@ -20,10 +21,8 @@ def passes():
 @functools.cache
 def numbers():
     """What the table of passes promises of each: "equal in bits", "equal in bits but grad_norm" or ""."""
-    lines = tool.run("show", MODEL, "--plan", "--passes").splitlines()
-    header = next(line for line in lines if line.split() == ["phase", "pass", "nodes", "after", "ms", "numbers"])
-    rows = lines[lines.index(header) + 1 : -1]
-    promised = {line[header.index("pass") :].split()[0]: line[header.index("numbers") :].strip() for line in rows}
+    rows = json.loads(tool.run("opt", "--list-passes", "--json"))
+    promised = {row["name"]: row["numbers"] for row in rows if row["pipeline"] == "lowering"}
     return promised | dict.fromkeys(PLACEMENT, "equal in bits")
 
 

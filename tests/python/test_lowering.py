@@ -132,6 +132,22 @@ def test_dumps_follow_the_passes(tmp_path):
     tool.run("show", tool.ROOT / "tests/fixtures/mlp.onnx", "--plan", "--dump-lowering", tmp_path / "dump")
     folder = tmp_path / "dump" / "predict"
     names = sorted(p.stem for p in folder.glob("*.onnx"))
-    assert names and names[0].startswith("01_fold_constants")
-    for path in folder.glob("*.onnx"):
+    assert names[:3] == ["01_fix_defaults", "02_set_shapes", "03_fold_constants"]
+    before = sorted(p.stem for p in (folder / "entry").glob("*.onnx"))
+    assert before == ["01_flatten", "02_draw_from_input"]  # no state, one rank
+    for path in folder.rglob("*.onnx"):
         onnx.checker.check_model(path, full_check=True)
+
+
+def test_dumps_of_a_training_model_lead_from_its_entry_point_to_the_plan(tmp_path):
+    model, dump = tmp_path / "train.onnx", tmp_path / "dump"
+    tool.run("build", tool.ROOT / "tests/fixtures/mlp.onnx", "-o", model, "--optimizer", "sgd")
+    tool.run("show", model, "--plan", "--dump-lowering", dump)
+    assert sorted(p.stem for p in (dump / "step/entry").glob("*.txt")) == ["01_flatten", "02_draw_from_input", "03_read_states"]
+    # The last one is what lowering begins with: states are inputs, sizes are open.
+    last, first = ((dump / "step" / name).read_text() for name in ("entry/03_read_states.txt", "02_set_shapes.txt"))
+    assert "next/" in last and "[N," in last.splitlines()[-1] + last
+    assert "[N," not in first.split("{")[0]
+    # A pass runs alone on the dump before it.
+    tool.run("opt", dump / "step/02_set_shapes.onnx", "-o", tmp_path / "after.txt", "--passes", "fold_constants")
+    assert "depends" not in tool.run("opt", dump / "step/entry/03_read_states.onnx", "-o", "-", "--passes", "set_shapes", status=2)

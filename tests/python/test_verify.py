@@ -192,3 +192,25 @@ def test_zeros_without_a_value_are_float64_too(tmp_path):
     data = tool.save(tmp_path / "in.npz", {"x": np.ones((2, 3), np.float32), "labels": np.ones((2, 3), np.float32)})
     tool.run("grad", tmp_path / "zeros.onnx", "--inputs", data, "--loss", "mse", "--dtype", "float64", "-o", tmp_path / "g.npz")
     assert tool.load(tmp_path / "g.npz")["grad/w"].dtype == np.float64
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_passes_leave_the_numbers(precision, tmp_path):
+    """Adam makes 1 or -1 of gradients that are nothing but rounding, those of biases before batch normalization."""
+    tool.run("build", tool.ROOT / "models/digits_cnn.onnx", "-o", tmp_path / "train.onnx", "--precision", precision)
+    said = tool.run("verify", tmp_path / "train.onnx", "--passes")
+    lines = said.splitlines()
+    assert lines[0].split() == ["pass", "difference", "bound", "output"]
+    assert "WRONG" not in said and "does not run" not in said, said
+    assert lines[-1].endswith("passes leave the numbers of 'step' within their bounds")
+    exact = {line.split()[0]: line.split()[1:3] for line in lines[1:-1]}
+    assert exact["merge_updates"] == ["0", "0"] and float(exact["fuse_elementwise"][1]) > 0
+
+
+def test_passes_of_every_entry_point_are_verified(tmp_path):
+    tool.run("build", tool.ROOT / "tests/fixtures/mlp.onnx", "-o", tmp_path / "train.onnx", "--accumulate", "--clip", "0.5")
+    for entry in ("accumulate", "apply", "evaluate", "predict"):
+        said = tool.run("verify", tmp_path / "train.onnx", "--passes", "--entry", entry, "--batch", 3)
+        assert f"leave the numbers of '{entry}' within" in said, said
+    assert "predict" in tool.run("verify", tool.ROOT / "tests/fixtures/mlp.onnx", "--passes")
+    assert "--entry goes with --passes" in tool.run("verify", tmp_path / "train.onnx", "--entry", "step", status=2)

@@ -1,4 +1,5 @@
 // The subcommand `opt` runs passes by name on a model or its text, as mlir-opt does. It serves those who change passes.
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/pipeline/reduce.h"
 #include "runtime/support/report_text.h"
+#include "tools/opt/pass_page.h"
 #include "tools/opt/pass_registry.h"
 #include "tools/report/output.h"
 #include "tools/subcommand.h"
@@ -15,14 +17,16 @@ namespace onnx_train {
 namespace {
 
 struct OptArguments {
+  OptArguments() { settings.build.build.loss.clear(); }  // the usual one, or in a page one that fits the outputs
+
   std::string model, output, reduce;
-  bool lists = false;
+  bool lists = false, json = false;
   int64_t tries = 500;
   PassSettings settings;
 };
 
 void check_output(const std::string& path) {
-  if (path != "-") file_with(std::vector<std::string>{".onnx", ".txt"})(path);
+  if (path != "-") file_with(std::vector<std::string>{".onnx", ".txt", ".html"})(path);
 }
 
 // What a model's text begins with, and no message does.
@@ -53,7 +57,18 @@ void write_model(const Model& model, const std::string& path) {
   }
 }
 
-int list_passes(const BuildSettings& settings) {
+int list_passes_as_json(const PassSettings& settings) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const RegisteredPass& pass : all_passes(settings)) {
+    const Pass& row = pass.row.pass;
+    rows.push_back(
+        {{"pipeline", pass.pipeline}, {"name", row.name}, {"what", pass.row.what}, {"numbers", row.numbers}});
+  }
+  print(rows.dump() + "\n");
+  return 0;
+}
+
+int list_passes(const PassSettings& settings) {
   TextTable table("llw");
   std::string pipeline;
   for (const RegisteredPass& pass : all_passes(settings)) {
@@ -73,11 +88,36 @@ int reduce_model(const OptArguments& a) {
   return 0;
 }
 
+// What the passes that are named change, or those of all pipelines. Where a pass fails, what those before it change.
+int write_page(const OptArguments& a) {
+  PassPage page;
+  const auto observe = [&](const PassTiming* pass, const Model& model) { page.observe(pass, model); };
+  PassSettings settings = a.settings;
+  const auto write = [&] { write_file(a.output, page.html("Passes of " + a.model, all_passes(settings))); };
+  try {
+    Model model;
+    if (!settings.passes.empty() || is_text(*MappedFile::open(a.model))) model = read_model(a.model, &settings);
+    settings.build.build.pipeline.observe = observe;
+    settings.passes.empty() ? run_all_pipelines(a.model, settings, observe) : run_passes(&model, settings);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception&) {
+    if (page.passes() > 0) write();
+    throw;
+  }
+  write();
+  print(concat(a.output, ": ", page.changes(), " of ", page.passes(), " passes change the model\n"));
+  return 0;
+}
+
 int run(const OptArguments& arguments) {
-  if (arguments.lists) return list_passes(arguments.settings.build);
+  if (arguments.lists)
+    return arguments.json ? list_passes_as_json(arguments.settings) : list_passes(arguments.settings);
+  if (arguments.json) throw UsageError("--json goes with --list-passes");
   if (arguments.model.empty()) throw UsageError("give a MODEL, or --list-passes");
   if (arguments.output.empty()) throw UsageError("--output is missing");
   if (!arguments.reduce.empty()) return reduce_model(arguments);
+  if (arguments.output.ends_with(".html")) return write_page(arguments);
   PassSettings settings = arguments.settings;
   Model model = read_model(arguments.model, &settings);
   if (settings.passes.empty()) throw UsageError("--passes is missing: the names of the passes to run");
@@ -94,9 +134,12 @@ Subcommand opt_command() {
       {"MODEL", &a->model, "an ONNX model, or a model in ONNX's text syntax", "FILE"},
       {"-o,--output",
        {&a->output, check_output},
-       "the file to write: .onnx, or .txt, or - for text on standard output; text leaves out large tensors",
+       "the file to write: .onnx, or .txt, or - for text on standard output; text leaves out large tensors. .html: a "
+       "page "
+       "of what each pass changes, of all pipelines without --passes",
        "FILE"},
       {"--list-passes", &a->lists, "print the pipelines and what each of their passes does"},
+      {"--json", &a->json, "with --list-passes: an array with an object a pass"},
       {"--reduce", &a->reduce,
        "instead of passes: make the model smaller while COMMAND MODEL fails with the same first line of stderr",
        "COMMAND"},
@@ -104,6 +147,7 @@ Subcommand opt_command() {
   for (CommandOption& option : pass_options(&a->settings)) options.push_back(std::move(option));
   return {"opt", "Run passes by name on a model or its text, for those who change passes",
           "  onnx-train opt --list-passes\n"
+          "  onnx-train opt model.onnx -o passes.html --loss mse\n"
           "  onnx-train opt model.onnx -o after.onnx --passes simplify_indexing,recognize\n"
           "  onnx-train opt model.onnx -o - --passes training_mode,loss --loss cross_entropy\n"
           "  onnx-train opt model.onnx -o small.onnx --reduce 'onnx-train build --optimizer none -o /dev/null'",

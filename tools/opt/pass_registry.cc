@@ -13,6 +13,8 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/text/expression.h"
 #include "runtime/models/adapt.h"
+#include "runtime/plan/entry_passes.h"
+#include "tools/runtime_options.h"
 
 namespace onnx_train {
 namespace {
@@ -22,8 +24,8 @@ std::vector<PassRow> lowering_rows(const std::string& device_name) {
   const auto lowering = std::make_shared<Lowering>(Lowering{device, device.lowering(), {}});
   std::vector<PassRow> rows;
   for (const LoweringPass& pass : lowering_table()) {
-    rows.push_back({{pass.name, [=, &run = pass.run](Model& model) { return run(model, *lowering); }, pass.phase},
-                    what_lowering_does(pass.name)});
+    const auto in_plan = [=, &run = pass.run](Model& model) { return run(model, *lowering); };
+    rows.push_back({{pass.name, in_plan, pass.phase, pass.numbers}, what_lowering_does(pass.name)});
   }
   return rows;
 }
@@ -63,13 +65,18 @@ void prepare(Graph* graph) {
 
 }  // namespace
 
-std::vector<RegisteredPass> all_passes(const BuildSettings& settings) {
+std::vector<RegisteredPass> all_passes(const PassSettings& settings) {
   std::vector<RegisteredPass> passes;
-  const ImportOptions forward = import_options(settings);
+  BuildSettings build = settings.build;
+  if (build.build.loss.empty()) build.build.loss = BuildOptions().loss;
+  const ImportOptions forward = import_options(build);
+  EntryOptions entry;
+  entry.entry = settings.entry;
   add_rows("import", import_rows(forward), &passes);
-  add_rows("adapt", adapt_rows(forward.adapt, settings.dtype), &passes);
-  add_rows("training", training_rows(resolve(settings)), &passes);
-  add_rows("lowering", lowering_rows(settings.device), &passes);
+  add_rows("adapt", adapt_rows(forward.adapt, build.dtype), &passes);
+  add_rows("training", training_rows(resolve(build)), &passes);
+  add_rows("entry", entry_rows(entry), &passes);
+  add_rows("lowering", lowering_rows(build.device), &passes);
   return passes;
 }
 
@@ -86,7 +93,14 @@ std::vector<CommandOption> pass_options(PassSettings* settings) {
                                          "NAMES",
                                          false,
                                          {},
-                                         pass_names}};
+                                         pass_names},
+                                        {"--entry",
+                                         &settings->entry,
+                                         "the entry point that the pass flatten makes one graph of [step]",
+                                         "NAME",
+                                         false,
+                                         {},
+                                         entry_names}};
   for (CommandOption& option : build_options(&settings->build)) options.push_back(std::move(option));
   return options;
 }
@@ -100,7 +114,7 @@ void read_header(const std::string& text, const std::vector<CommandOption>& opti
 }
 
 void run_passes(Model* model, const PassSettings& settings) {
-  const std::vector<RegisteredPass> known = all_passes(settings.build);
+  const std::vector<RegisteredPass> known = all_passes(settings);
   std::vector<Pass> passes;
   bool imports = false;
   for (const std::string& name : settings.passes) {

@@ -1,6 +1,6 @@
 // All passes by name, of all pipelines: import (import.h), adapt (runtime/models/adapt.h), training
-// (training_passes.cc) and lowering (kernels/lowering/pipeline.cc). A name is one pass; where a pipeline runs a pass
-// twice, it has one row here. Plain values; one thread.
+// (training_passes.cc), entry (runtime/plan/entry_passes.h) and lowering (kernels/lowering/pipeline.cc). A name is one
+// pass; where a pipeline runs a pass twice, it has one row here. Plain values; one thread.
 #pragma once
 
 #include <string>
@@ -15,6 +15,7 @@ namespace onnx_train {
 struct PassSettings {
   std::vector<std::string> passes;
   BuildSettings build;
+  std::string entry = "step";  // of the pass flatten
 };
 
 struct RegisteredPass {
@@ -22,12 +23,12 @@ struct RegisteredPass {
   PassRow row;
 };
 
-// Every pass, in the order of the pipelines. The passes of lowering are those of `settings.device`. Throws Error as
-// `build` does for options that contradict each other.
-std::vector<RegisteredPass> all_passes(const BuildSettings& settings);
+// Every pass, in the order of the pipelines. The passes of lowering are those of `settings.build.device`. Throws Error
+// as `build` does for options that contradict each other.
+std::vector<RegisteredPass> all_passes(const PassSettings& settings);
 std::vector<std::string> pass_names();
 
-// The options --passes and those of `build`. They write into `settings`, which must outlive them.
+// The options --passes, --entry and those of `build`. They write into `settings`, which must outlive them.
 std::vector<CommandOption> pass_options(PassSettings* settings);
 
 // Sets the options that comments in front of a model's text name, one in a line: "# passes: training_mode,loss",

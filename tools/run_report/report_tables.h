@@ -4,12 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "tools/report/html_text.h"
 #include "tools/run_report/run_files.h"
 
 namespace onnx_train {
-
-// As text and attributes of HTML hold it. Bytes that are no UTF-8, and control characters, become U+FFFD.
-std::string escaped(const std::string& text);
 
 // Seconds by step, from the times of the steps.
 Series elapsed(const RunFiles& run);

@@ -15,6 +15,7 @@ namespace onnx_train {
 
 class Device;
 struct ChannelsLastRule;
+struct PlanInputs;
 struct Recomputation;
 
 // Outputs whose shapes depend on data, in plans that follow each other. A plan leaves them out and computes, as its
@@ -36,6 +37,7 @@ struct LoweringOptions {
   size_t memory = 0;
   Recomputation* recomputation = nullptr;
 
+  PlanInputs* inputs = nullptr;         // of a plan; canonical/inputs.h
   OutputSizes* output_sizes = nullptr;  // null: a plan is refused for an output whose shape depends on data
 
   // Whether the pass or choice of this name is enabled.

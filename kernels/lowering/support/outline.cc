@@ -5,8 +5,8 @@
 #include <unordered_set>
 
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/inputs.h"
+#include "onnx_passes/ir/internal_error.h"
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
@@ -41,7 +41,8 @@ class Outliner {
       for_each_input(*node, [&](const Value* input) { depends = depends || dependent.count(input) > 0; });
       const bool member = members_.count(node) > 0;
       if (member && depends && reads_moved(*node, movers)) {
-        fail(node->label(), " cannot join ", op_, ": a node outside of the group stands between its members");
+        throw InternalError(
+            concat(node->label(), " cannot join ", op_, ": a node outside of the group stands between its members"));
       }
       if (member || depends) {
         for (const Value* output : node->outputs()) {

@@ -124,6 +124,7 @@ def forward(number, seeds, folder):
         ["show", path, "--plan", "--arena", "--memory", sizes(rng), "--dump-lowering", folder / "dump"],
         ["show", path, "--plan", "--profile"],
         ["export", path, "-o", out],
+        ["opt", path, "-o", folder / "passes.html", "--loss", seed.loss],
         ["flatten", path, "--entry", rng.choice(["predict", "step"]), "-o", out],
     ]
     commands = [["check", path], ["build", path, "-o", out, "--loss", seed.loss], *rng.sample(others, 3)]
@@ -157,6 +158,7 @@ def training(number, seeds, folder):
         ["eval", path, "--data", data],
         ["predict", path, "--inputs", data, "-o", folder / "out.npz"],
         ["verify", path, "--batch", "2"],
+        ["verify", path, "--batch", "2", "--passes", "--entry", rng.choice(["step", "evaluate", "predict"])],
         ["check", path],
         ["build", path, "-o", out, "--loss", seed.loss],
     ]  # fmt: skip

@@ -13,6 +13,7 @@
 #include "runtime/support/report_text.h"
 #include "runtime/training/checkpoint.h"
 #include "tools/difference_quotients.h"
+#include "tools/opt/pass_numbers.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"
@@ -24,7 +25,8 @@ namespace {
 constexpr double kLeastTolerance = 1e-9;
 
 struct VerifyArguments {
-  std::string model, inputs;
+  std::string model, inputs, entry;
+  bool passes = false;
   std::vector<std::string> sizes;
   int64_t batch = 4;
   uint64_t seed = 0;
@@ -227,13 +229,8 @@ int report(std::vector<Check> checks, double tolerance) {
   fail(wrong, " of ", checks.size(), " gradients differ from the difference quotient by more than ", tolerance);
 }
 
-int run(const VerifyArguments& arguments) {
-  Model training = in_precision(load_training_model(arguments.model), "float64");
-  const std::string entry = training.find_entry_point("step") ? "step" : "accumulate";
-  const EntryPoint* point = training.find_entry_point(entry);
-  if (!point) fail(arguments.model, " has neither an entry point 'step' nor 'accumulate'");
-  if (point->gradients.empty()) fail(arguments.model, " does not say which of its values are gradients");
-  if (!point->output(roles::kLoss)) fail(arguments.model, ": the entry point '", entry, "' has no loss");
+// One batch for an entry point, without the inputs that have a default.
+TensorMap batch_for(const VerifyArguments& arguments, const Model& training, const std::string& entry) {
   const std::vector<InputSpec> specs = entry_inputs(training, entry);
   TensorMap inputs;
   if (arguments.inputs.empty()) {
@@ -248,10 +245,77 @@ int run(const VerifyArguments& arguments) {
   for (const InputSpec& spec : specs) {
     if (spec.has_default) inputs.erase(spec.name);
   }
-  Verifier verifier(training, *point, std::move(inputs), arguments);
+  return inputs;
+}
+
+int verify_gradients(const VerifyArguments& arguments) {
+  Model training = in_precision(load_training_model(arguments.model), "float64");
+  const std::string entry = training.find_entry_point("step") ? "step" : "accumulate";
+  const EntryPoint* point = training.find_entry_point(entry);
+  if (!point) fail(arguments.model, " has neither an entry point 'step' nor 'accumulate'");
+  if (point->gradients.empty()) fail(arguments.model, " does not say which of its values are gradients");
+  if (!point->output(roles::kLoss)) fail(arguments.model, ": the entry point '", entry, "' has no loss");
+  Verifier verifier(training, *point, batch_for(arguments, training, entry), arguments);
   std::vector<Check> checks;
   for (const WeightGradient& g : point->gradients) checks.push_back(verifier.check(g));
   return report(std::move(checks), arguments.tolerance);
+}
+
+std::string remark(const PassNumbers& row) {
+  switch (row.verdict) {
+    case PassNumbers::Verdict::kUnchanged: return "changes nothing";
+    case PassNumbers::Verdict::kAgrees: return "";
+    case PassNumbers::Verdict::kRounds: return "as far from float64 as before";
+    case PassNumbers::Verdict::kOff: return "WRONG";
+    case PassNumbers::Verdict::kFails: return "does not run: " + row.fault;
+  }
+  return "";
+}
+
+int report(const std::vector<PassNumbers>& rows, const std::string& entry) {
+  using Result = PassNumbers::Verdict;
+  TextTable table("lrrww");
+  table.add({"pass", "difference", "bound", "output", ""});
+  const PassNumbers* first = nullptr;
+  size_t compared = 0;
+  for (const PassNumbers& row : rows) {
+    const bool has_run = row.verdict != Result::kUnchanged && row.verdict != Result::kFails;
+    const auto number = [&](double value) { return has_run ? format_number(value) : "-"; };
+    table.add({row.pass, number(row.difference), number(row.bound), row.difference > 0 ? row.output : "", remark(row)});
+    compared += has_run;
+    if (!first && (row.verdict == Result::kOff || row.verdict == Result::kFails)) first = &row;
+  }
+  print(table.text(0, table_width()));
+  if (!first) {
+    print(concat(compared, " passes leave the numbers of '", entry, "' within their bounds\n"));
+    return 0;
+  }
+  if (first->verdict == Result::kFails)
+    fail("'", entry, "' does not run after the pass '", first->pass, "', and does before it: ", first->fault);
+  fail("the numbers of '", entry, "' are others after the pass '", first->pass, "': output '", first->output,
+       "' differs by ", format_number(first->difference), " of its norm, and the bound is ",
+       format_number(first->bound));
+}
+
+int verify_passes(const VerifyArguments& arguments) {
+  Model training = load_any_model(arguments.model);
+  std::string entry = arguments.entry;
+  for (const char* name : {"step", "accumulate"}) {
+    if (entry.empty() && training.find_entry_point(name)) entry = name;
+  }
+  if (entry.empty()) entry = "predict";
+  TensorMap inputs = batch_for(arguments, training, entry);
+  // With a rate of 1 the new weights show the digits of the updates.
+  const EntryPoint* point = training.find_entry_point(entry);
+  if (const Value* rate = point ? point->input(roles::kLearningRate) : nullptr)
+    inputs[rate->name()] = Tensor::full(rate->dtype(), {}, 1);
+  return report(verify_lowering(std::move(training), entry, inputs, options_of_session(arguments.runtime)), entry);
+}
+
+int run(const VerifyArguments& arguments) {
+  if (arguments.passes) return verify_passes(arguments);
+  if (!arguments.entry.empty()) throw UsageError("--entry goes with --passes");
+  return verify_gradients(arguments);
 }
 
 }  // namespace
@@ -261,9 +325,20 @@ Subcommand verify_command() {
   return {"verify", "Hold every gradient of a training model against difference quotients of its own loss, in float64",
           "  onnx-train verify train.onnx\n"
           "  onnx-train verify train.onnx --inputs train.npz --batch 16 --tolerance 1e-6\n"
-          "  onnx-train verify train.onnx --dim sequence=64",
+          "  onnx-train verify train.onnx --dim sequence=64\n"
+          "  onnx-train verify train.onnx --passes",
           with_session_options(
               {{"MODEL", &a->model, "a training model or a checkpoint", "FILE", true},
+               {"--passes", &a->passes,
+                "instead: run the model after each lowering pass, and name the first that changes the numbers by more "
+                "than it may (docs/lowering.md)"},
+               {"--entry",
+                &a->entry,
+                "with --passes: the entry point [step, accumulate or predict]",
+                "NAME",
+                false,
+                {},
+                entry_names},
                {"--inputs", &a->inputs, "data to take a batch from [random floats, zeros and ones]", "PATH"},
                {"--batch", {&a->batch, kCount}, "samples in the batch [4]", "N"},
                {"--dim",

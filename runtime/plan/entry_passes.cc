@@ -1,0 +1,119 @@
+#include "runtime/plan/entry_passes.h"
+
+#include <algorithm>
+#include <memory>
+#include <unordered_set>
+#include <utility>
+
+#include "kernels/collectives.h"
+#include "onnx_passes/distribution/data_parallel.h"
+#include "onnx_passes/distribution/order_collectives.h"
+#include "onnx_passes/distribution/overlap_collectives.h"
+#include "onnx_passes/passes.h"
+#include "onnx_passes/training/body_draws.h"
+
+namespace onnx_train {
+namespace {
+
+constexpr const char *kFlatten = "flatten", *kMakeStage = "make_stage";
+
+using Options = std::shared_ptr<const EntryOptions>;
+
+// Whether the entry point computes the mean over views.
+bool averages(const EntryOptions& o) { return !o.views.empty() && (o.entry == "predict" || o.entry == "evaluate"); }
+
+// Collectives of an entry point that is cut into stages are between pipelines.
+void name_data_axis(Graph* graph) {
+  for (Node* node = graph->first(); node; node = node->next()) {
+    if (is_collective(*node)) node->set_attr(kMeshAxis, kDataAxis);
+  }
+}
+
+// A pass of a function that does not say whether it changes the model.
+template <typename F>
+Pass changing(const char* name, F run) {
+  return {name, [run](Model& model) {
+            run(model);
+            return true;
+          }};
+}
+
+// The passes of the entry point as one rank, or one stage, has it.
+std::vector<PassRow> rank_rows(const Options& o) {
+  const bool staged = o->stages > 1, shared = !staged && o->ranks > 1, shards = !staged && !o->owners.empty();
+  const auto distribute = [o, staged](Model& m) { distribute_over_ranks(&m, o->ranks, o->sync_batch_norm && !staged); };
+  const auto cut = [o](Model& m) {
+    make_stage(&m, o->owners, o->states, o->owner, o->stages, o->micro_batches, o->stage);
+  };
+  constexpr const char *kRanks = "several processes", *kStages = "--pipeline of several processes";
+  return {
+      {changing("distribute_over_ranks", distribute),
+       "computes on one batch of a round, and adds up those of all ranks", o->ranks > 1, kRanks},
+      {changing("name_data_axis", [](Model& m) { name_data_axis(m.graph.get()); }), "says that sums are over pipelines",
+       staged, kStages},
+      {changing(kMakeStage, cut), "keeps one stage, for all micro-batches", staged, kStages},
+      {changing("sum_early", [](Model& m) { sum_early(&m); }), "moves sums over ranks to where their terms are known",
+       shared && o->overlaps, kRanks},
+      {changing("shard_states", [o](Model& m) { shard_states(&m, o->owners, o->owner); }),
+       "keeps the states of this rank", shards, "--zero of several processes"},
+      {changing("overlap_collectives", [](Model& m) { overlap_collectives(&m); }),
+       "starts exchanges before their results are read", (shared || shards) && o->overlaps, kRanks},
+      {changing("order_collectives", [](Model& m) { order_collectives(&m); }), "keeps exchanges in one order",
+       staged || shared || shards, kRanks},
+  };
+}
+
+}  // namespace
+
+bool read_states(Graph* graph, const std::vector<std::string>& states) {
+  const std::unordered_set<std::string> names(states.begin(), states.end());
+  bool changed = false;
+  for (Value* value : std::vector<Value*>(graph->initializers())) {
+    if (!names.contains(value->name()) || graph->is_input(value)) continue;
+    graph->add_input(value->name(), value->type());
+    changed = true;
+  }
+  return changed;
+}
+
+std::vector<PassRow> entry_rows(const EntryOptions& options) {
+  const auto o = std::make_shared<const EntryOptions>(options);
+  const auto average = [o](Model& model) { average_over_views(&model, o->views, o->entry); };
+  const auto flat = [o](Model& model) { model = flatten(model, o->entry); };
+  const auto draw = [](Model& model) { return draw_from_input(model.graph.get()); };
+  const auto read = [o](Model& model) { return read_states(model.graph.get(), o->states); };
+  std::vector<PassRow> rows = {
+      {changing("average_over_views", average), "makes outputs means over views of pictures", averages(*o),
+       "--tta of eval and predict"},
+      {changing(kFlatten, flat), "makes one graph of the network and what an entry point adds"},
+      {{"draw_from_input", draw}, "makes ONNX's random operators draw from an input"}};
+  for (PassRow& row : rank_rows(o)) rows.push_back(std::move(row));
+  rows.push_back({{"read_states", read},
+                  "makes inputs of the weights that a session keeps",
+                  !o->states.empty(),
+                  "the states of a session"});
+  return rows;
+}
+
+std::vector<Pass> passes_before_stages(const EntryOptions& options) {
+  std::vector<Pass> passes = wanted_passes(entry_rows(options));
+  passes.erase(std::ranges::find(passes, kMakeStage, &Pass::name), passes.end());
+  return passes;
+}
+
+Model make_entry(const Model& whole, const EntryOptions& options, std::vector<Pass> passes,
+                 const PipelineOptions& pipeline) {
+  Model model;
+  if (averages(options) || pipeline.shows_input()) {
+    model = clone(whole);
+  } else {  // flatten is the first pass, and reads the model as it is: nobody needs a copy
+    passes.at(0).run = [&](Model& flat) {
+      flat = flatten(whole, options.entry);
+      return true;
+    };
+  }
+  run_pipeline(passes, &model, pipeline);
+  return model;
+}
+
+}  // namespace onnx_train

@@ -1,0 +1,44 @@
+// From a whole model to one of its entry points as one rank plans it: the pipeline between the training passes and
+// lowering. A session runs it for each plan. Functions on models that one caller owns; any thread. They throw Error.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "onnx_passes/adapt/test_time_augmentation.h"
+#include "onnx_passes/distribution/pipeline_stages.h"
+#include "onnx_passes/distribution/sharded_states.h"
+#include "onnx_passes/pipeline/pass_rows.h"
+
+namespace onnx_train {
+
+// What a session is asked for, and which part of it this rank has.
+struct EntryOptions {
+  std::string entry = "step";
+  TestTimeViews views = {};              // over which "evaluate" and "predict" average
+  std::vector<std::string> states = {};  // names of all states of the session
+
+  int ranks = 1;  // that share out the batches of this entry point; with stages: pipelines
+  bool sync_batch_norm = false, overlaps = false;
+  StateOwners owners = {};  // of states that one rank keeps, or one stage; `owner` is this one
+  int owner = 0;
+  int stages = 1;                                   // more than 1: the entry point is cut into them
+  StageOptions stage = {};                          // with stages
+  std::map<std::string, Shape> micro_batches = {};  // with stages: the shapes of the inputs of all of them
+};
+
+// All passes, in order.
+std::vector<PassRow> entry_rows(const EntryOptions& options);
+// Those that the options ask for up to the cut into stages: the entry point of all stages.
+std::vector<Pass> passes_before_stages(const EntryOptions& options);
+
+// The result of `passes`, of those above, for the model `whole`, which stays as it is.
+Model make_entry(const Model& whole, const EntryOptions& options, std::vector<Pass> passes,
+                 const PipelineOptions& pipeline = {});
+
+// In "predict", weights that other entry points train are initializers; makes them inputs, as states of a plan are.
+// Returns whether there are any.
+bool read_states(Graph* graph, const std::vector<std::string>& states);
+
+}  // namespace onnx_train

@@ -1,0 +1,196 @@
+#include "tools/opt/pass_numbers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/lowering/pipeline.h"
+#include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/roles.h"
+#include "onnx_passes/passes.h"
+#include "onnx_passes/training/body_draws.h"
+#include "runtime/models/build_settings.h"
+
+namespace onnx_train {
+namespace {
+
+using Verdict = PassNumbers::Verdict;
+
+// Sums of float32 in another order, and of what is rounded to 16 or 8 bits between them.
+constexpr double kSums = 1e-6, kRoundedSums = 2e-3;
+
+double distance(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() || a.shape() != b.shape()) return std::numeric_limits<double>::infinity();
+  double squares = 0;
+  for (int64_t i = 0; i < a.size(); ++i) {
+    const double x = a.at(i), y = b.at(i);
+    if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+    squares += (x - y) * (x - y);
+    if (!std::isfinite(x) || !std::isfinite(y)) return std::numeric_limits<double>::infinity();
+  }
+  return std::sqrt(squares);
+}
+
+double norm(const Tensor& x) {
+  double squares = 0;
+  for (int64_t i = 0; i < x.size(); ++i) squares += std::isfinite(x.at(i)) ? x.at(i) * x.at(i) : 0;
+  return std::sqrt(squares);
+}
+
+double relative_distance(const Tensor& a, const Tensor& b) {
+  const bool same = a.dtype() == b.dtype() && a.shape() == b.shape() &&
+                    (a.bytes() == 0 || std::memcmp(a.data(), b.data(), a.bytes()) == 0);
+  if (same) return 0;
+  const double length = norm(b), between = distance(a, b);
+  if (!is_float(a.dtype()) && between == 0) return 1;  // integers that double rounds
+  return between == 0 ? 0 : between / std::max(length, std::numeric_limits<double>::min());
+}
+
+}  // namespace
+
+void NumberCheck::observe(const PassTiming* pass, const Model& model) {
+  if (!pass) {
+    rows_.clear();
+    has_begun_ = false;
+    is_exact_ = true;
+    exact_.reset();
+    if (!bounds_.first.empty()) return;
+  } else if (!has_begun_ && pass->name != bounds_.first) {
+    return;
+  }
+  const bool begins = !has_begun_;
+  has_begun_ = true;
+  if (!begins && !pass->changed && pass->nodes_before == pass->nodes_after) {
+    rows_.push_back({pass->name});
+    return;
+  }
+  try {
+    TensorMap outputs = run_(clone(model), /*in_double=*/false);
+    if (begins) {
+      first_ = clone(model);
+      outputs_ = std::move(outputs);
+    } else {
+      add(pass->name, pass->numbers, outputs);
+    }
+    const auto& results = model.graph->outputs();
+    const auto found = std::ranges::find_if(results, [](const Value* v) { return v->has_role(roles::kGradNorm); });
+    norm_ = found == results.end() ? "" : (*found)->name();
+    norm_is_read_ = found != results.end() && !(*found)->uses().empty();
+  } catch (const Error& error) {
+    if (begins) throw;
+    is_exact_ = is_exact_ && pass->numbers == kEqualInBits;
+    rows_.push_back({pass->name, Verdict::kFails});
+    rows_.back().fault = error.what();
+  }
+}
+
+void NumberCheck::add(const std::string& pass, const std::string& numbers, const TensorMap& outputs) {
+  rows_.push_back(compare(pass, numbers, outputs));
+  outputs_ = outputs;
+  is_exact_ = true;
+}
+
+PassNumbers NumberCheck::compare(const std::string& pass, const std::string& numbers, const TensorMap& outputs) {
+  const bool keeps_rest = numbers == kEqualButNorm && !norm_is_read_;
+  PassNumbers row{pass, Verdict::kAgrees};
+  double worst = -1;
+  for (const auto& [name, before] : outputs_) {
+    const auto found = outputs.find(name);
+    const bool exact = is_exact_ && (numbers == kEqualInBits || (keeps_rest && name != norm_));
+    const double bound = exact ? 0 : bounds_.sums;
+    const double difference =
+        found == outputs.end() ? std::numeric_limits<double>::infinity() : relative_distance(found->second, before);
+    const bool is_off = difference > bound;
+    const bool rounds = is_off && !exact && std::isfinite(difference) && is_rounding(name, before, found->second);
+    const Verdict verdict = !is_off ? Verdict::kAgrees : rounds ? Verdict::kRounds : Verdict::kOff;
+    // The worst verdict first, then the greatest difference.
+    if (std::pair(verdict, difference) <= std::pair(row.verdict, worst)) continue;
+    row = {pass, verdict, name, difference, bound};
+    worst = difference;
+  }
+  return row;
+}
+
+// Of sums that cancel, nothing is left but rounding: the gradient of a bias before a normalization, what Adam makes of
+// it.
+bool NumberCheck::is_rounding(const std::string& output, const Tensor& before, const Tensor& after) {
+  if (!exact_) {
+    try {
+      exact_ = run_(clone(first_), /*in_double=*/true);
+    } catch (const Error&) {
+      exact_.emplace();
+    }
+  }
+  constexpr double kTimes = 8;
+  const auto found = exact_->find(output);
+  if (found == exact_->end() || !is_float(before.dtype())) return false;
+  const Tensor& exact = found->second;
+  const double error_before = distance(before.cast(exact.dtype()), exact);
+  return distance(after.cast(exact.dtype()), exact) <= kTimes * std::max(error_before, bounds_.sums * norm(exact));
+}
+
+namespace {
+
+// Runs models between two passes, as they are.
+class PlainRuns {
+ public:
+  PlainRuns(SessionOptions options, TensorMap inputs) : options_(std::move(options)), inputs_(std::move(inputs)) {
+    options_.plan.lowering = {};
+    options_.plan.lowering.on = false;
+    options_.plan.pipeline = {};
+    options_.plan.memory = 0;
+    options_.views = {};
+  }
+
+  TensorMap operator()(Model model, bool in_double) {
+    if (in_double) model = in_precision(std::move(model), "float64");
+    Session session(std::move(model), options_);
+    session.set_new_choices(Choices::New::kByRule);  // equal nodes of all models have equal forms
+    TensorMap inputs, outputs;
+    for (const Value* input : session.model().graph->inputs()) {
+      const auto given = inputs_.find(input->name());
+      if (given == inputs_.end()) continue;
+      const Tensor& value = given->second;
+      inputs[input->name()] = value.dtype() == input->dtype() ? value : value.cast(input->dtype());
+    }
+    for (const auto& [name, tensor] : session.run("predict", inputs)) outputs[name] = tensor.clone();
+    return outputs;
+  }
+
+ private:
+  SessionOptions options_;
+  TensorMap inputs_;
+};
+
+// The outputs of a run of the session, which its states belong to.
+TensorMap outputs_of_run(Session* session, const std::string& entry, const TensorMap& inputs) {
+  TensorMap outputs;
+  for (const auto& [name, tensor] : session->run(entry, inputs)) outputs[name] = tensor.clone();
+  for (const Value* output : session->plan(entry, shapes_of(inputs)).model().graph->outputs()) {
+    if (output->has_role(roles::kNext) && !outputs.contains(output->name()))
+      outputs[output->name()] = session->contents(output->role()->of);
+  }
+  return outputs;
+}
+
+}  // namespace
+
+std::vector<PassNumbers> verify_lowering(Model model, const std::string& entry, const TensorMap& inputs,
+                                         SessionOptions options) {
+  const bool rounds = !model.metadata("onnx_train.precision").empty();
+  TensorMap all = inputs;  // and what a session adds to them
+  all[kRandomKeyInput] = Tensor::of<uint64_t>({2}, {~options.seed, 0});
+  std::optional<NumberCheck> check;
+  SessionOptions observed = options;
+  observed.plan.pipeline.observe = [&](const PassTiming* pass, const Model& now) { check->observe(pass, now); };
+  Session session(std::move(model), observed);
+  session.set_new_choices(Choices::New::kByRule);
+  for (const std::string& state : session.state_names()) all[state] = session.contents(state);
+  check.emplace(PlainRuns(options, std::move(all)), NumberBounds{rounds ? kRoundedSums : kSums, "set_shapes"});
+  const TensorMap outputs = outputs_of_run(&session, entry, inputs);
+  check->add(concat(kViews, ", ", kWriteInPlace, ", ", kUpdateInPlace), kEqualInBits, outputs);
+  return check->rows();
+}
+
+}  // namespace onnx_train
