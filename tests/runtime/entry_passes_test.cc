@@ -62,7 +62,7 @@ TEST(EntryPasses, TheWholeModelStaysAsItIs) {
 
 // What a session keeps of a pass in which it has failed, of both of its pipelines.
 TEST(EntryPasses, ASessionKeepsTheModelBeforeAPass) {
-  for (const PassPlace place : {PassPlace{"flatten", 1}, PassPlace{"fold_constants", 3}}) {
+  for (const PassPlace& place : {PassPlace{"flatten", 1}, PassPlace{"fold_constants", 3}}) {
     SessionOptions options;
     options.plan.pipeline.kept = place;
     options.plan.pipeline.kept_file = testing::TempDir() + "kept_by_session.onnx";

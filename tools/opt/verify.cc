@@ -75,12 +75,12 @@ TensorMap random_inputs(const std::vector<InputSpec>& specs, const std::map<std:
   return inputs;
 }
 
-enum class Verdict { kAgrees, kNotSmooth, kWrong };
+enum class WeightVerdict { kAgrees, kNotSmooth, kWrong };
 
 struct Check {
   std::string weight;
   double analytic = 0, numeric = 0, error = 0;
-  Verdict verdict = Verdict::kAgrees;
+  WeightVerdict verdict = WeightVerdict::kAgrees;
 };
 
 // Weights, and the gradients there.
@@ -101,7 +101,7 @@ Tensor random_direction(const Shape& shape, std::mt19937_64* random) {
   return direction;
 }
 
-double norm(const Tensor& x) {
+double length_of(const Tensor& x) {
   double squares = 0;
   for (int64_t i = 0; i < x.size(); ++i) squares += x.at(i) * x.at(i);
   return std::sqrt(squares);
@@ -126,7 +126,7 @@ class Verifier {
   // alone, in a direction or two, is a kink there: zeros under a ReLU, equal numbers under a Max.
   Check check(const WeightGradient& weight) {
     const auto [first, analytic] = look(points_[0], weight);
-    Check check{weight.weight->name(), analytic, first.numeric, first.error, Verdict::kAgrees};
+    Check check{weight.weight->name(), analytic, first.numeric, first.error, WeightVerdict::kAgrees};
     if (first.agrees) return check;
     const SlopeCheck again = look(points_[0], weight).first;
     int clear = (first.contrast > kClear) + (again.contrast > kClear), clear_nearby = 0;
@@ -136,7 +136,7 @@ class Verifier {
     }
     const bool certain = first.contrast > kCertain && again.contrast > kCertain;
     const bool wrong = certain || (clear_nearby > 0 && clear + clear_nearby > 1);
-    check.verdict = wrong ? Verdict::kWrong : Verdict::kNotSmooth;
+    check.verdict = wrong ? WeightVerdict::kWrong : WeightVerdict::kNotSmooth;
     return check;
   }
 
@@ -158,7 +158,7 @@ class Verifier {
     while (points_.size() <= i) {
       TensorMap moved;
       for (const auto& [name, value] : points_[0].weights) {
-        const double size = norm(value) > 0 ? norm(value) : std::sqrt(static_cast<double>(value.size()));
+        const double size = length_of(value) > 0 ? length_of(value) : std::sqrt(static_cast<double>(value.size()));
         Tensor there = random_direction(value.shape(), &random_);
         for (int64_t k = 0; k < there.size(); ++k) there.set(k, value.at(k) + 1e-3 * size * there.at(k));
         moved[name] = there;
@@ -184,8 +184,8 @@ class Verifier {
       inputs[weight.weight->name()] = there;
       return losses_.run("predict", inputs).at(loss_).at(0);
     };
-    const double step = arguments_.step * std::max(1.0, norm(value));
-    const double usual = norm(gradient) / std::sqrt(static_cast<double>(std::max<int64_t>(value.size(), 1)));
+    const double step = arguments_.step * std::max(1.0, length_of(value));
+    const double usual = length_of(gradient) / std::sqrt(static_cast<double>(std::max<int64_t>(value.size(), 1)));
     return {check_slope(loss_at, analytic, usual, step, arguments_.tolerance), analytic};
   }
 
@@ -198,8 +198,8 @@ class Verifier {
 };
 
 const char* remark(const Check& check, double tolerance) {
-  if (check.verdict == Verdict::kWrong) return std::isfinite(check.analytic) ? "WRONG" : "WRONG: not finite";
-  if (check.verdict == Verdict::kNotSmooth) return "not smooth here";
+  if (check.verdict == WeightVerdict::kWrong) return std::isfinite(check.analytic) ? "WRONG" : "WRONG: not finite";
+  if (check.verdict == WeightVerdict::kNotSmooth) return "not smooth here";
   return check.error > tolerance ? "zero but for rounding" : "";
 }
 
@@ -207,7 +207,7 @@ int report(std::vector<Check> checks, double tolerance) {
   std::sort(checks.begin(), checks.end(), [](const Check& a, const Check& b) {
     return a.verdict != b.verdict ? a.verdict > b.verdict : a.error > b.error;
   });
-  const auto count = [&](Verdict verdict) {
+  const auto count = [&](WeightVerdict verdict) {
     return std::count_if(checks.begin(), checks.end(), [&](const Check& c) { return c.verdict == verdict; });
   };
   TextTable table("wrrrw");
@@ -216,9 +216,9 @@ int report(std::vector<Check> checks, double tolerance) {
     table.add(
         {c.weight, format_exact(c.analytic), format_exact(c.numeric), format_number(c.error), remark(c, tolerance)});
   }
-  std::printf("%s%td parameters agree within %.1e\n", table.text(0, table_width()).c_str(), count(Verdict::kAgrees),
-              tolerance);
-  const auto kinks = count(Verdict::kNotSmooth), wrong = count(Verdict::kWrong);
+  std::printf("%s%td parameters agree within %.1e\n", table.text(0, table_width()).c_str(),
+              count(WeightVerdict::kAgrees), tolerance);
+  const auto kinks = count(WeightVerdict::kNotSmooth), wrong = count(WeightVerdict::kWrong);
   if (kinks > 0) {
     const std::string text =
         concat(kinks, " not smooth here: the loss has a kink at these weights or next to them (ReLU, ",
