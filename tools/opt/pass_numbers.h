@@ -21,7 +21,7 @@ struct PassNumbers {
     kAgrees,     // within the bound
     kRounds,     // more, but no further from float64 than the outputs before the pass
     kOff,        // more
-    kFails,      // the model after the pass cannot run
+    kFails,      // the pass fails, or the model after it cannot run
   };
 
   std::string pass;
@@ -51,6 +51,7 @@ class NumberCheck {
   void observe(const PassTiming* pass, const Model& model);
   // Outputs that another way of running the last model gives.
   void add(const std::string& pass, const std::string& numbers, const TensorMap& outputs);
+  void add_failed(const std::string& pass, const std::string& fault);
   const std::vector<PassNumbers>& rows() const { return rows_; }
 
  private:
@@ -69,8 +70,8 @@ class NumberCheck {
   std::vector<PassNumbers> rows_;
 };
 
-// Runs an entry point of a training model once, and the model after each pass of its lowering besides. Throws Error for
-// inputs that do not fit, and where the first of these models does not run.
+// Runs an entry point of a training model once, and the model after each pass of its lowering besides. The last row is
+// of the plan itself. Throws Error for inputs that do not fit, and where the first of these models does not run.
 std::vector<PassNumbers> verify_lowering(Model model, const std::string& entry, const TensorMap& inputs,
                                          SessionOptions options);
 
