@@ -83,13 +83,16 @@ void NumberCheck::observe(const PassTiming* pass, const Model& model) {
   } catch (const Error& error) {
     if (begins) throw;
     is_exact_ = is_exact_ && pass->numbers == kEqualInBits;
+    rows_.push_back({pass->name});
     add_failed(pass->name, error.what());
   }
 }
 
 void NumberCheck::add_failed(const std::string& pass, const std::string& fault) {
-  rows_.push_back({pass, Verdict::kFails});
-  rows_.back().fault = fault;
+  const auto known = std::ranges::find(rows_.rbegin(), rows_.rend(), pass, &PassNumbers::pass);
+  PassNumbers& row = known != rows_.rend() ? *known : rows_.emplace_back(PassNumbers{pass});
+  row = {pass, Verdict::kFails};
+  row.fault = fault;
 }
 
 void NumberCheck::add(const std::string& pass, const std::string& numbers, const TensorMap& outputs) {
@@ -142,7 +145,9 @@ namespace {
 // Runs models between two passes, as they are.
 class PlainRuns {
  public:
-  PlainRuns(SessionOptions options, TensorMap inputs) : options_(std::move(options)), inputs_(std::move(inputs)) {
+  // `expands` receives whether calls had no kernel, so that their bodies have run.
+  PlainRuns(SessionOptions options, TensorMap inputs, bool* expands)
+      : options_(std::move(options)), inputs_(std::move(inputs)), expands_(expands) {
     options_.plan.lowering = {};
     options_.plan.lowering.on = false;
     options_.plan.pipeline = {};
@@ -162,12 +167,17 @@ class PlainRuns {
       inputs[input->name()] = value.dtype() == input->dtype() ? value : value.cast(input->dtype());
     }
     for (const auto& [name, tensor] : session.run("predict", inputs)) outputs[name] = tensor.clone();
+    if (in_double) return outputs;
+    *expands_ = std::ranges::any_of(session.plan("predict", shapes_of(inputs)).passes(), [](const PassTiming& pass) {
+      return pass.name == "expand_functions" && pass.changed;
+    });
     return outputs;
   }
 
  private:
   SessionOptions options_;
   TensorMap inputs_;
+  bool* expands_;
 };
 
 // The outputs of a run of the session, which its states belong to.
@@ -189,12 +199,18 @@ std::vector<PassNumbers> verify_lowering(Model model, const std::string& entry, 
   TensorMap all = inputs;  // and what a session adds to them
   all[kRandomKeyInput] = Tensor::of<uint64_t>({2}, {~options.seed, 0});
   std::optional<NumberCheck> check;
+  bool expands = false;
+  std::string without_kernel;  // the first pass since which some calls have no kernel
   SessionOptions observed = options;
-  observed.plan.pipeline.observe = [&](const PassTiming* pass, const Model& now) { check->observe(pass, now); };
+  observed.plan.pipeline.observe = [&](const PassTiming* pass, const Model& now) {
+    check->observe(pass, now);
+    if (!pass || !expands) without_kernel.clear();
+    if (pass && expands && without_kernel.empty()) without_kernel = pass->name;
+  };
   Session session(std::move(model), observed);
   session.set_new_choices(Choices::New::kByRule);
   for (const std::string& state : session.state_names()) all[state] = session.contents(state);
-  check.emplace(PlainRuns(options, std::move(all)), NumberBounds{rounds ? kRoundedSums : kSums, kFirst});
+  check.emplace(PlainRuns(options, std::move(all), &expands), NumberBounds{rounds ? kRoundedSums : kSums, kFirst});
   const std::string placement = concat(kViews, ", ", kWriteInPlace, ", ", kUpdateInPlace);
   try {
     check->add(placement, kEqualInBits, outputs_of_run(&session, entry, inputs));
@@ -202,7 +218,11 @@ std::vector<PassNumbers> verify_lowering(Model model, const std::string& entry, 
     if (check->rows().empty()) throw;
     const std::vector<Pass> passes = lowering_passes(session.device(), options.plan.lowering);
     const auto next = std::ranges::find(passes, kFirst, &Pass::name) - passes.begin() + 1 + std::ssize(check->rows());
-    check->add_failed(next < std::ssize(passes) ? passes[static_cast<size_t>(next)].name : placement, error.what());
+    if (next < std::ssize(passes)) {
+      check->add_failed(passes[static_cast<size_t>(next)].name, error.what());
+    } else {  // a pass has made a call that has no kernel; or else what comes after all passes fails
+      check->add_failed(without_kernel.empty() ? placement : without_kernel, error.what());
+    }
   }
   return check->rows();
 }

@@ -51,6 +51,7 @@ class NumberCheck {
   void observe(const PassTiming* pass, const Model& model);
   // Outputs that another way of running the last model gives.
   void add(const std::string& pass, const std::string& numbers, const TensorMap& outputs);
+  // A pass that fails, or one of those before whose fault is seen later.
   void add_failed(const std::string& pass, const std::string& fault);
   const std::vector<PassNumbers>& rows() const { return rows_; }
 
