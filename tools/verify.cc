@@ -265,7 +265,7 @@ std::string remark(const PassNumbers& row) {
   switch (row.verdict) {
     case PassNumbers::Verdict::kUnchanged: return "changes nothing";
     case PassNumbers::Verdict::kAgrees: return "";
-    case PassNumbers::Verdict::kRounds: return "as far from float64 as before";
+    case PassNumbers::Verdict::kRounds: return "rounding";
     case PassNumbers::Verdict::kOff: return "WRONG";
     case PassNumbers::Verdict::kFails: return "does not run: " + row.fault;
   }

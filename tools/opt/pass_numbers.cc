@@ -76,10 +76,7 @@ void NumberCheck::observe(const PassTiming* pass, const Model& model) {
     } else {
       add(pass->name, pass->numbers, outputs);
     }
-    const auto& results = model.graph->outputs();
-    const auto found = std::ranges::find_if(results, [](const Value* v) { return v->has_role(roles::kGradNorm); });
-    norm_ = found == results.end() ? "" : (*found)->name();
-    norm_is_read_ = found != results.end() && !(*found)->uses().empty();
+    describe(model);
   } catch (const Error& error) {
     if (begins) throw;
     is_exact_ = is_exact_ && pass->numbers == kEqualInBits;
@@ -101,25 +98,53 @@ void NumberCheck::add(const std::string& pass, const std::string& numbers, const
   is_exact_ = true;
 }
 
+// What the outputs of the last model are.
+void NumberCheck::describe(const Model& model) {
+  norm_.clear();
+  norm_is_read_ = false;
+  slots_.clear();
+  std::map<std::string, std::string> next;  // of each state
+  for (const Value* output : model.graph->outputs()) {
+    if (output->has_role(roles::kNext)) next[output->role()->of] = output->name();
+    if (!output->has_role(roles::kGradNorm)) continue;
+    norm_ = output->name();
+    norm_is_read_ = !output->uses().empty();
+  }
+  for (const Value* state : model.graph->inputs()) {
+    const auto slot = next.find(state->name());
+    if (slot == next.end() || !state->role() || state->role()->of.empty()) continue;
+    if (const auto weight = next.find(state->role()->of); weight != next.end())
+      slots_[weight->second].push_back(slot->second);
+  }
+}
+
 PassNumbers NumberCheck::compare(const std::string& pass, const std::string& numbers, const TensorMap& outputs) {
   const bool keeps_rest = numbers == kEqualButNorm && !norm_is_read_;
-  PassNumbers row{pass, Verdict::kAgrees};
-  double worst = -1;
+  std::map<std::string, PassNumbers> found;
   for (const auto& [name, before] : outputs_) {
-    const auto found = outputs.find(name);
+    const auto after = outputs.find(name);
     const bool exact = is_exact_ && (numbers == kEqualInBits || (keeps_rest && name != norm_));
-    const double bound = exact ? 0 : bounds_.sums;
-    const double difference =
-        found == outputs.end() ? std::numeric_limits<double>::infinity() : relative_distance(found->second, before);
-    const bool is_off = difference > bound;
-    const bool rounds = is_off && !exact && std::isfinite(difference) && is_rounding(name, before, found->second);
-    const Verdict verdict = !is_off ? Verdict::kAgrees : rounds ? Verdict::kRounds : Verdict::kOff;
-    // The worst verdict first, then the greatest difference.
-    if (std::pair(verdict, difference) <= std::pair(row.verdict, worst)) continue;
-    row = {pass, verdict, name, difference, bound};
-    worst = difference;
+    PassNumbers row{pass, Verdict::kAgrees, name, std::numeric_limits<double>::infinity(), exact ? 0 : bounds_.sums};
+    if (after != outputs.end()) row.difference = relative_distance(after->second, before);
+    if (row.difference > row.bound) row.verdict = Verdict::kOff;
+    if (row.verdict == Verdict::kOff && !exact && std::isfinite(row.difference) &&
+        is_rounding(name, before, after->second))
+      row.verdict = Verdict::kRounds;
+    found[name] = row;
   }
-  return row;
+  // Adam makes 1 or -1 of the least gradient: what the gradient is, its moments say.
+  for (const auto& [weight, slots] : slots_) {
+    const auto row = found.find(weight);
+    const auto agrees = [&](const std::string& slot) { return found[slot].verdict <= Verdict::kRounds; };
+    if (row == found.end() || row->second.verdict != Verdict::kOff || row->second.bound == 0) continue;
+    if (std::isfinite(row->second.difference) && std::ranges::all_of(slots, agrees))
+      row->second.verdict = Verdict::kRounds;
+  }
+  PassNumbers worst{pass, Verdict::kAgrees};
+  for (const auto& [name, row] : found) {
+    if (std::pair(row.verdict, row.difference) >= std::pair(worst.verdict, worst.difference)) worst = row;
+  }
+  return worst;
 }
 
 // Of sums that cancel, nothing is left but rounding: the gradient of a bias before a normalization, what Adam makes of

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,7 +20,7 @@ struct PassNumbers {
   enum class Verdict {
     kUnchanged,  // the pass has changed nothing
     kAgrees,     // within the bound
-    kRounds,     // more, but no further from float64 than the outputs before the pass
+    kRounds,     // more, but no further from float64 than the outputs before the pass; or a weight whose slots agree
     kOff,        // more
     kFails,      // the pass fails, or the model after it cannot run
   };
@@ -56,17 +57,20 @@ class NumberCheck {
   const std::vector<PassNumbers>& rows() const { return rows_; }
 
  private:
+  void describe(const Model& model);
   PassNumbers compare(const std::string& pass, const std::string& numbers, const TensorMap& outputs);
   bool is_rounding(const std::string& output, const Tensor& before, const Tensor& after);
 
   RunNumbers run_;
   NumberBounds bounds_;
   bool has_begun_ = false;
-  bool is_exact_ = true;            // so are all passes since the last model that ran
-  Model first_;                     // the first model
-  TensorMap outputs_;               // of the last one that ran
-  std::string norm_;                // its output that is the norm of the gradients; "" if there is none
-  bool norm_is_read_ = false;       // by the updates
+  bool is_exact_ = true;       // so are all passes since the last model that ran
+  Model first_;                // the first model
+  TensorMap outputs_;          // of the last one that ran
+  std::string norm_;           // its output that is the norm of the gradients; "" if there is none
+  bool norm_is_read_ = false;  // by the updates
+  // By the new value of a weight, the new values of its slots.
+  std::map<std::string, std::vector<std::string>> slots_;
   std::optional<TensorMap> exact_;  // of the first, in float64; empty where that does not run
   std::vector<PassNumbers> rows_;
 };
