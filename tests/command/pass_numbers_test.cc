@@ -34,8 +34,9 @@ TensorMap run(Model model, bool in_double) {
   Session session(std::move(model));
   Tensor x = Tensor::of<float>({4}, {0.1f, 0.2f, -0.3f, 0.7f});
   if (in_double) x = x.cast(DType::kDouble);
-  TensorMap outputs;
-  for (const auto& [name, tensor] : session.run("predict", {{"x", x}})) outputs[name] = tensor.clone();
+  TensorMap inputs, outputs;
+  for (const Value* input : session.model().graph->inputs()) inputs[input->name()] = x;
+  for (const auto& [name, tensor] : session.run("predict", inputs)) outputs[name] = tensor.clone();
   return outputs;
 }
 
@@ -91,6 +92,27 @@ TEST(PassNumbers, TheNormAloneMayBeSummedInAnotherOrder) {
   const Pass pass = scales("norm", kEqualButNorm, "w", 1 + 3e-7F);
   EXPECT_EQ(check({pass}, "y")[0].verdict, Verdict::kAgrees);
   EXPECT_EQ(check({pass}, "z")[0].verdict, Verdict::kOff);
+}
+
+// The next weight is held to its slot, which says what its gradient is.
+TEST(PassNumbers, AWeightWhoseSlotAgreesIsRight) {
+  const auto check_update = [](const Pass& pass) {
+    Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+      net (float[4] w, float[4] m) => (float[4] next_w, float[4] next_m)
+      <float[4] c = {1, 1, 1, 1}, float[4] d = {1, 1, 1, 1}> { next_w = Mul (w, c) next_m = Mul (m, d) })");
+    Graph& graph = *model.graph;
+    graph.find("m")->set_role({"exp_avg", "w"});
+    graph.find("next_w")->set_role({roles::kNext, "w"});
+    graph.find("next_m")->set_role({roles::kNext, "m"});
+    NumberCheck numbers(run, {});
+    run_pipeline({pass}, &model,
+                 {.dump_dir = "", .observe = [&](const PassTiming* p, const Model& m) { numbers.observe(p, m); }});
+    return numbers.rows().at(0);
+  };
+  EXPECT_EQ(check_update(scales("signs", "", "c", 1.5F)).verdict, Verdict::kRounds);
+  EXPECT_EQ(check_update(scales("signs", kEqualInBits, "c", 1.5F)).verdict, Verdict::kOff);
+  EXPECT_EQ(check_update(scales("gradient", "", "d", 1.5F)).verdict, Verdict::kOff);
+  EXPECT_EQ(check_update(scales("gradient", "", "d", 1.5F)).output, "next_m");
 }
 
 TEST(PassNumbers, AModelThatDoesNotRunIsSaid) {
