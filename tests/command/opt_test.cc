@@ -264,7 +264,7 @@ TEST(TextDiff, ShowsLinesThatDifferWithThoseAroundThem) {
   EXPECT_EQ(text_of(diff_lines("a\nb\n", "b\na\n", 0)), "@line 1\n-a\n@line 2\n+a\n");
   EXPECT_EQ(text_of(diff_lines("", "a\n")), "@line 1\n+a\n");
   // Lines without a unique one between them.
-  EXPECT_EQ(text_of(diff_lines("}\n{\n}\n", "{\n}\n{\n}\n}\n", 0)), "@line 1\n+{\n@line 5\n+}\n");
+  EXPECT_EQ(text_of(diff_lines("}\n{\n}\n", "{\n}\n{\n}\n}\n", 0)), "@line 1\n+{\n@line 4\n+}\n");
 }
 
 TEST(PassPage, HasASectionForEachPassAndEscapesNames) {

@@ -9,6 +9,7 @@
 
 #include "kernels/device.h"
 #include "kernels/lowering/pipeline.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/passes.h"
 #include "runtime/models/build_settings.h"
@@ -33,8 +34,9 @@ TensorMap run(Model model, bool in_double) {
   Session session(std::move(model));
   Tensor x = Tensor::of<float>({4}, {0.1f, 0.2f, -0.3f, 0.7f});
   if (in_double) x = x.cast(DType::kDouble);
-  TensorMap outputs;
-  for (const auto& [name, tensor] : session.run("predict", {{"x", x}})) outputs[name] = tensor.clone();
+  TensorMap inputs, outputs;
+  for (const Value* input : session.model().graph->inputs()) inputs[input->name()] = x;
+  for (const auto& [name, tensor] : session.run("predict", inputs)) outputs[name] = tensor.clone();
   return outputs;
 }
 
@@ -79,17 +81,38 @@ TEST(PassNumbers, EachPassIsComparedWithTheModelBeforeIt) {
 
 // What is left of z is rounding, which another order of its sums changes.
 TEST(PassNumbers, RoundingOfWhatCancelsIsNoFault) {
-  const std::vector<PassNumbers> rows = check({scales("other sums", "", "large", 1.0001F)});
+  const std::vector<PassNumbers> rows = check({scales("other sums", "", "large", 1.7F)});
   EXPECT_EQ(rows[0].verdict, Verdict::kRounds);
   EXPECT_EQ(rows[0].output, "z");
   EXPECT_GT(rows[0].difference, rows[0].bound);
-  EXPECT_EQ(check({scales("exact", kEqualInBits, "large", 1.0001F)})[0].verdict, Verdict::kOff);
+  EXPECT_EQ(check({scales("exact", kEqualInBits, "large", 1.7F)})[0].verdict, Verdict::kOff);
 }
 
 TEST(PassNumbers, TheNormAloneMayBeSummedInAnotherOrder) {
   const Pass pass = scales("norm", kEqualButNorm, "w", 1 + 3e-7F);
   EXPECT_EQ(check({pass}, "y")[0].verdict, Verdict::kAgrees);
   EXPECT_EQ(check({pass}, "z")[0].verdict, Verdict::kOff);
+}
+
+// The next weight is held to its slot, which says what its gradient is.
+TEST(PassNumbers, AWeightWhoseSlotAgreesIsRight) {
+  const auto check_update = [](const Pass& pass) {
+    Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+      net (float[4] w, float[4] m) => (float[4] next_w, float[4] next_m)
+      <float[4] c = {1, 1, 1, 1}, float[4] d = {1, 1, 1, 1}> { next_w = Mul (w, c) next_m = Mul (m, d) })");
+    Graph& graph = *model.graph;
+    graph.find("m")->set_role({"exp_avg", "w"});
+    graph.find("next_w")->set_role({roles::kNext, "w"});
+    graph.find("next_m")->set_role({roles::kNext, "m"});
+    NumberCheck numbers(run, {});
+    run_pipeline({pass}, &model,
+                 {.dump_dir = "", .observe = [&](const PassTiming* p, const Model& m) { numbers.observe(p, m); }});
+    return numbers.rows().at(0);
+  };
+  EXPECT_EQ(check_update(scales("signs", "", "c", 1.5F)).verdict, Verdict::kRounds);
+  EXPECT_EQ(check_update(scales("signs", kEqualInBits, "c", 1.5F)).verdict, Verdict::kOff);
+  EXPECT_EQ(check_update(scales("gradient", "", "d", 1.5F)).verdict, Verdict::kOff);
+  EXPECT_EQ(check_update(scales("gradient", "", "d", 1.5F)).output, "next_m");
 }
 
 TEST(PassNumbers, AModelThatDoesNotRunIsSaid) {
@@ -134,7 +157,7 @@ TEST(VerifyLowering, ThePassesOfATransformerAreRight) {
     EXPECT_EQ(faults(rows), "");
     const auto changes =
         std::ranges::count_if(rows, [](const auto& row) { return row.verdict != Verdict::kUnchanged; });
-    EXPECT_GT(changes, 8);
+    EXPECT_GT(changes, 5);
     EXPECT_EQ(rows.back().pass, "views, write_in_place, update_in_place");
   }
 }

@@ -202,7 +202,7 @@ def test_passes_leave_the_numbers(precision, tmp_path):
     lines = said.splitlines()
     assert lines[0].split() == ["pass", "difference", "bound", "output"]
     assert "WRONG" not in said and "does not run" not in said, said
-    assert lines[-1].endswith("passes leave the numbers of 'step' within their bounds")
+    assert lines[-1].endswith("passes leave the numbers of 'step' within the bounds")
     exact = {line.split()[0]: line.split()[1:3] for line in lines[1:-1]}
     assert exact["merge_updates"] == ["0", "0"] and float(exact["fuse_elementwise"][1]) > 0
 
@@ -211,6 +211,6 @@ def test_passes_of_every_entry_point_are_verified(tmp_path):
     tool.run("build", tool.ROOT / "tests/fixtures/mlp.onnx", "-o", tmp_path / "train.onnx", "--accumulate", "--clip", "0.5")
     for entry in ("accumulate", "apply", "evaluate", "predict"):
         said = tool.run("verify", tmp_path / "train.onnx", "--passes", "--entry", entry, "--batch", 3)
-        assert f"leave the numbers of '{entry}' within" in said, said
+        assert f" the numbers of '{entry}' within the bounds" in said, said
     assert "predict" in tool.run("verify", tool.ROOT / "tests/fixtures/mlp.onnx", "--passes")
     assert "--entry goes with --passes" in tool.run("verify", tmp_path / "train.onnx", "--entry", "step", status=2)

@@ -20,6 +20,9 @@ using Verdict = PassNumbers::Verdict;
 // Sums of float32 in another order, and of what is rounded to 16 or 8 bits between them.
 constexpr double kSums = 1e-6, kRoundedSums = 2e-3;
 
+// The pass after which the sizes of a plan are known, so that its model can run.
+constexpr const char* kFirst = "set_shapes";
+
 double distance(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.shape() != b.shape()) return std::numeric_limits<double>::infinity();
   double squares = 0;
@@ -73,16 +76,20 @@ void NumberCheck::observe(const PassTiming* pass, const Model& model) {
     } else {
       add(pass->name, pass->numbers, outputs);
     }
-    const auto& results = model.graph->outputs();
-    const auto found = std::ranges::find_if(results, [](const Value* v) { return v->has_role(roles::kGradNorm); });
-    norm_ = found == results.end() ? "" : (*found)->name();
-    norm_is_read_ = found != results.end() && !(*found)->uses().empty();
+    describe(model);
   } catch (const Error& error) {
     if (begins) throw;
     is_exact_ = is_exact_ && pass->numbers == kEqualInBits;
-    rows_.push_back({pass->name, Verdict::kFails});
-    rows_.back().fault = error.what();
+    rows_.push_back({pass->name});
+    add_failed(pass->name, error.what());
   }
+}
+
+void NumberCheck::add_failed(const std::string& pass, const std::string& fault) {
+  const auto known = std::ranges::find(rows_.rbegin(), rows_.rend(), pass, &PassNumbers::pass);
+  PassNumbers& row = known != rows_.rend() ? *known : rows_.emplace_back(PassNumbers{pass});
+  row = {pass, Verdict::kFails};
+  row.fault = fault;
 }
 
 void NumberCheck::add(const std::string& pass, const std::string& numbers, const TensorMap& outputs) {
@@ -91,25 +98,53 @@ void NumberCheck::add(const std::string& pass, const std::string& numbers, const
   is_exact_ = true;
 }
 
+// What the outputs of the last model are.
+void NumberCheck::describe(const Model& model) {
+  norm_.clear();
+  norm_is_read_ = false;
+  slots_.clear();
+  std::map<std::string, std::string> next;  // of each state
+  for (const Value* output : model.graph->outputs()) {
+    if (output->has_role(roles::kNext)) next[output->role()->of] = output->name();
+    if (!output->has_role(roles::kGradNorm)) continue;
+    norm_ = output->name();
+    norm_is_read_ = !output->uses().empty();
+  }
+  for (const Value* state : model.graph->inputs()) {
+    const auto slot = next.find(state->name());
+    if (slot == next.end() || !state->role() || state->role()->of.empty()) continue;
+    if (const auto weight = next.find(state->role()->of); weight != next.end())
+      slots_[weight->second].push_back(slot->second);
+  }
+}
+
 PassNumbers NumberCheck::compare(const std::string& pass, const std::string& numbers, const TensorMap& outputs) {
   const bool keeps_rest = numbers == kEqualButNorm && !norm_is_read_;
-  PassNumbers row{pass, Verdict::kAgrees};
-  double worst = -1;
+  std::map<std::string, PassNumbers> found;
   for (const auto& [name, before] : outputs_) {
-    const auto found = outputs.find(name);
+    const auto after = outputs.find(name);
     const bool exact = is_exact_ && (numbers == kEqualInBits || (keeps_rest && name != norm_));
-    const double bound = exact ? 0 : bounds_.sums;
-    const double difference =
-        found == outputs.end() ? std::numeric_limits<double>::infinity() : relative_distance(found->second, before);
-    const bool is_off = difference > bound;
-    const bool rounds = is_off && !exact && std::isfinite(difference) && is_rounding(name, before, found->second);
-    const Verdict verdict = !is_off ? Verdict::kAgrees : rounds ? Verdict::kRounds : Verdict::kOff;
-    // The worst verdict first, then the greatest difference.
-    if (std::pair(verdict, difference) <= std::pair(row.verdict, worst)) continue;
-    row = {pass, verdict, name, difference, bound};
-    worst = difference;
+    PassNumbers row{pass, Verdict::kAgrees, name, std::numeric_limits<double>::infinity(), exact ? 0 : bounds_.sums};
+    if (after != outputs.end()) row.difference = relative_distance(after->second, before);
+    if (row.difference > row.bound) row.verdict = Verdict::kOff;
+    if (row.verdict == Verdict::kOff && !exact && std::isfinite(row.difference) &&
+        is_rounding(name, before, after->second))
+      row.verdict = Verdict::kRounds;
+    found[name] = row;
   }
-  return row;
+  // Adam makes 1 or -1 of the least gradient: what the gradient is, its moments say.
+  for (const auto& [weight, slots] : slots_) {
+    const auto row = found.find(weight);
+    const auto agrees = [&](const std::string& slot) { return found[slot].verdict <= Verdict::kRounds; };
+    if (row == found.end() || row->second.verdict != Verdict::kOff || row->second.bound == 0) continue;
+    if (std::isfinite(row->second.difference) && std::ranges::all_of(slots, agrees))
+      row->second.verdict = Verdict::kRounds;
+  }
+  PassNumbers worst{pass, Verdict::kAgrees};
+  for (const auto& [name, row] : found) {
+    if (std::pair(row.verdict, row.difference) >= std::pair(worst.verdict, worst.difference)) worst = row;
+  }
+  return worst;
 }
 
 // Of sums that cancel, nothing is left but rounding: the gradient of a bias before a normalization, what Adam makes of
@@ -135,7 +170,9 @@ namespace {
 // Runs models between two passes, as they are.
 class PlainRuns {
  public:
-  PlainRuns(SessionOptions options, TensorMap inputs) : options_(std::move(options)), inputs_(std::move(inputs)) {
+  // `expands` receives whether calls had no kernel, so that their bodies have run.
+  PlainRuns(SessionOptions options, TensorMap inputs, bool* expands)
+      : options_(std::move(options)), inputs_(std::move(inputs)), expands_(expands) {
     options_.plan.lowering = {};
     options_.plan.lowering.on = false;
     options_.plan.pipeline = {};
@@ -155,12 +192,17 @@ class PlainRuns {
       inputs[input->name()] = value.dtype() == input->dtype() ? value : value.cast(input->dtype());
     }
     for (const auto& [name, tensor] : session.run("predict", inputs)) outputs[name] = tensor.clone();
+    if (in_double) return outputs;
+    *expands_ = std::ranges::any_of(session.plan("predict", shapes_of(inputs)).passes(), [](const PassTiming& pass) {
+      return pass.name == "expand_functions" && pass.changed;
+    });
     return outputs;
   }
 
  private:
   SessionOptions options_;
   TensorMap inputs_;
+  bool* expands_;
 };
 
 // The outputs of a run of the session, which its states belong to.
@@ -182,14 +224,31 @@ std::vector<PassNumbers> verify_lowering(Model model, const std::string& entry, 
   TensorMap all = inputs;  // and what a session adds to them
   all[kRandomKeyInput] = Tensor::of<uint64_t>({2}, {~options.seed, 0});
   std::optional<NumberCheck> check;
+  bool expands = false;
+  std::string without_kernel;  // the first pass since which some calls have no kernel
   SessionOptions observed = options;
-  observed.plan.pipeline.observe = [&](const PassTiming* pass, const Model& now) { check->observe(pass, now); };
+  observed.plan.pipeline.observe = [&](const PassTiming* pass, const Model& now) {
+    check->observe(pass, now);
+    if (!pass || !expands) without_kernel.clear();
+    if (pass && expands && without_kernel.empty()) without_kernel = pass->name;
+  };
   Session session(std::move(model), observed);
   session.set_new_choices(Choices::New::kByRule);
   for (const std::string& state : session.state_names()) all[state] = session.contents(state);
-  check.emplace(PlainRuns(options, std::move(all)), NumberBounds{rounds ? kRoundedSums : kSums, "set_shapes"});
-  const TensorMap outputs = outputs_of_run(&session, entry, inputs);
-  check->add(concat(kViews, ", ", kWriteInPlace, ", ", kUpdateInPlace), kEqualInBits, outputs);
+  check.emplace(PlainRuns(options, std::move(all), &expands), NumberBounds{rounds ? kRoundedSums : kSums, kFirst});
+  const std::string placement = concat(kViews, ", ", kWriteInPlace, ", ", kUpdateInPlace);
+  try {
+    check->add(placement, kEqualInBits, outputs_of_run(&session, entry, inputs));
+  } catch (const Error& error) {
+    if (check->rows().empty()) throw;
+    const std::vector<Pass> passes = lowering_passes(session.device(), options.plan.lowering);
+    const auto next = std::ranges::find(passes, kFirst, &Pass::name) - passes.begin() + 1 + std::ssize(check->rows());
+    if (next < std::ssize(passes)) {
+      check->add_failed(passes[static_cast<size_t>(next)].name, error.what());
+    } else {  // a pass has made a call that has no kernel; or else what comes after all passes fails
+      check->add_failed(without_kernel.empty() ? placement : without_kernel, error.what());
+    }
+  }
   return check->rows();
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,9 +20,9 @@ struct PassNumbers {
   enum class Verdict {
     kUnchanged,  // the pass has changed nothing
     kAgrees,     // within the bound
-    kRounds,     // more, but no further from float64 than the outputs before the pass
+    kRounds,     // more, but no further from float64 than the outputs before the pass; or a weight whose slots agree
     kOff,        // more
-    kFails,      // the model after the pass cannot run
+    kFails,      // the pass fails, or the model after it cannot run
   };
 
   std::string pass;
@@ -51,26 +52,31 @@ class NumberCheck {
   void observe(const PassTiming* pass, const Model& model);
   // Outputs that another way of running the last model gives.
   void add(const std::string& pass, const std::string& numbers, const TensorMap& outputs);
+  // A pass that fails, or one of those before whose fault is seen later.
+  void add_failed(const std::string& pass, const std::string& fault);
   const std::vector<PassNumbers>& rows() const { return rows_; }
 
  private:
+  void describe(const Model& model);
   PassNumbers compare(const std::string& pass, const std::string& numbers, const TensorMap& outputs);
   bool is_rounding(const std::string& output, const Tensor& before, const Tensor& after);
 
   RunNumbers run_;
   NumberBounds bounds_;
   bool has_begun_ = false;
-  bool is_exact_ = true;            // so are all passes since the last model that ran
-  Model first_;                     // the first model
-  TensorMap outputs_;               // of the last one that ran
-  std::string norm_;                // its output that is the norm of the gradients; "" if there is none
-  bool norm_is_read_ = false;       // by the updates
+  bool is_exact_ = true;       // so are all passes since the last model that ran
+  Model first_;                // the first model
+  TensorMap outputs_;          // of the last one that ran
+  std::string norm_;           // its output that is the norm of the gradients; "" if there is none
+  bool norm_is_read_ = false;  // by the updates
+  // By the new value of a weight, the new values of its slots.
+  std::map<std::string, std::vector<std::string>> slots_;
   std::optional<TensorMap> exact_;  // of the first, in float64; empty where that does not run
   std::vector<PassNumbers> rows_;
 };
 
-// Runs an entry point of a training model once, and the model after each pass of its lowering besides. Throws Error for
-// inputs that do not fit, and where the first of these models does not run.
+// Runs an entry point of a training model once, and the model after each pass of its lowering besides. The last row is
+// of the plan itself. Throws Error for inputs that do not fit, and where the first of these models does not run.
 std::vector<PassNumbers> verify_lowering(Model model, const std::string& entry, const TensorMap& inputs,
                                          SessionOptions options);
 

@@ -265,7 +265,7 @@ std::string remark(const PassNumbers& row) {
   switch (row.verdict) {
     case PassNumbers::Verdict::kUnchanged: return "changes nothing";
     case PassNumbers::Verdict::kAgrees: return "";
-    case PassNumbers::Verdict::kRounds: return "as far from float64 as before";
+    case PassNumbers::Verdict::kRounds: return "rounding";
     case PassNumbers::Verdict::kOff: return "WRONG";
     case PassNumbers::Verdict::kFails: return "does not run: " + row.fault;
   }
@@ -287,11 +287,12 @@ int report(const std::vector<PassNumbers>& rows, const std::string& entry) {
   }
   print(table.text(0, table_width()));
   if (!first) {
-    print(concat(compared, " passes leave the numbers of '", entry, "' within their bounds\n"));
+    print(concat(compared, compared == 1 ? " pass leaves" : " passes leave", " the numbers of '", entry,
+                 "' within the bounds\n"));
     return 0;
   }
   if (first->verdict == Result::kFails)
-    fail("'", entry, "' does not run after the pass '", first->pass, "', and does before it: ", first->fault);
+    fail("'", entry, "' runs before the pass '", first->pass, "', and not after it: ", first->fault);
   fail("the numbers of '", entry, "' are others after the pass '", first->pass, "': output '", first->output,
        "' differs by ", format_number(first->difference), " of its norm, and the bound is ",
        format_number(first->bound));
