@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "runtime/training/loss_guess.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/error_of.h"
+#include "tests/support/reference_work.h"
 
 namespace onnx_train::pictures_test {
 namespace {
@@ -392,6 +394,17 @@ TEST(Pictures, OfOtherFormatsAreLeftOutWithANote) {
   EXPECT_THAT(error_of([&] { find_pictures(root, true); }),
               HasSubstr("the first is " + root + "dog/b.GIF: convert them"));
   EXPECT_THAT(error_of([&] { find_pictures(root + "dog", true); }), HasSubstr("dog/b.GIF: convert them"));
+}
+
+TEST(Pictures, NamesOfClassesOfBoxesAreComparedInLinearTime) {
+  const std::string path = testing::TempDir() + "pictures_many.json";
+  std::ofstream file(path);
+  file << R"({"images": [], "annotations": [], "categories": [)";
+  for (int i = 0; i < 60'000; ++i) file << (i ? "," : "") << R"({"id": )" << i << R"(, "name": "class )" << i << "\"}";
+  file << "]}" << std::flush;
+  const std::clock_t start = std::clock();
+  EXPECT_THAT(error_of([&] { read_coco(path); }), HasSubstr("names no pictures"));
+  EXPECT_LT(milliseconds_since(start), 3 * second_of_this_machine());  // where time is square it takes a minute
 }
 
 TEST(Pictures, ErrorsNameTheFileThatWasGiven) {
