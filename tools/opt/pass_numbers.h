@@ -37,7 +37,7 @@ struct PassNumbers {
 // The outputs of a model without states, by name. In float64 if `in_double` is set. Throws Error.
 using RunNumbers = std::function<TensorMap(Model model, bool in_double)>;
 
-// How much a pass may change: nothing where its row says so (kEqualInBits), else `bound_of_sums`, as sums in another
+// How much a pass may change: nothing where its row says so (kEqualInBits), else `sums`, as sums in another
 // order do.
 struct NumberBounds {
   double sums = 1e-6;
