@@ -1,6 +1,4 @@
 // The training loop of the C interface: over arrays, batches and files of the program.
-#include <filesystem>
-
 #include "kernels/collectives.h"
 #include "library/options.h"
 #include "library/program_data.h"
@@ -64,7 +62,7 @@ std::optional<ResumedRun> find_run(FitSettings* settings, onnx_train_session* s,
   const std::string& folder = settings->trainer.folder;
   if (folder.empty() && settings->resume) throw UsageError("--resume needs the folder of a run: --out");
   const bool leads = s->session.rank() == 0;  // rank 0 writes the run's folder
-  if (std::error_code error; leads && std::filesystem::is_directory(folder, error)) *lock = RunLock(folder);
+  if (leads && !folder.empty() && folder_exists(folder)) *lock = RunLock(folder);
   if (!finds_run(*settings)) return std::nullopt;
   const std::string last = settings->last_checkpoint();
   Model model = load_training_model(last);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "onnx_passes/ir/error.h"
 
@@ -62,11 +63,23 @@ std::string read_file(const std::string& path) {
   return bytes;
 }
 
-bool path_exists(const std::string& path) {
+namespace {
+
+// Empty if nothing has this path.
+std::optional<struct stat> look_at(const std::string& path) {
   struct stat status = {};
-  if (stat(path.c_str(), &status) == 0) return true;
-  if (errno == ENOENT || errno == ENOTDIR) return false;
+  if (stat(path.c_str(), &status) == 0) return status;
+  if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
   fail_as(ErrorCode::kFile, "cannot look at ", path, ": ", std::strerror(errno));
+}
+
+}  // namespace
+
+bool path_exists(const std::string& path) { return look_at(path).has_value(); }
+
+bool folder_exists(const std::string& path) {
+  const auto found = look_at(path);
+  return found && S_ISDIR(found->st_mode);
 }
 
 void remove_file(const std::string& path) {

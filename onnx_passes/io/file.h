@@ -41,6 +41,8 @@ std::string read_file(const std::string& path);
 // Whether something has this path. Throws Error where the system cannot tell: what takes an unreadable file for a
 // missing one writes over it.
 bool path_exists(const std::string& path);
+// Whether a folder has; the same.
+bool folder_exists(const std::string& path);
 
 // Removes a file. None is fine; throws Error where there is one that stays.
 void remove_file(const std::string& path);

@@ -10,8 +10,8 @@ namespace onnx_train {
 class RunLock {
  public:
   RunLock() = default;  // holds none
-  // Locks the folder, which exists. Throws UsageError if another run holds it. File systems that know no such locks
-  // give one without effect.
+  // Locks the folder, which exists. Throws Error if another run holds it, and if the folder cannot be opened. File
+  // systems that know no such locks give one without effect.
   explicit RunLock(const std::string& folder);
   ~RunLock();
   RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}

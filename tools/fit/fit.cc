@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <filesystem>
 
 #include <nlohmann/json.hpp>
 
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
@@ -154,9 +154,7 @@ int train(const FitArguments& a, const Model& model, const MemoryRows& memory, b
 
 // Locks a folder that is there already; the others are locked when they are made.
 RunLock lock_early(const FitArguments& a) {
-  std::error_code error;
-  const bool exists = std::filesystem::is_directory(a.trainer.folder, error);
-  return exists && !a.dry_run ? RunLock(a.trainer.folder) : RunLock();
+  return !a.dry_run && folder_exists(a.trainer.folder) ? RunLock(a.trainer.folder) : RunLock();
 }
 
 // Rank 0 writes what a run writes; the others train alone.
