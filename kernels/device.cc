@@ -71,7 +71,7 @@ Device& Device::find(const std::string& name) {
 
 std::vector<std::string> Device::names() {
   std::vector<std::string> names = module_names();
-  std::erase(names, kMpiModule);
+  for (const char* const transport : {kGlooModule, kMpiModule}) std::erase(names, transport);
   names.insert(names.begin(), "cpu");
   return names;
 }

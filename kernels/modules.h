@@ -8,8 +8,8 @@
 
 namespace onnx_train {
 
-// The module that is no device: it carries what ranks exchange (runtime/distribution/mpi).
-inline constexpr const char* kMpiModule = "mpi";
+// The modules that are no devices: they carry what ranks exchange (runtime/distribution).
+inline constexpr const char *kGlooModule = "gloo", *kMpiModule = "mpi";
 
 // The names of the modules, sorted. Loads none.
 std::vector<std::string> module_names();

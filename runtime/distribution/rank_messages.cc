@@ -41,9 +41,9 @@ std::string is_gone(size_t rank, const std::string& host) {
   return concat("rank ", rank, " (", host, ") is gone: its process was killed, or its machine cannot be reached");
 }
 
-std::string heard(size_t rank, const RankHeader& header, const std::string& reason) {
+std::string heard(size_t rank, bool forwards, const std::string& reason) {
   if (reason.empty()) return concat("rank ", rank, " has ended, and does not say why");
-  return header.kind == RankHeader::kForwards ? reason : concat("rank ", rank, " has ended: ", reason);
+  return forwards ? reason : concat("rank ", rank, " has ended: ", reason);
 }
 
 }  // namespace onnx_train

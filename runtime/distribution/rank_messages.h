@@ -41,7 +41,7 @@ std::string at_another_place(size_t other, int rank, const std::string& what);
 std::string of_another_size(int from, size_t sent, const std::string& name, int rank, size_t wanted);
 std::string without_a_name(size_t from);
 std::string is_gone(size_t rank, const std::string& host);
-// What this rank takes from the last words of another one; never "".
-std::string heard(size_t rank, const RankHeader& header, const std::string& reason);
+// What this rank takes from the last words of another one, which may forward those of a third; never "".
+std::string heard(size_t rank, bool forwards, const std::string& reason);
 
 }  // namespace onnx_train

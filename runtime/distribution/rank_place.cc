@@ -63,13 +63,6 @@ int port_of_job() {
 
 }  // namespace
 
-Transport transport_of(const std::string& name, const std::string& given) {
-  const auto found = std::find(std::begin(kTransports), std::end(kTransports), name);
-  if (found == std::end(kTransports))
-    fail_as(ErrorCode::kUsage, given, " is '", name, "'; it must be auto, tcp or mpi");
-  return static_cast<Transport>(found - std::begin(kTransports));
-}
-
 std::optional<RankPlace> rank_place_of_environment() {
   for (const Launcher& launcher : kLaunchers) {
     if (text_of(launcher.rank).empty() || text_of(launcher.size).empty()) continue;

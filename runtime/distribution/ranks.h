@@ -11,12 +11,12 @@
 
 namespace onnx_train {
 
-// What carries the bytes that ranks exchange. kAuto: MPI where this process was started by the launcher of an MPI whose
-// module (kernels/modules.h) is there and loads, else TCP.
-enum class Transport { kAuto, kTcp, kMpi };
-inline constexpr const char* kTransports[] = {"auto", "tcp", "mpi"};  // in that order
+// The engine that carries the bytes that ranks exchange: a module (kernels/modules.h). kAuto: MPI where this process
+// was started by the launcher of an MPI whose module is there and loads, else Gloo.
+enum class Transport { kAuto, kGloo, kMpi };
+inline constexpr const char* kTransports[] = {"auto", "gloo", "mpi"};  // in that order
 inline constexpr const char* kTransportVariable = "ONNX_TRAIN_TRANSPORT";
-// Throws UsageError for what is none of kTransports; `given` says where the name comes from.
+// "tcp" is Gloo, too. Throws UsageError for what is none of these; `given` says where the name comes from.
 Transport transport_of(const std::string& name, const std::string& given);
 
 struct RankPlace {
@@ -42,13 +42,11 @@ std::optional<RankPlace> rank_place_of_environment();
 std::unique_ptr<Collectives> connect_ranks(const RankPlace& place, Deadline deadline,
                                            std::function<void(const std::string&)> on_wait = {});
 
-// The two of them. The first is what `connect_ranks` does over TCP. The second one is a function of the module
-// kMpiModule, null where this process was not started by the launcher of the module's MPI.
-std::unique_ptr<Collectives> connect_over_tcp(const RankPlace& place, Deadline deadline,
-                                              std::function<void(const std::string&)> on_wait);
-using ConnectOverMpi = Collectives*(const RankPlace& place, Deadline deadline,
-                                    const std::function<void(const std::string&)>& on_wait);
-inline constexpr const char* kConnectOverMpi = "onnx_train_connect_over_mpi";
+// What each module exports. kMpiModule's gives null where this process was not started by the launcher of its MPI.
+using ConnectOver = Collectives*(const RankPlace& place, Deadline deadline,
+                                 const std::function<void(const std::string&)>& on_wait);
+inline constexpr const char *kConnectOverGloo = "onnx_train_connect_over_gloo",
+                            *kConnectOverMpi = "onnx_train_connect_over_mpi";
 
 // This process's share of the machine's threads: at least one.
 int threads_of(const RankPlace& place);

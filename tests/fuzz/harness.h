@@ -30,7 +30,7 @@ void idx(Input input);
 void coco(Input input);
 void pictures(Input input);  // PNG, JPEG, WebP and their EXIF
 void tokens(Input input);
-void rank_messages(Input input);  // what another rank sends
+void store_queries(Input input);  // what connects to the port of rank 0 says
 void options(Input input);        // options.json, --config
 void option_texts(Input input);   // losses, optimizers, schedules, steps on pictures, ... as options write them
 void run_files(Input input);      // what a run has left in its folder
@@ -55,7 +55,7 @@ inline constexpr Harness kHarnesses[] = {
     {"coco", coco, 4096},
     {"pictures", pictures, 16384},
     {"tokens", tokens, 4096},
-    {"rank_messages", rank_messages, 4096},
+    {"store_queries", store_queries, 4096},
     {"options", options, 4096},
     {"option_texts", option_texts, 512},
     {"run_files", run_files, 4096},

@@ -149,21 +149,23 @@ def add_data(seeds, folder):
     seeds.add("npy", data_mutations.npy(np.float32(3)))
 
 
-def add_messages(seeds):
-    exchange, message, leaves, forwards, ends = 0x0A11DA7A, 0x0A11DA7B, 0x0A11B1E0, 0x0A11F04D, 0x0A11E4D5
-    place = 0xA3E92F70  # text_hash("sum")
+def add_queries(seeds):
+    validate, set_value, get, add, check = 0, 1, 3, 4, 5  # runtime/distribution/store.h
 
-    def header(kind, size, at=place):
-        return struct.pack("<IIQ", kind, at, size)
+    def text(value):
+        return struct.pack("<Q", len(value)) + value
 
-    text = b"activation\0" + bytes(8)
-    for mode in range(3):
-        first = bytes([mode])
-        seeds.add("rank_messages", header(message, len(text)) + text + header(exchange, 8) + bytes(8), first)
-        seeds.add("rank_messages", header(exchange, 8) + bytes(8) + header(message, len(text)) + text, first)
-        for kind in (leaves, forwards, ends):
-            seeds.add("rank_messages", header(kind, 6) + b"reason", first)
-        seeds.add("rank_messages", header(message, 2**62) + text, first)
+    def query(kind, *parts):
+        return bytes([kind]) + b"".join(parts)
+
+    hello = query(validate, struct.pack("<I", 0x3C85F7CE))
+    one = query(set_value, text(b"rank/1"), text(b"2 10.0.0.1"))
+    count = query(add, text(b"count"), struct.pack("<q", -1))
+    seeds.add("store_queries", hello + one + query(get, text(b"rank/1")) + query(get, text(b"rank/2")))
+    seeds.add("store_queries", hello + count + count + query(get, text(b"count")))
+    seeds.add("store_queries", one + query(check, struct.pack("<Q", 2), text(b"rank/1"), text(b"rank/0")))
+    seeds.add("store_queries", query(check, struct.pack("<Q", 2**62), text(b"rank/1")))
+    seeds.add("store_queries", query(get, struct.pack("<Q", 2**62)))
 
 
 def make(folder, command):
@@ -177,7 +179,7 @@ def make(folder, command):
         add_training_models(seeds, working / "training")
         add_data(seeds, working / "data")
     add_texts(seeds)
-    add_messages(seeds)
+    add_queries(seeds)
 
 
 if __name__ == "__main__":

@@ -398,7 +398,7 @@ const std::map<std::string, std::string> kFolders = {
      "cuda/training cuda/products cuda/attention cuda/convolution cuda/recurrent cuda/collective cuda"},
     {"runtime",
      "support data data/images data/images/decoders data/images/minimal data/files data/texts data/tables "
-     "distribution distribution/mpi plan session data/loading models training generation runs"},
+     "distribution distribution/gloo distribution/mpi plan session data/loading models training generation runs"},
     {"tools", "report tensorboard . run_report dashboard minimal opt fit sweep main"}};
 
 TEST(Structure, AFolderIncludesNothingOfThoseAboveIt) {

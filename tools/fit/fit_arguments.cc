@@ -44,10 +44,10 @@ std::vector<CommandOption> options_of(FitArguments* a) {
       {"--transport",
        &a->transport,
        "what carries what several processes exchange; auto: mpi where mpirun has started them and there is a "
-       "module for its MPI, else tcp [auto]",
+       "module for its MPI, else gloo, which was tcp [auto]",
        "NAME",
        false,
-       {"auto", "tcp", "mpi"}}};
+       {"auto", "gloo", "mpi", "tcp"}}};
   const std::vector<CommandOption> shown = {
       {"--dtype",
        &a->dtype,

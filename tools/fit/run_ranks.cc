@@ -90,7 +90,7 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
     devices_ = devices;
     start_processes(devices);
   }
-  if (!devices.empty()) place_->transport = Transport::kTcp;
+  if (!devices.empty()) place_->transport = Transport::kGloo;
   if (a->given->count("transport") > 0) place_->transport = transport_of(a->transport, "--transport");
   if (started_here) place_->launcher = "--devices";
   // A launcher's processes take the GPUs of a machine in order.

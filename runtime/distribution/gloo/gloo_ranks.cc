@@ -1,0 +1,256 @@
+#include "runtime/distribution/gloo/gloo_ranks.h"
+
+#include <gloo/transport/unbound_buffer.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "onnx_passes/ir/error.h"
+#include "runtime/distribution/gloo/gloo_mesh.h"
+#include "runtime/distribution/rank_messages.h"
+
+namespace onnx_train {
+namespace {
+
+using std::chrono::milliseconds;
+
+uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
+
+// The numbers by which Gloo keeps apart what two ranks send each other. Headers of exchanges keep their order.
+const uint64_t kExchangeSlot = hash_of("exchange"), kProbeSlot = hash_of("probe");
+uint64_t slot_of_message(const std::string& name) { return hash_of("message " + name); }
+// Of what follows a header. One of another size has no receiver.
+uint64_t slot_of_data(uint64_t slot, const std::string& name, uint64_t bytes) {
+  return hash_of(concat(slot, " ", bytes, " ", name));
+}
+
+}  // namespace
+
+GlooRanks::GlooRanks(std::shared_ptr<gloo::Context> mesh, std::vector<std::string> hosts)
+    : mesh_(std::move(mesh)), hosts_(std::move(hosts)), probe_(mesh_->createUnboundBuffer(nullptr, 0)) {}
+
+GlooRanks::~GlooRanks() {
+  {
+    const std::lock_guard lock(cause_mutex_);
+    leaves_ = leaves_ || !cause_.empty();
+  }
+  drain();
+  if (leaves_) return;
+  flush_messages();
+  words_.say(LastWords::kEnds, "");
+  words_.wait_for_all(Clock::now() + std::chrono::seconds(1));
+}
+
+// ---- Between two ranks
+
+void GlooRanks::begin(Receiving* receiving, uint64_t slot, const std::string& name, std::span<std::byte> data) {
+  const int from = receiving->from;
+  receiving->bytes = data.size();
+  receiving->header_in = mesh_->createUnboundBuffer(&receiving->header, sizeof(Header));
+  if (!data.empty()) receiving->data_in = mesh_->createUnboundBuffer(data.data(), data.size());
+  post(from, [&] {
+    receiving->header_in->recv(from, slot, 0, sizeof(Header));
+    if (receiving->data_in) receiving->data_in->recv(from, slot_of_data(slot, name, data.size()), 0, data.size());
+  });
+}
+
+void GlooRanks::begin(Sending* sending, uint64_t slot, const std::string& name, std::span<const std::byte> data) {
+  const int to = sending->to;
+  sending->header = {hash_of(name), data.size()};
+  sending->header_out = mesh_->createUnboundBuffer(&sending->header, sizeof(Header));
+  if (!data.empty()) sending->data_out = mesh_->createUnboundBuffer(const_cast<std::byte*>(data.data()), data.size());
+  post(to, [&] {
+    sending->header_out->send(to, slot, 0, sizeof(Header));
+    if (sending->data_out) sending->data_out->send(to, slot_of_data(slot, name, data.size()), 0, data.size());
+  });
+}
+
+template <typename F>
+void GlooRanks::post(int rank, const F& work) {
+  const WithoutPipeSignal without;
+  try {
+    work();
+  } catch (const std::exception&) {  // Gloo's: the connection has failed
+    fail_because(loss_of(rank, true));
+  }
+}
+
+template <typename F>
+std::string GlooRanks::loss_before(int rank, const F& is_done) {
+  for (;;) {
+    bool has_failed = false;
+    try {
+      if (is_done()) return "";
+    } catch (const std::exception&) {  // Gloo's
+      has_failed = true;
+    }
+    if (const std::string loss = loss_of(rank, has_failed); !loss.empty()) return loss;
+    if (leaves_) return "this rank has ended";
+  }
+}
+
+void GlooRanks::wait_received(int from, const Buffer& buffer) {
+  if (!buffer) return;
+  const std::string loss = loss_before(from, [&] { return waits_.received(buffer.get()); });
+  if (!loss.empty()) fail_because(loss);
+}
+
+std::string GlooRanks::loss_before_sent(const Sending& sending) {
+  for (const Buffer* const buffer : {&sending.header_out, &sending.data_out}) {
+    if (!*buffer) continue;
+    const std::string loss = loss_before(sending.to, [&] { return waits_.sent(buffer->get()); });
+    if (!loss.empty()) return loss;
+  }
+  return "";
+}
+
+void GlooRanks::flush_messages() {
+  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(2);
+  for (auto& [to, outbox] : outboxes_)
+    outbox.drain_within(std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+}
+
+void GlooRanks::flush(const std::list<Sending>& sends, Clock::time_point deadline) {
+  for (const Sending& each : sends) {
+    for (const Buffer* const buffer : {&each.header_out, &each.data_out}) {
+      try {
+        while (*buffer && !waits_.sent(buffer->get()) && Clock::now() < deadline) {
+        }
+      } catch (const std::exception&) {
+        // Its receiver is gone.
+      }
+    }
+  }
+}
+
+// ---- What ranks do together
+
+void GlooRanks::transfer(const std::vector<int>& members, const std::string& what,
+                         const std::vector<std::span<const std::byte>>& out,
+                         const std::vector<std::span<std::byte>>& in) {
+  check_cause();
+  std::list<Receiving> receives;
+  std::list<Sending> sends;
+  try {
+    for (size_t i = 0; i < members.size(); ++i) {
+      if (members[i] == rank()) {
+        if (!out[i].empty()) std::memcpy(in[i].data(), out[i].data(), out[i].size());
+        continue;
+      }
+      begin(&receives.emplace_back(Receiving{members[i], {}, 0, nullptr, nullptr}), kExchangeSlot, what, in[i]);
+    }
+    for (size_t i = 0; i < members.size(); ++i) {
+      if (members[i] == rank()) continue;
+      begin(&sends.emplace_back(Sending{members[i], {}, {}, nullptr, nullptr}), kExchangeSlot, what, out[i]);
+    }
+    for (const Receiving& each : receives) {
+      wait_received(each.from, each.header_in);
+      if (each.header.place != hash_of(what) || each.header.bytes != each.bytes)
+        fail_because(at_another_place(static_cast<size_t>(each.from), rank(), what));
+      wait_received(each.from, each.data_in);
+    }
+    for (const Sending& each : sends) {
+      if (const std::string loss = loss_before_sent(each); !loss.empty()) fail_because(loss);
+    }
+  } catch (const Error&) {
+    // The others get what they wait for, so that the reason comes between two exchanges.
+    flush(sends, Clock::now() + std::chrono::seconds(2));
+    throw;
+  }
+}
+
+void GlooRanks::send(const std::string& name, int to, std::span<const std::byte> data) {
+  check_cause();
+  const auto message = std::make_shared<Sending>(Sending{to, {}, {data.begin(), data.end()}, nullptr, nullptr});
+  begin(message.get(), slot_of_message(name), name, message->copy);
+  outboxes_[to].add(name, [this, message] { loss_before_sent(*message); });  // who waits for the rank learns of a loss
+}
+
+void GlooRanks::receive(const std::string& name, int from, std::span<std::byte> data) {
+  check_cause();
+  Receiving receiving{from, {}, 0, nullptr, nullptr};
+  begin(&receiving, slot_of_message(name), name, data);
+  wait_received(from, receiving.header_in);
+  if (receiving.header.bytes != data.size())
+    fail_because(of_another_size(from, receiving.header.bytes, name, rank(), data.size()));
+  wait_received(from, receiving.data_in);
+}
+
+// ---- How ranks end
+
+std::string GlooRanks::loss_of(int rank, bool has_failed) {
+  const auto r = static_cast<size_t>(rank);
+  has_failed = has_failed || is_gone(rank);
+  // What it has said last came before its connection ended.
+  const LastWords::Said* const said = words_.heard(rank, milliseconds(has_failed ? 500 : 0));
+  if (said && (said->kind != LastWords::kEnds || has_failed))
+    return heard(r, said->kind == LastWords::kForwards, said->reason);
+  return has_failed ? onnx_train::is_gone(r, hosts_[r]) : "";
+}
+
+bool GlooRanks::is_gone(int rank) {
+  const std::lock_guard lock(probes_mutex_);
+  Clock::time_point& last = probed_[rank];
+  if (Clock::now() - last < std::chrono::seconds(1)) return false;
+  last = Clock::now();
+  const WithoutPipeSignal without;
+  try {
+    probe_->recv(rank, kProbeSlot, 0, 0);  // nothing is ever sent; Gloo throws where the connection has failed
+    return false;
+  } catch (const std::exception&) {
+    last = {};
+    return true;
+  }
+}
+
+void GlooRanks::fail_because(const std::string& cause) {
+  const std::lock_guard lock(cause_mutex_);
+  if (cause_.empty()) cause_ = cause;
+  throw Error(cause_);
+}
+
+void GlooRanks::check_cause() {
+  const std::lock_guard lock(cause_mutex_);
+  if (!cause_.empty()) throw Error(cause_);
+}
+
+void GlooRanks::check_ranks() {
+  check_cause();
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    if (const std::string loss = loss_of(r, false); !loss.empty()) fail_because(loss);
+  }
+}
+
+void GlooRanks::leave(const std::string& reason) noexcept {
+  try {
+    std::unique_lock lock(cause_mutex_);
+    if (std::exchange(has_left_, true)) return;
+    const LastWords::Kind kind = cause_.empty() ? LastWords::kLeaves : LastWords::kForwards;
+    const std::string said = cause_.empty() ? reason : cause_;
+    if (cause_.empty()) cause_ = reason.empty() ? "this rank has ended" : reason;
+    lock.unlock();
+    flush_messages();
+    leaves_ = true;  // what waits, in other threads, ends
+    words_.say(kind, said);
+    words_.wait_for_all(Clock::now() + milliseconds(500));
+  } catch (const std::exception&) {
+    // There is no memory for the reason.
+  }
+}
+
+std::unique_ptr<Collectives> connect_over_gloo(const RankPlace& place, Deadline deadline,
+                                               const std::function<void(const std::string&)>& on_wait) {
+  if (place.address.empty()) {
+    fail_as(ErrorCode::kUsage, place.launcher, " has started ", place.size, " processes, ", place.local_size,
+            " of them on this machine: set MASTER_ADDR to the host of the first one");
+  }
+  const Rendezvous met = meet(place, deadline, on_wait);
+  auto ranks = std::make_unique<GlooRanks>(connect_mesh(place, met, deadline), met.hosts);
+  ranks->gather("the ranks", static_cast<uint32_t>(place.rank));  // then none needs the store
+  return ranks;
+}
+
+}  // namespace onnx_train
