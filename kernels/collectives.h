@@ -39,7 +39,7 @@ class Collectives {
   virtual ~Collectives();
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // What carries the bytes, for people: "TCP", "MPI"; "" where nothing does.
+  // What carries the bytes, for people: "Gloo", "MPI"; "" where nothing does.
   virtual std::string transport() const { return ""; }
   // All ranks, where these are some of them: they have the attachments. And the number among them of rank `rank`.
   virtual Collectives& all() { return *this; }

@@ -1,4 +1,4 @@
-"""Ranks that mpirun starts, and that talk over MPI: as those that talk over TCP, in bits and in errors."""
+"""Ranks that mpirun starts, and that talk over MPI: as those that talk over Gloo, in bits and in errors."""
 
 import os
 import re
@@ -72,17 +72,17 @@ def test_ranks_over_mpi_change_no_bit(model, alone, tmp_path, ranks, options):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_pipelines_over_mpi_change_no_bit(model, alone, tmp_path, ranks):
-    """But for the norm of all gradients, which is that of the same pipelines over TCP."""
-    tool.run(*fit(model, tmp_path / "tcp", "--pipeline", 2, "--devices", ",".join(["cpu"] * ranks)))
+    """But for the norm of all gradients, which is that of the same pipelines over Gloo."""
+    tool.run(*fit(model, tmp_path / "gloo", "--pipeline", 2, "--devices", ",".join(["cpu"] * ranks)))
     printed = finish(start(ranks, tool.COMMAND, *fit(model, tmp_path / "mpi", "--pipeline", 2)))
     assert f"  {ranks} processes, stages" in printed and ", over MPI\n" in printed
-    same_files(tmp_path / "tcp", tmp_path / "mpi")
+    same_files(tmp_path / "gloo", tmp_path / "mpi")
     assert (alone / "last.onnx").read_bytes() == (tmp_path / "mpi/last.onnx").read_bytes()
 
 
-def test_tcp_is_there_as_before(model, alone, tmp_path):
-    given = finish(start(2, tool.COMMAND, *fit(model, tmp_path / "given", "--transport", "tcp")))
-    said = finish(start(2, tool.COMMAND, *fit(model, tmp_path / "said"), ONNX_TRAIN_TRANSPORT="tcp"))
+def test_gloo_is_there_as_before(model, alone, tmp_path):
+    given = finish(start(2, tool.COMMAND, *fit(model, tmp_path / "given", "--transport", "gloo")))
+    said = finish(start(2, tool.COMMAND, *fit(model, tmp_path / "said"), ONNX_TRAIN_TRANSPORT="tcp"))  # its name of before
     for printed, name in (given, "given"), (said, "said"):
         assert "2 processes share out" in printed and "over MPI" not in printed
         same_files(alone, tmp_path / name)
@@ -184,13 +184,13 @@ def test_mpi_where_it_cannot_be(model, tmp_path):
     assert alone in tool.run(*options, "--devices", "cpu,cpu", status=2)
     torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     done = subprocess.run([tool.COMMAND, *map(str, options)], env=os.environ | torchrun, text=True, capture_output=True, timeout=60)
-    assert done.returncode == 1 and "torchrun has started these: start them with mpirun, or take tcp\n" in done.stderr, done
+    assert done.returncode == 1 and "torchrun has started these: start them with mpirun, or take gloo\n" in done.stderr, done
     assert not (tmp_path / "run").exists()
 
 
 def test_without_a_library_of_mpi(model, alone, tmp_path):
-    """TCP takes its place, unless MPI is asked for by name. Beside a copy of the library is a module that does not load."""
-    for name in "onnx-train", "libonnx_train.so.0", "libdnnl.so.3", "libonnxtrain_spin_limit.so":
+    """Gloo takes its place, unless MPI is asked for by name. Beside a copy of the library is a module that does not load."""
+    for name in "onnx-train", "libonnx_train.so.0", "libdnnl.so.3", "libonnxtrain_spin_limit.so", "libonnx_train_gloo.so":
         shutil.copy(tool.COMMAND.parent / name, tmp_path)
     (tmp_path / MODULE.name).write_text("no library")
     there = {"LD_LIBRARY_PATH": str(tmp_path)}
