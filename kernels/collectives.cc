@@ -15,6 +15,8 @@ int rank_of(const NodeSpec& spec, const char* attribute) {
   return static_cast<int>(rank);
 }
 
+bool has_one_number_before(const NodeSpec& spec) { return spec.in_size(0) == 1 && spec.out_size() != 1; }
+
 // In one order on all ranks, since some wait for each other when they end.
 Collectives::~Collectives() {
   while (!attachments.empty()) attachments.erase(attachments.begin());

@@ -30,6 +30,9 @@ inline constexpr const char* kDataAxis = "data";
 
 class NodeSpec;
 
+// Of AllReduce and Reduce: whether the sum before, their x, is one number for all elements.
+bool has_one_number_before(const NodeSpec& spec);
+
 // The rank that an attribute of a collective names: "root", "from", "to". Throws Error where there is no such rank.
 int rank_of(const NodeSpec& spec, const char* attribute);
 inline int root_of(const NodeSpec& spec) { return rank_of(spec, "root"); }

@@ -34,7 +34,7 @@ Marks<Value> dependents(const Graph& graph, const Value* from) {
 
 class Distribution {
  public:
-  Distribution(Graph* graph, int ranks) : graph_(*graph), ranks_(ranks) {}
+  Distribution(Graph* graph, int ranks, GradientSums sums) : graph_(*graph), ranks_(ranks), sums_(sums) {}
 
   void run(bool sync_batch_norm) {
     rank_ = graph_.add_input(kRankInput, {DType::kInt64, Dims{}});
@@ -64,8 +64,15 @@ class Distribution {
     const int before = reached.contains(sum->input(0)) ? 0 : 1;
     Builder b(&graph_, sum->next());
     b.set_name(next->name() + "/ranks");
-    graph_.replace(
-        next, call(b, "AllReduce", {b.var(sum->input(before)), b.var(sum->input(1 - before)), b.var(active_)}).value());
+    const Var own = b.var(sum->input(before)), term = b.var(sum->input(1 - before));
+    graph_.replace(next, sum_over_ranks(b, own, term).value());
+  }
+
+  Var sum_over_ranks(Builder& b, const Var& before, const Var& term) {
+    if (sums_ == GradientSums::kEachRound) return call(b, "AllReduce", {before, term, b.var(active_)});
+    const Var own = where(b.var(rank_) < b.var(active_), before + term, before);
+    if (sums_ == GradientSums::kOwn) return own;
+    return call(b, "AllReduce", {b.scalar(own.value()->dtype(), 0), own, b.scalar(DType::kInt64, ranks_)});
   }
 
   // The nodes by which `next` depends on the state that reaches `reached`, in order.
@@ -216,13 +223,14 @@ class Distribution {
 
   Graph& graph_;
   int ranks_;
+  GradientSums sums_;
   Value *rank_ = nullptr, *active_ = nullptr;
 };
 
 }  // namespace
 
-void distribute_over_ranks(Model* flat, int ranks, bool sync_batch_norm) {
-  Distribution(flat->graph.get(), ranks).run(sync_batch_norm);
+void distribute_over_ranks(Model* flat, int ranks, bool sync_batch_norm, GradientSums sums) {
+  Distribution(flat->graph.get(), ranks, sums).run(sync_batch_norm);
 }
 
 }  // namespace onnx_train

@@ -6,7 +6,9 @@
 // Two inputs are added, int64 scalars: this rank's number, and the number of ranks that have a batch
 // in this round. The others run, too, on any batch, and add nothing. All ranks have the same graph.
 //
-// - A sum of gradients, and of what counts in them: AllReduce, which adds the ranks' terms from left to right.
+// - A sum of gradients, and of what counts in them: AllReduce, which adds the ranks' terms from left to right. Or, so
+//   that gradients travel once a step, each rank adds its own terms to a sum of its own, and the last round of a step
+//   makes one of these, rank after rank: then a run equals one rank alone within rounding.
 // - A state that a batch changes otherwise (running statistics, ranges, the key of dropout): what the batches do to it
 // is
 //   gathered, and applied batch after batch on every rank. A rank reads what the ranks before it leave.
@@ -23,7 +25,14 @@ namespace onnx_train {
 inline constexpr const char* kRankInput = "onnx_train/rank";
 inline constexpr const char* kActiveRanksInput = "onnx_train/active_ranks";
 
+// When the ranks add up gradients.
+enum class GradientSums {
+  kEachRound,  // as one rank alone does, in bits
+  kOwn,        // each rank its own: a round that is not the last one of its step
+  kOfStep,     // those of all ranks: the last round
+};
+
 // Throws Error for a state that a batch reads and changes in one, so that batches would wait for each other.
-void distribute_over_ranks(Model* flat, int ranks, bool sync_batch_norm);
+void distribute_over_ranks(Model* flat, int ranks, bool sync_batch_norm, GradientSums sums = GradientSums::kEachRound);
 
 }  // namespace onnx_train

@@ -5,7 +5,8 @@
 namespace onnx_train {
 namespace {
 
-// y = x + z(0) + z(1) + ..., from left to right, over the first `active` ranks: as one rank adds batch after batch.
+// y = x + z(0) + z(1) + ..., from left to right, over the first `active` ranks: as one rank adds batch after batch. x
+// has z's shape, or is one number.
 constexpr const char* kAllReduce = R"(
 AllReduce (x, z, active, after) => (y)
 {

@@ -66,6 +66,7 @@ struct Reduction {
   const T *x, *z;
   T* y;
   int64_t active;
+  bool x_is_one_number;
 
   bool of_rank(size_t r) const { return root == kEveryRank || root == static_cast<int64_t>(r); }
 
@@ -81,7 +82,7 @@ struct Reduction {
       const auto length = [&](size_t r) { return begin(r + 1) - begin(r); };
       const auto rank = static_cast<size_t>(ranks.rank());
       const int64_t own = begin(rank), own_length = length(rank);
-      if (root != kEveryRank) {
+      if (root != kEveryRank && !x_is_one_number) {
         for (size_t r = 0; r < count; ++r) {
           out[r] = has_result ? bytes_of(x + begin(r), length(r)) : Sent::value_type();
           in[r] = of_rank(r) ? writable_bytes_of(received, own_length) : Received::value_type();
@@ -95,7 +96,11 @@ struct Reduction {
       ranks.exchange(name, out, in);
       T* const sum = has_result ? y + own : received;
       const T* const before = root == kEveryRank ? x + own : received;
-      if (sum != before) std::copy(before, before + own_length, sum);
+      if (x_is_one_number) {
+        std::fill(sum, sum + own_length, *x);
+      } else if (sum != before) {
+        std::copy(before, before + own_length, sum);
+      }
       for (int64_t r = 0; r < active; ++r) {
         const T* other = others + r * shares.share();
         for (int64_t i = 0; i < own_length; ++i) sum[i] += other[i];
@@ -115,10 +120,11 @@ std::function<void(const Launch&)> reduce(const NodeSpec& spec, int64_t root, si
   return run_or_start(
       spec, workspace,
       [=, &ranks, shares = Shares{spec.out_size(), ranks.size()}, name = place_of(spec.node()),
-       is_awaited = is_awaited(spec.node())](const Launch& launch) {
+       is_awaited = is_awaited(spec.node()), is_one = has_one_number_before(spec)](const Launch& launch) {
         Reduction<T> work{
-            ranks, name, root, shares, launch.in<T>(0), launch.in<T>(1), launch.out<T>(), *launch.in<int64_t>(2)};
-        const bool reads = work.of_rank(static_cast<size_t>(ranks.rank()));
+            ranks, name, root, shares, launch.in<T>(0), launch.in<T>(1), launch.out<T>(), *launch.in<int64_t>(2),
+            is_one};
+        const bool reads = !is_one && work.of_rank(static_cast<size_t>(ranks.rank()));
         if (is_awaited && reads && work.x != work.y)
           work.x = std::copy(work.x, work.x + shares.size, work.y) - shares.size;
         return work;
@@ -127,8 +133,9 @@ std::function<void(const Launch&)> reduce(const NodeSpec& spec, int64_t root, si
 
 Prepared prepare_reduce(const NodeSpec& spec) {
   const int64_t size = spec.out_size();
+  const bool is_one = has_one_number_before(spec);
   Prepared prepared;
-  prepared.in_place = {{0, 0}};
+  if (!is_one) prepared.in_place = {{0, 0}};
   if (spec.collectives()) {
     const int64_t root = spec.node().op() == "Reduce" ? root_of(spec) : kEveryRank;
     const Shares shares{size, spec.collectives()->size()};
@@ -136,9 +143,9 @@ Prepared prepare_reduce(const NodeSpec& spec) {
     prepared.run =
         dispatch_float(spec.out_type(), [&]<typename T>(T) { return reduce<T>(spec, root, prepared.workspace); });
   } else {
-    prepared.run = dispatch_float(spec.out_type(), [size]<typename T>(T) -> std::function<void(const Launch&)> {
-      return [size](const Launch& launch) {
-        for (int64_t i = 0; i < size; ++i) launch.out<T>()[i] = launch.in<T>(0)[i] + launch.in<T>(1)[i];
+    prepared.run = dispatch_float(spec.out_type(), [=]<typename T>(T) -> std::function<void(const Launch&)> {
+      return [=](const Launch& launch) {
+        for (int64_t i = 0; i < size; ++i) launch.out<T>()[i] = launch.in<T>(0)[is_one ? 0 : i] + launch.in<T>(1)[i];
       };
     });
   }

@@ -16,12 +16,12 @@ namespace {
 
 // What this rank adds to the sum: its z where it has a batch, and on one rank the sum before.
 template <typename T>
-__global__ void begin_sum(int64_t n, const T* x, const T* __restrict__ z, const int64_t* active, int64_t rank,
-                          bool has_sum, T* y) {
+__global__ void begin_sum(int64_t n, const T* x, int64_t x_stride, const T* __restrict__ z, const int64_t* active,
+                          int64_t rank, bool has_sum, T* y) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const T term = rank < *active ? z[i] : T(0);
-  y[i] = has_sum ? x[i] + term : term;
+  y[i] = has_sum ? x[i * x_stride] + term : term;
 }
 
 ncclDataType_t nccl_type(float) { return ncclFloat32; }
@@ -57,21 +57,27 @@ Prepared prepare_reduce(const NodeSpec& spec) {
   const bool has_root = spec.node().op() == "Reduce";
   const int root = has_root && spec.collectives() ? root_of(spec) : 0;
   const int rank = spec.collectives() ? spec.collectives()->rank() : 0;
+  const bool is_one = has_one_number_before(spec);
   return dispatch_float(spec.out_type(), [&]<typename T>(T zero) -> Prepared {
     const auto begin = [=](const Launch& launch) {
-      enqueue_each(launch, "begin_sum", begin_sum<T>, size, launch.in<T>(0), launch.in<T>(1), launch.in<int64_t>(2),
-                   int64_t{rank}, rank == root, launch.out<T>());
+      enqueue_each(launch, "begin_sum", begin_sum<T>, size, launch.in<T>(0), int64_t{is_one ? 0 : 1}, launch.in<T>(1),
+                   launch.in<int64_t>(2), int64_t{rank}, rank == root, launch.out<T>());
     };
-    if (!spec.collectives()) return {.run = begin, .in_place = {{0, 0}}};
+    Prepared alone{.run = begin, .in_place = {{0, 0}}};
+    if (is_one) alone.in_place.clear();
+    if (!spec.collectives()) return alone;
     const auto type = nccl_type(zero);
     const auto count = static_cast<size_t>(size);
-    return prepare_exchange(spec, begin, [=](ncclComm_t communicator, cudaStream_t stream, const Launch& launch) {
-      T* const y = launch.out<T>();
-      static const auto all_reduce = NCCL(ncclAllReduce);
-      static const auto reduce = NCCL(ncclReduce);
-      return has_root ? reduce(y, y, count, type, ncclSum, root, communicator, stream)
-                      : all_reduce(y, y, count, type, ncclSum, communicator, stream);
-    });
+    Prepared prepared =
+        prepare_exchange(spec, begin, [=](ncclComm_t communicator, cudaStream_t stream, const Launch& launch) {
+          T* const y = launch.out<T>();
+          static const auto all_reduce = NCCL(ncclAllReduce);
+          static const auto reduce = NCCL(ncclReduce);
+          return has_root ? reduce(y, y, count, type, ncclSum, root, communicator, stream)
+                          : all_reduce(y, y, count, type, ncclSum, communicator, stream);
+        });
+    prepared.in_place = alone.in_place;
+    return prepared;
   });
 }
 
