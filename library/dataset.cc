@@ -30,8 +30,8 @@ Dataset samples_of(const PictureFiles& files, const std::vector<InputSpec>& inpu
 // for an evaluation are read alike.
 std::unique_ptr<onnx_train_dataset> open_for(Session* session, const std::string& path, const char* entry,
                                              const ReadOptions& options) {
-  const bool trains = !session->model().entry_points.empty();
-  const std::string name = entry ? entry : trains ? training_entry(*session) : "predict";
+  const bool is_training = !session->model().entry_points.empty();
+  const EntryName name = entry ? EntryName(entry) : is_training ? training_entry(*session) : Entry::kPredict;
   const std::vector<InputSpec> inputs = entry_inputs(session->model(), name);
   auto dataset = std::make_unique<onnx_train_dataset>();
   dataset->read = read_arrays(path, session->model(), name, inputs, options);
@@ -44,7 +44,7 @@ std::unique_ptr<onnx_train_dataset> open_for(Session* session, const std::string
       return picture_rows({}, files, inputs, classes, "", /*trains=*/false, &preprocess, &notes);
     };
   }
-  if (trains && name == training_entry(*session)) {
+  if (is_training && name == training_entry(*session)) {
     for (const auto& [key, value] : dataset->read.metadata) session->set_metadata(key, value);
   }
   return dataset;

@@ -140,7 +140,7 @@ TrainingData open_program_data(onnx_train_session* s, const onnx_train_data* tra
   const bool is_split = splits(options.samples);
   const onnx_train_data* const evaluated = is_split ? training : evaluation;
   if (evaluated) {
-    data.evaluation = program_data(s, *evaluated, entry_inputs(session.model(), "evaluate"),
+    data.evaluation = program_data(s, *evaluated, entry_inputs(session.model(), Entry::kEvaluate),
                                    Preprocess(session.model()), "", /*trains=*/false, "evaluation data", &notes);
   }
   data.select(options.samples, options.seed, settings->batch_size);

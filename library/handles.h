@@ -76,9 +76,9 @@ struct onnx_train_session {
                      : onnx_train::fingerprint(model)),
         session(std::move(model), options) {
     for (const std::string& name : session.state().names()) state_names.push_back(name.c_str());
-    entry_names.push_back("predict");
+    entry_names.push_back(name_of(onnx_train::Entry::kPredict));
     for (const onnx_train::EntryPoint& entry : session.model().entry_points) {
-      if (!entry.algorithm->outputs().empty()) entry_names.push_back(entry.name().c_str());
+      if (!entry.algorithm->outputs().empty()) entry_names.push_back(entry.algorithm->name().c_str());
     }
   }
 

@@ -103,12 +103,12 @@ void add_port(const std::string& name, const TensorType& type, const ValueRole* 
 }
 
 // The value of this name in an entry point's algorithm or the inference graph.
-const Value* declaration(const Model& model, const std::string& entry, const std::string& name) {
+const Value* declaration(const Model& model, const EntryName& entry, const std::string& name) {
   const EntryPoint* point = model.find_entry_point(entry);
   return point ? point->algorithm->find(name) : model.graph->find(name);
 }
 
-onnx_train_ports inputs_of(const Session& session, const std::string& entry) {
+onnx_train_ports inputs_of(const Session& session, const EntryName& entry) {
   onnx_train_ports ports;
   for (const InputSpec& spec : entry_inputs(session.model(), entry)) {
     const Value* declared = declaration(session.model(), entry, spec.name);
@@ -117,10 +117,10 @@ onnx_train_ports inputs_of(const Session& session, const std::string& entry) {
   return ports;
 }
 
-onnx_train_ports outputs_of(const Session& session, const std::string& entry) {
+onnx_train_ports outputs_of(const Session& session, const EntryName& entry) {
   onnx_train_ports ports;
   const EntryPoint* point = session.model().find_entry_point(entry);
-  if (!point && entry != "predict") flatten(session.model(), entry);  // says which there are
+  if (!point && entry != Entry::kPredict) flatten(session.model(), entry);  // says which there are
   for (const Value* output : (point ? *point->algorithm : *session.model().graph).outputs()) {
     if (!point || !output->has_role(roles::kNext))
       add_port(output->name(), output->type(), output->role(), output, &ports);

@@ -79,13 +79,14 @@ ScaledModel load(const ScaleArguments& a) {
       [&](const Model& forward) {
         return guess_loss(forward, a.data, ReadOptions{{}, DataRole::kTrain, {}, {}});
       },
-      [&](const Model& forward) { return load_dataset(a.data, entry_inputs(forward, "predict")); });
+      [&](const Model& forward) { return load_dataset(a.data, entry_inputs(forward, Entry::kPredict)); });
   ScaledModel scaled{std::move(found.model), {}, found.is_built ? found.loss : ""};
   const bool has_accumulate = std::any_of(scaled.model.entry_points.begin(), scaled.model.entry_points.end(),
-                                          [](const EntryPoint& e) { return e.name() == "accumulate"; });
+                                          [](const EntryPoint& e) { return e.is(Entry::kAccumulate); });
   if (!has_accumulate)
     fail_as(ErrorCode::kNeedsAccumulate, a.model, " updates its weights with each batch; build it with --accumulate");
-  scaled.batch = first_batch(a.data, entry_inputs(scaled.model, "accumulate"), a.batch_size, Preprocess(scaled.model));
+  scaled.batch =
+      first_batch(a.data, entry_inputs(scaled.model, Entry::kAccumulate), a.batch_size, Preprocess(scaled.model));
   return scaled;
 }
 
@@ -119,8 +120,8 @@ Scaled measure(const ScaleArguments& a, const ScaledModel& scaled, int ranks, in
   if (ranks > 1) options.collectives = &simulated;
   Session session(clone(scaled.model), options);
   const auto step = [&] {
-    for (int64_t i = 0; i < batches; i += ranks) session.run("accumulate", scaled.batch);
-    session.run("apply", {});
+    for (int64_t i = 0; i < batches; i += ranks) session.run(Entry::kAccumulate, scaled.batch);
+    session.run(Entry::kApply, {});
   };
   step();
   std::vector<std::pair<double, double>> times;  // milliseconds of computing and of waiting

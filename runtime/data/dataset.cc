@@ -17,11 +17,11 @@
 
 namespace onnx_train {
 
-std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry) {
+std::vector<InputSpec> entry_inputs(const Model& model, const EntryName& entry) {
   return entry_inputs(model, entry, flatten(model, entry));
 }
 
-std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry, const Model& flat) {
+std::vector<InputSpec> entry_inputs(const Model& model, const EntryName& entry, const Model& flat) {
   const std::vector<std::string> states = state_of(model, entry);
   const std::set<std::string> is_state(states.begin(), states.end());
   std::vector<InputSpec> specs;

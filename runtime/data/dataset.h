@@ -34,9 +34,9 @@ struct InputSpec {
 
 // The inputs of an entry point except states; those of the forward model come first. Throws Error if there is no such
 // entry.
-std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry);
+std::vector<InputSpec> entry_inputs(const Model& model, const EntryName& entry);
 // The same for a flattened entry point.
-std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry, const Model& flat);
+std::vector<InputSpec> entry_inputs(const Model& model, const EntryName& entry, const Model& flat);
 
 // The first input of the forward model, and the first that the loss added; "" when there is none.
 std::string first_input(const std::vector<InputSpec>& inputs);

@@ -19,7 +19,7 @@ std::unique_ptr<BatchSource> RunData::for_evaluation(const Session& session, int
   return std::make_unique<DatasetBatches>(&*dataset, session.model(), batch_size);
 }
 
-void RunData::check(const Session& session, const std::string& entry, std::vector<std::string>* checked) const {
+void RunData::check(const Session& session, const EntryName& entry, std::vector<std::string>* checked) const {
   if (!dataset) return;
   const std::string& identity = dataset->fingerprint();
   if (std::count(checked->begin(), checked->end(), identity) > 0) return;

@@ -112,7 +112,7 @@ std::unique_ptr<Trainer> TrainingRun::make_trainer(std::vector<std::string>* cha
 void TrainingRun::check_data() {
   if (settings_.no_data_check || session_.rank() > 0) return;
   data_.training.check(session_, training_entry(session_), &checked_);
-  if (data_.evaluation) data_.evaluation->check(session_, "evaluate", &checked_);
+  if (data_.evaluation) data_.evaluation->check(session_, Entry::kEvaluate, &checked_);
 }
 
 void TrainingRun::find_rate(RunEvents* events, const std::atomic<bool>& interrupt) {

@@ -77,19 +77,17 @@ std::map<std::string, Shape> shapes_of(const TensorMap& tensors) {
   return shapes;
 }
 
-bool Session::has_entry(const std::string& entry) const {
-  if (entry == "predict") return true;
-  const auto& entries = model_.entry_points;
-  return std::any_of(entries.begin(), entries.end(), [&](const EntryPoint& e) { return e.name() == entry; });
+bool Session::has_entry(const EntryName& entry) const {
+  return entry == Entry::kPredict || model_.find_entry_point(entry) != nullptr;
 }
 
-const std::string* Session::output_name(const std::string& entry, std::string_view role) const {
+const std::string* Session::output_name(const EntryName& entry, std::string_view role) const {
   const EntryPoint* point = model_.find_entry_point(entry);
   const Value* output = point ? point->output(role) : nullptr;
   return output ? &output->name() : nullptr;
 }
 
-std::string Session::metric_name(const std::string& entry, const std::string& output) const {
+std::string Session::metric_name(const EntryName& entry, const std::string& output) const {
   const EntryPoint* point = model_.find_entry_point(entry);
   for (const Value* value : point ? point->algorithm->outputs() : std::vector<Value*>()) {
     if (value->name() == output && value->role()) return value->role()->name;
@@ -114,17 +112,17 @@ void check_rates(const EntryPoint& point, const TensorMap& inputs) {
 
 }  // namespace
 
-void Session::start(const std::string& entry, const TensorMap& inputs, int64_t batches) {
+void Session::start(const EntryName& entry, const TensorMap& inputs, int64_t batches) {
   start(entry, inputs, batches, std::nullopt);
 }
 
-void Session::start(const std::string& entry, const TensorMap& given, int64_t batches, const FoundSizes& sizes) {
+void Session::start(const EntryName& entry, const TensorMap& given, int64_t batches, const FoundSizes& sizes) {
   if (batches == 0) batches = ranks();
   const SessionThreads threads(options_.threads);
   TensorMap own = own_inputs(entry, is_staged(entry) ? count_micro_batches(shapes_of(given)) : 1, batches);
   if (!own.empty()) own.insert(given.begin(), given.end());
   const TensorMap& inputs = own.empty() ? given : own;
-  if (ranks() > 1 && entry == "step") {
+  if (ranks() > 1 && entry == Entry::kStep) {
     fail_as(ErrorCode::kNeedsAccumulate,
             "ranks share out the batches of a step, and 'step' is one batch; build the model with accumulate, and run "
             "'accumulate' and 'apply'");
@@ -153,7 +151,7 @@ void Session::start(const std::string& entry, const TensorMap& given, int64_t ba
   drawn_[entry] += is_shared(entry) ? static_cast<uint64_t>(batches) : 1;
 }
 
-bool Session::refuses_non_finite_loss(const std::string& entry) const {
+bool Session::refuses_non_finite_loss(const EntryName& entry) const {
   const EntryPoint* point = model_.find_entry_point(entry);
   return options_.refuse_non_finite_loss && point && !point->update_bindings.empty() &&
          !point->output(roles::kLossScale) && point->output(roles::kLoss);
@@ -217,7 +215,7 @@ void Session::initialize(uint64_t seed) {
       if (value->has_role(roles::kSeed)) inputs[value->name()] = Tensor::scalar<uint64_t>(seed);
     }
   }
-  run("initialize", inputs);
+  run(Entry::kInitialize, inputs);
 }
 
 Tensor Session::contents(const std::string& name) const {

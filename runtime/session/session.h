@@ -2,8 +2,8 @@
 //
 //     Session session(load_model("train.onnx"));
 //     session.initialize(/*seed=*/1);
-//     auto out = session.run("step", {{"x", images}, {"labels", labels}, {"learning_rate", Tensor::scalar(1e-3f)}});
-//     float loss = out.at("loss").at(0);
+//     auto out = session.run(Entry::kStep, {{"x", images}, {"labels", labels}, {"learning_rate",
+//     Tensor::scalar(1e-3f)}}); float loss = out.at("loss").at(0);
 //
 // A run is all or nothing: state updates are committed only if it succeeds. The caller owns the session and uses it
 // from one thread at a time. All functions throw Error.
@@ -45,18 +45,18 @@ struct SessionOptions {
   // A run that updates the state fails if its loss is not finite, and then has changed no state where the device uses
   // host memory. Models with loss scaling skip such updates themselves.
   bool refuse_non_finite_loss = false;
-  // Of what ONNX's random operators draw in "predict" and "evaluate". Each batch has other numbers: its number is a
+  // Of what ONNX's random operators draw in kPredict and kEvaluate. Each batch has other numbers: its number is a
   // part of the key. Training draws from the state.
   uint64_t seed = 0;
-  TestTimeViews views = {};  // over which "evaluate" and "predict" average
-  // Where this session is one rank of several: "accumulate" and "evaluate" run on the batches of a round, one a rank
+  TestTimeViews views = {};  // over which kEvaluate and kPredict average
+  // Where this session is one rank of several: kAccumulate and kEvaluate run on the batches of a round, one a rank
   // (onnx_passes/distribution/data_parallel.h), and their outputs have a first axis of ranks. It outlives the session.
   Collectives* collectives = nullptr;
   bool overlap = true;                  // ranks exchange gradients while they compute others
   bool sync_batch_norm = false;         // over the batches of a round, as one batch
   Sharding sharding = Sharding::kNone;  // of several ranks
   // With more than 1, each rank has a stage of the model (onnx_passes/distribution/pipeline_stages.h), and so many
-  // consecutive ranks are a pipeline; several share out batches. Runs of "accumulate" and "evaluate" take a pipeline's
+  // consecutive ranks are a pipeline; several share out batches. Runs of kAccumulate and kEvaluate take a pipeline's
   // micro-batches, one or several, as inputs of names by micro_batch_input, the same on all its ranks. Their outputs
   // have a first axis of batches: the first of each pipeline, the second of each, ...
   int stages = 1;
@@ -107,13 +107,13 @@ class Session {
   // Gives rank 0 the forms of the nodes of other stages, for checkpoints. All ranks call it.
   void collect_choices();
   const Stream& stream() const { return *stream_; }  // on which all work of the session runs
-  bool has_entry(const std::string& entry) const;
+  bool has_entry(const EntryName& entry) const;
   // The name of the entry point's output with this role ("loss": roles.h); null if there is none.
-  const std::string* output_name(const std::string& entry, std::string_view role) const;
+  const std::string* output_name(const EntryName& entry, std::string_view role) const;
   // The name of an output of the entry point in reports: its role, or its name if it has none.
-  std::string metric_name(const std::string& entry, const std::string& output) const;
+  std::string metric_name(const EntryName& entry, const std::string& output) const;
 
-  // Runs an entry point ("predict", "evaluate", "step", "accumulate", "apply") and commits its updates. Inputs with a
+  // Runs an entry point with outputs and commits its updates. Inputs with a
   // default may be omitted. Input tensors are read in place, or copied to the device. They may be in device memory
   // (Tensor::on_device), also states of this session: the stream copies them before the run, in its order, so that what
   // writes them must be complete or the stream must wait for it. The outputs are in the session's memory and valid
@@ -122,21 +122,21 @@ class Session {
   // An output of `predict` whose shape depends on data has that of this run: what decides it is computed first, so that
   // the part of the model before it runs twice.
   // `batches`: how many all ranks together have in this round; 0: one each.
-  const TensorMap& run(const std::string& entry, const TensorMap& inputs, int64_t batches = 0);
+  const TensorMap& run(const EntryName& entry, const TensorMap& inputs, int64_t batches = 0);
   // Whether such a run has found the shape of this output to depend on data.
   bool is_sized_by_data(const std::string& output) const { return sized_by_data_.contains(output); }
   // The same in two parts, so that a device has work while the host reads results. `start` enqueues a run; it throws
   // Error for the names, types and shapes of the inputs. `finish` waits for the earliest unfinished run and returns its
   // outputs; it throws Error for the data in the inputs. In that case this run and all runs started after it have
   // changed no state, and none of them remains to be finished.
-  void start(const std::string& entry, const TensorMap& inputs, int64_t batches = 0);
+  void start(const EntryName& entry, const TensorMap& inputs, int64_t batches = 0);
   const TensorMap& finish();
   // Waits until the inputs of started runs that are in device memory have been read; the caller may then change them.
   // Those in host memory have been read when `start` returns.
   void wait_for_inputs();
 
   // The next run of the entry point draws the numbers of its first one: of an evaluation, each of which draws the same.
-  void draw_again(const std::string& entry) { drawn_[entry] = 0; }
+  void draw_again(const EntryName& entry) { drawn_[entry] = 0; }
 
   // Reinitializes the state from `seed` with the initialization graphs.
   void initialize(uint64_t seed);
@@ -149,12 +149,12 @@ class Session {
   Tensor contents(const std::string& name) const;
 
   // The plan that `run` would use, created on demand. Valid until it is dropped from the cache.
-  Plan& plan(const std::string& entry, const std::map<std::string, Shape>& shapes);
+  Plan& plan(const EntryName& entry, const std::map<std::string, Shape>& shapes);
   // The same plan for the caller alone: allocates nothing and keeps nothing. Throws Error as `plan` does, except that
   // memory is not compared with what the device has left.
-  std::unique_ptr<Plan> planned(const std::string& entry, const std::map<std::string, Shape>& shapes);
+  std::unique_ptr<Plan> planned(const EntryName& entry, const std::map<std::string, Shape>& shapes);
   // What that plan takes.
-  PlannedMemory planned_memory(const std::string& entry, const std::map<std::string, Shape>& shapes);
+  PlannedMemory planned_memory(const EntryName& entry, const std::map<std::string, Shape>& shapes);
   // What the states of this rank take in all memories, also where they have none.
   size_t state_bytes() const;
   const Arithmetic& arithmetic() const { return options_.plan.arithmetic; }
@@ -174,28 +174,28 @@ class Session {
   // `sizes` are those of PlanOptions.
   using FoundSizes = std::optional<std::vector<Tensor>>;
   void keep_choices();  // in the model's metadata
-  std::unique_ptr<Plan> compile(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes,
+  std::unique_ptr<Plan> compile(const EntryName& entry, Model flat, const std::map<std::string, Shape>& shapes,
                                 const FoundSizes& sizes);
-  CachedPlan& make_plan(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes,
+  CachedPlan& make_plan(const EntryName& entry, Model flat, const std::map<std::string, Shape>& shapes,
                         const FoundSizes& sizes);
   void make_room(const Plan& plan);
-  CachedPlan& find_plan(const std::string& entry, const TensorMap& inputs, const FoundSizes& sizes);
-  void start(const std::string& entry, const TensorMap& inputs, int64_t batches, const FoundSizes& sizes);
+  CachedPlan& find_plan(const EntryName& entry, const TensorMap& inputs, const FoundSizes& sizes);
+  void start(const EntryName& entry, const TensorMap& inputs, int64_t batches, const FoundSizes& sizes);
   bool overlaps() const;
   void abandon_runs() noexcept;
   void wait_for_run(int64_t mark);
-  bool refuses_non_finite_loss(const std::string& entry) const;
-  EntryOptions entry_options(const std::string& entry, const std::map<std::string, Shape>& shapes) const;
+  bool refuses_non_finite_loss(const EntryName& entry) const;
+  EntryOptions entry_options(const EntryName& entry, const std::map<std::string, Shape>& shapes) const;
   // The entry point as Plan takes it.
-  Model plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const;
-  Model plain(const std::string& entry, const std::map<std::string, Shape>& shapes,
+  Model plain(const EntryName& entry, const std::map<std::string, Shape>& shapes) const;
+  Model plain(const EntryName& entry, const std::map<std::string, Shape>& shapes,
               const PipelineOptions& pipeline) const;
   // What the entry point is told beside the data: of ranks, and the key of random numbers.
-  TensorMap own_inputs(const std::string& entry, int micro_batches, int64_t batches) const;
-  std::map<std::string, Shape> with_own_inputs(const std::string& entry, std::map<std::string, Shape> shapes) const;
-  bool draws(const std::string& entry) const;      // whether it has ONNX's random operators
-  bool is_shared(const std::string& entry) const;  // by ranks
-  bool is_staged(const std::string& entry) const { return is_pipeline() && is_shared(entry); }
+  TensorMap own_inputs(const EntryName& entry, int micro_batches, int64_t batches) const;
+  std::map<std::string, Shape> with_own_inputs(const EntryName& entry, std::map<std::string, Shape> shapes) const;
+  bool draws(const EntryName& entry) const;      // whether it has ONNX's random operators
+  bool is_shared(const EntryName& entry) const;  // by ranks
+  bool is_staged(const EntryName& entry) const { return is_pipeline() && is_shared(entry); }
   void connect_device();
   int owner() const { return pipeline_ ? pipeline_->rank() : rank(); }  // this rank, in owners_
 
@@ -213,8 +213,8 @@ class Session {
   Fault* fault_ = nullptr;               // of the device; all runs report to it
   void* arena_ = nullptr;
   size_t arena_bytes_ = 0;
-  std::map<std::string, uint64_t> drawn_;      // how many batches each entry point has drawn numbers for
-  mutable std::map<std::string, bool> draws_;  // what draws() has found
+  std::map<EntryName, uint64_t> drawn_;      // how many batches each entry point has drawn numbers for
+  mutable std::map<EntryName, bool> draws_;  // what draws() has found
   uint64_t clock_ = 0;
   int64_t inputs_read_ = 0;  // the mark after the last copies of inputs within the device
 };

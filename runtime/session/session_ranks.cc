@@ -36,9 +36,7 @@ void check_ranks(int64_t ranks, int64_t stages, Sharding sharding, bool sync_bat
 StateOwners Session::owners_of_states(const Model& model, const SessionOptions& options, int ranks) {
   check_ranks(ranks, options.stages, options.sharding, options.sync_batch_norm);
   if (options.stages <= 1) return share_out_states(model, options.sharding, ranks);
-  const bool has_accumulate = std::any_of(model.entry_points.begin(), model.entry_points.end(),
-                                          [](const EntryPoint& e) { return e.name() == "accumulate"; });
-  if (!has_accumulate)
+  if (!model.find_entry_point(Entry::kAccumulate))
     fail_as(ErrorCode::kNeedsAccumulate, "a pipeline takes micro-batches; build the model with accumulate");
   // What inference knows, and no more than a copy of a tensor where nothing is multiplied.
   return share_out_stages(model, options.stages, [](const Node& node) {
@@ -48,7 +46,7 @@ StateOwners Session::owners_of_states(const Model& model, const SessionOptions& 
   });
 }
 
-EntryOptions Session::entry_options(const std::string& entry, const std::map<std::string, Shape>& shapes) const {
+EntryOptions Session::entry_options(const EntryName& entry, const std::map<std::string, Shape>& shapes) const {
   EntryOptions options;
   options.entry = entry;
   if (has_entry(entry)) options.views = options_.views;
@@ -69,9 +67,9 @@ EntryOptions Session::entry_options(const std::string& entry, const std::map<std
   return options;
 }
 
-bool Session::draws(const std::string& entry) const {
+bool Session::draws(const EntryName& entry) const {
   const auto [found, is_new] = draws_.try_emplace(entry, false);
-  if (!is_new || (entry != "initialize" && !has_entry(entry))) return found->second;
+  if (!is_new || (entry != Entry::kInitialize && !has_entry(entry))) return found->second;
   const auto has_any = [](const EntryPoint& e) {
     return has_random_operators(*e.algorithm) || has_random_operators(*e.initialization);
   };
@@ -79,7 +77,7 @@ bool Session::draws(const std::string& entry) const {
   return found->second = may && has_random_operators(*flatten(model_, entry).graph);
 }
 
-Model Session::plain(const std::string& entry, const std::map<std::string, Shape>& shapes,
+Model Session::plain(const EntryName& entry, const std::map<std::string, Shape>& shapes,
                      const PipelineOptions& pipeline) const {
   PipelineOptions own = pipeline;
   if (!own.dump_dir.empty()) own.dump_dir += concat("/", entry, "/entry");
@@ -91,7 +89,7 @@ Model Session::plain(const std::string& entry, const std::map<std::string, Shape
   return make_entry(model_, options, passes, own);
 }
 
-Model Session::plain(const std::string& entry, const std::map<std::string, Shape>& shapes) const {
+Model Session::plain(const EntryName& entry, const std::map<std::string, Shape>& shapes) const {
   return keeping_faults(options_.plan.pipeline,
                         [&](const PipelineOptions& pipeline) { return plain(entry, shapes, pipeline); });
 }
@@ -102,7 +100,7 @@ void Session::connect_device() {
   device_.connect(*pipeline_);
   if (pipelines() > 1) device_.connect(*pipeline_->along(kDataAxis));
   std::set<std::pair<int, int>> pairs;  // in one order on all ranks
-  for (const char* entry : {"accumulate", "evaluate"}) {
+  for (const Entry entry : {Entry::kAccumulate, Entry::kEvaluate}) {
     if (!has_entry(entry)) continue;
     const EntryOptions options = entry_options(entry, {});
     const Model of_all = make_entry(model_, options, passes_before_stages(options));
@@ -119,11 +117,11 @@ int Session::rank() const { return options_.collectives ? options_.collectives->
 // What is under way cannot be looked at.
 bool Session::overlaps() const { return options_.overlap && !options_.plan.detect_anomaly; }
 
-bool Session::is_shared(const std::string& entry) const {
-  return ranks() > 1 && (entry == "accumulate" || entry == "evaluate");
+bool Session::is_shared(const EntryName& entry) const {
+  return ranks() > 1 && (entry == Entry::kAccumulate || entry == Entry::kEvaluate);
 }
 
-TensorMap Session::own_inputs(const std::string& entry, int micro_batches, int64_t batches) const {
+TensorMap Session::own_inputs(const EntryName& entry, int micro_batches, int64_t batches) const {
   TensorMap inputs;
   const bool shares = is_shared(entry) && pipelines() > 1, draws_numbers = draws(entry);
   for (int i = 0; i < micro_batches && (shares || draws_numbers); ++i) {
@@ -144,7 +142,7 @@ TensorMap Session::own_inputs(const std::string& entry, int micro_batches, int64
   return inputs;
 }
 
-std::map<std::string, Shape> Session::with_own_inputs(const std::string& entry,
+std::map<std::string, Shape> Session::with_own_inputs(const EntryName& entry,
                                                       std::map<std::string, Shape> shapes) const {
   if (is_staged(entry)) {
     const std::map<std::string, Shape> one = shapes;

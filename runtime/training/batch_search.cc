@@ -119,13 +119,13 @@ class Search {
       planned(batch);
       return plans;
     }
-    const auto add = [&](const std::string& entry, const Dataset& data) {
+    const auto add = [&](const EntryName& entry, const Dataset& data) {
       for (int i = 0; i < kPlans; ++i)
         plans.push_back(session_.planned(entry, batch_shapes(data, std::min(batch, data.num_samples()))));
     };
     try {
       add(training_entry(session_), search_.training);
-      if (search_.evaluation) add("evaluate", *search_.evaluation);
+      if (search_.evaluation) add(Entry::kEvaluate, *search_.evaluation);
     } catch (const Error& error) {
       if (error.kind() != ErrorCode::kMemory) throw;
     }
@@ -138,14 +138,15 @@ class Search {
     ++plans_;
     const auto batches = std::min(batch, search_.training.num_samples());
     try {
-      const std::string entry = training_entry(session_);
+      const Entry entry = training_entry(session_);
       PlannedMemory sum = session_.planned_memory(entry, batch_shapes(search_.training, batches));
       // An epoch ends with a smaller batch, whose plan has constants and slots of its own.
       const double smaller = search_.training.num_samples() % batch > 0 ? 2 : 1;
       double own = smaller * static_cast<double>(sum.constants + sum.slots);
       if (search_.evaluation) {
         const int64_t evaluated = std::min(batch, search_.evaluation->num_samples());
-        const PlannedMemory more = session_.planned_memory("evaluate", batch_shapes(*search_.evaluation, evaluated));
+        const PlannedMemory more =
+            session_.planned_memory(Entry::kEvaluate, batch_shapes(*search_.evaluation, evaluated));
         sum.arena = std::max(sum.arena, more.arena);
         sum.outputs += more.outputs;
         own += 2 * static_cast<double>(more.constants + more.slots);

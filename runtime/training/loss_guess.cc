@@ -83,7 +83,7 @@ Target target_of(const std::string& name, const Tensor& tensor) {
 class Guess {
  public:
   Guess(const Model& forward, std::string what) : model_(forward), what_(std::move(what)) {
-    for (const InputSpec& spec : entry_inputs(forward, "predict")) inputs_.push_back(spec);
+    for (const InputSpec& spec : entry_inputs(forward, Entry::kPredict)) inputs_.push_back(spec);
     output_ = default_prediction(*forward.graph);
     if (!output_)
       fail_as(ErrorCode::kNoLossFound, "none of the model's outputs is a float, so that there is no loss of it");

@@ -80,7 +80,7 @@ double RunningLoss::value() const {
       parts, [](const Mean& m) { return m.count != 0; }, [](const Mean& m) { return m.value(); });
 }
 
-LossReader::LossReader(const Session& session, const std::string& entry) {
+LossReader::LossReader(const Session& session, const EntryName& entry) {
   const EntryPoint* point = session.model().find_entry_point(entry);
   if (!point) return;
   const auto name = [&](const char* role, const std::string& of = "") {

@@ -27,8 +27,8 @@ struct RankPlans {
   RankPlans(const Model& model, SessionOptions options, const std::map<std::string, Shape>& batch) {
     options.plans_only = true;
     session = std::make_unique<Session>(clone(model), options);
-    accumulate = session->planned("accumulate", batch);
-    apply = session->planned("apply", {});
+    accumulate = session->planned(Entry::kAccumulate, batch);
+    apply = session->planned(Entry::kApply, {});
   }
 
   size_t arena() const { return std::max(accumulate->arena_bytes(), apply->arena_bytes()); }

@@ -35,10 +35,10 @@ void initialize(const FitArguments& a, Session* session) {
                                  [](const EntryPoint& entry) { return !entry.initialization_bindings.empty(); });
   if (!draws) return;
   TensorMap inputs;
-  for (const InputSpec& spec : entry_inputs(session->model(), "initialize")) {
+  for (const InputSpec& spec : entry_inputs(session->model(), Entry::kInitialize)) {
     if (spec.role == roles::kSeed && a.seed) inputs[spec.name] = Tensor::scalar(static_cast<uint64_t>(*a.seed));
   }
-  session->run("initialize", inputs);
+  session->run(Entry::kInitialize, inputs);
 }
 
 // One line, or a line of JSON with this key.

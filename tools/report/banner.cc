@@ -207,7 +207,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   DataBytes data_bytes;
   data_bytes.add(training);
   if (evaluation) {
-    session->plan("evaluate", batch_shapes(*evaluation, std::min(options.batch_size, evaluation->num_samples())));
+    session->plan(Entry::kEvaluate, batch_shapes(*evaluation, std::min(options.batch_size, evaluation->num_samples())));
     data_bytes.add(*evaluation);
   }
   *memory = memory_rows(*session, plan, state, data_bytes, bytes_of_batches(training, batch), trainer);

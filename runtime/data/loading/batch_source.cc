@@ -31,7 +31,7 @@ std::vector<int64_t> BatchSource::next_round(TensorMap* batch) {
   return samples == 0 ? std::vector<int64_t>() : std::vector{samples};
 }
 
-DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const std::string& entry, int64_t batch_size,
+DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const EntryName& entry, int64_t batch_size,
                                uint64_t seed, bool shuffle, const SampleOptions& options)
     : data_(*data),
       model_(model),
@@ -63,7 +63,7 @@ DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const st
 DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, int64_t batch_size)
     : data_(*data),
       model_(model),
-      entry_("evaluate"),
+      entry_(Entry::kEvaluate),
       batch_size_(data->fixed_batch() > 0 ? data->fixed_batch() : batch_size),
       samples_(data->num_samples()),
       batches_(data) {}

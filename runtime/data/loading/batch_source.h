@@ -55,7 +55,7 @@ class DatasetBatches : public BatchSource {
   // For training: in the order of sample_order or, with class_balance or parts of the data, of grouped_order. An
   // incomplete batch is left out if the model prescribes the batch size, and with drop_last. Throws Error when the
   // batch size does not fit the data or the model. `data` and `model` must outlive the source.
-  DatasetBatches(const Dataset* data, const Model& model, const std::string& entry, int64_t batch_size, uint64_t seed,
+  DatasetBatches(const Dataset* data, const Model& model, const EntryName& entry, int64_t batch_size, uint64_t seed,
                  bool shuffle, const SampleOptions& options = {});
   // For evaluation: all samples in their order, `batch_size` at a time unless the model prescribes another one; start()
   // throws Error if that leaves an incomplete batch.
@@ -79,7 +79,7 @@ class DatasetBatches : public BatchSource {
  private:
   const Dataset& data_;
   const Model& model_;
-  std::string entry_;
+  EntryName entry_;
   int64_t batch_size_, samples_;
   Rounds rounds_;
   int64_t given_ = 0, batch_of_step_ = 0;  // samples of the epoch and batches of the step that ranks have been given

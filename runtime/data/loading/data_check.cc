@@ -241,10 +241,10 @@ std::string DataCheck::first_output(const Model& model) {
   return "OUTPUT";
 }
 
-DataCheck::DataCheck(const Dataset* data, const Model& model, const std::string& entry)
+DataCheck::DataCheck(const Dataset* data, const Model& model, const EntryName& entry)
     : data_(*data),
       ranges_(index_ranges(model, entry, sizes_of(*data))),
-      probabilities_(entry == "predict" ? std::map<std::string, std::string>() : probability_inputs(model)),
+      probabilities_(entry == Entry::kPredict ? std::map<std::string, std::string>() : probability_inputs(model)),
       copied_labels_(copied_labels(*data, model, entry)),
       output_(first_output(model)) {}
 

@@ -89,8 +89,7 @@ DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& in
 }
 
 // The label that the loss ignores.
-std::optional<int64_t> ignored_label(const Model& model, const std::string& entry,
-                                     const std::vector<InputSpec>& inputs) {
+std::optional<int64_t> ignored_label(const Model& model, const EntryName& entry, const std::vector<InputSpec>& inputs) {
   const auto ranges = index_ranges(model, entry);
   const auto found = ranges.find(first_label(inputs));
   if (found == ranges.end()) return {};
@@ -100,7 +99,7 @@ std::optional<int64_t> ignored_label(const Model& model, const std::string& entr
   return {};
 }
 
-int64_t vocabulary_of(const Model& model, const std::string& entry, const std::string& input) {
+int64_t vocabulary_of(const Model& model, const EntryName& entry, const std::string& input) {
   const auto ranges = index_ranges(model, entry);
   int64_t most = -1;
   if (const auto found = ranges.find(input); found != ranges.end()) {
@@ -126,7 +125,7 @@ void check_positions(const DataArrays& arrays, const Model& model, const std::ve
 }
 
 // Throws Error for boxes of more categories than the detector has.
-void check_categories(const PictureFiles& files, const Model& model, const std::string& entry,
+void check_categories(const PictureFiles& files, const Model& model, const EntryName& entry,
                       const std::vector<InputSpec>& inputs) {
   const InputSpec* target = files.boxes ? box_target(inputs) : nullptr;
   const auto taken = target ? classes_of_boxes(model, entry, target->name) : std::nullopt;
@@ -150,15 +149,15 @@ void check_categories(const PictureFiles& files, const Model& model, const std::
 
 }  // namespace
 
-DataArrays read_arrays(const std::string& path, const Model& model, const std::string& entry,
+DataArrays read_arrays(const std::string& path, const Model& model, const EntryName& entry,
                        const std::vector<InputSpec>& inputs, const ReadOptions& given) {
   // For a prediction a table may hold targets: they are not among the columns that are left for the first input.
   std::vector<InputSpec> others;
-  if (entry == "predict" && model.find_entry_point("evaluate")) others = entry_inputs(model, "evaluate");
+  if (entry == Entry::kPredict && model.find_entry_point(Entry::kEvaluate))
+    others = entry_inputs(model, Entry::kEvaluate);
   for (InputSpec& spec : others) spec.has_default = true;
-  const bool tests = entry == "evaluate" || entry == "predict";
   ReadOptions options = given;
-  if (!options.role) options.role = tests ? DataRole::kEvaluate : DataRole::kTrain;
+  if (!options.role) options.role = trains(entry.kind()) ? DataRole::kTrain : DataRole::kEvaluate;
   if (options.document_end || options.shift_labels) options.ignored_label = ignored_label(model, entry, inputs);
   options.vocabulary = [&](const std::string& input) { return vocabulary_of(model, entry, input); };
   for (const char* key : kTableMetadata) {
@@ -167,7 +166,7 @@ DataArrays read_arrays(const std::string& path, const Model& model, const std::s
   DataArrays arrays = read_needed(path, inputs, options, others);
   if (arrays.pictures) check_categories(*arrays.pictures, model, entry, inputs);
   check_positions(arrays, model, inputs);
-  if (options.shift_labels && entry != "predict") {
+  if (options.shift_labels && entry != Entry::kPredict) {
     if (!options.ignored_label)
       throw UsageError("--shift-labels: the loss ignores no label; build it with ignore_index");
     shift_labels(&arrays, inputs, *options.ignored_label);
@@ -228,7 +227,7 @@ Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inpu
   return make_dataset(std::move(arrays), inputs, preprocess, Model(), "", /*trains=*/true, &ignored);
 }
 
-Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, const ReadOptions& options,
+Dataset load_dataset(const std::string& path, const Model& model, const EntryName& entry, const ReadOptions& options,
                      DataNotes* notes) {
   const std::vector<InputSpec> inputs = entry_inputs(model, entry);
   std::string note;
@@ -237,9 +236,9 @@ Dataset load_dataset(const std::string& path, const Model& model, const std::str
   DataArrays arrays = read_arrays(path, model, entry, inputs, options);
   if (!arrays.summary.empty()) notes->push_back(arrays.summary);
   notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
-  const bool trains = entry != "evaluate" && entry != "predict";
-  Dataset data = make_dataset(std::move(arrays), inputs, preprocess, model, options.augment, trains, notes);
-  if (const auto names = data.metadata().find(kClassNames); names != data.metadata().end() && trains) {
+  const bool is_training = trains(entry.kind());
+  Dataset data = make_dataset(std::move(arrays), inputs, preprocess, model, options.augment, is_training, notes);
+  if (const auto names = data.metadata().find(kClassNames); names != data.metadata().end() && is_training) {
     const auto classes = static_cast<int64_t>(classes_from_json(names->second).size());
     if (const int64_t told = vocabulary_of(model, entry, first_label(inputs)); classes > 0 && told > classes) {
       notes->push_back(concat(path, " has ", classes, " classes, and the model tells ", told,

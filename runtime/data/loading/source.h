@@ -38,8 +38,8 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
                                       const ReadOptions& options = {});
 
 // The arrays of `path` that an entry point of `model` takes; `inputs` are its entry_inputs. Of a folder that holds
-// both, "evaluate" and "predict" read the files for tests. Throws Error when an input without a default has no array.
-DataArrays read_arrays(const std::string& path, const Model& model, const std::string& entry,
+// both, kEvaluate and kPredict read the files for tests. Throws Error when an input without a default has no array.
+DataArrays read_arrays(const std::string& path, const Model& model, const EntryName& entry,
                        const std::vector<InputSpec>& inputs, const ReadOptions& options = {});
 // All arrays of a file that names them. Throws Error for formats whose arrays have the names of a model's inputs.
 TensorMap read_arrays(const std::string& path);
@@ -61,7 +61,7 @@ Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inpu
 
 // The same for a command: with the model's own preprocessing or, if it is given, that of `options`. `notes` say where
 // the two differ, what was guessed, and that bytes enter the network as they are.
-Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, const ReadOptions& options,
+Dataset load_dataset(const std::string& path, const Model& model, const EntryName& entry, const ReadOptions& options,
                      DataNotes* notes);
 
 // The first `count` samples of `path` as one batch; without a number, 32 or all where there are fewer. Throws Error

@@ -24,7 +24,7 @@ std::vector<int64_t> integers_of(const Dataset::Array& array, int64_t index) {
 
 }  // namespace
 
-std::string copied_labels(const Dataset& data, const Model& model, const std::string& entry) {
+std::string copied_labels(const Dataset& data, const Model& model, const EntryName& entry) {
   const std::vector<InputSpec> inputs = entry_inputs(model, entry);
   const TokenInputs names = token_inputs(inputs);
   if (!names.tokens || !names.labels) return "";

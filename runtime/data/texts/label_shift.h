@@ -12,7 +12,7 @@ namespace onnx_train {
 // Says that the labels are the tokens of the same positions, wherever they are not `ignored` (negative), and what to
 // do;
 // "" if they are not. Labels that files of tokens make are not looked at, nor texts whose tokens are all alike.
-std::string copied_labels(const Dataset& data, const Model& model, const std::string& entry);
+std::string copied_labels(const Dataset& data, const Model& model, const EntryName& entry);
 
 // Moves the labels of language models one to the left: --shift-labels. The last one of a sample becomes `ignored`.
 // Throws UsageError where the inputs have no integers [batch, tokens] as labels, or these follow the tokens already.
