@@ -56,17 +56,17 @@ struct onnx_train_ports {
   std::deque<onnx_train::Tensor> defaults;
 };
 
-// The arrays of a path, of which `data` are views if they are those of an entry point.
+// The arrays of a path.
 struct onnx_train_dataset {
   std::string path;
   onnx_train::DataOptions reading;  // with which it was opened
   onnx_train::DataArrays read;
-  std::function<onnx_train::PictureRows()> make_rows;  // of samples that are pictures, as the network reads them
+  std::function<void(onnx_train::DataArrays*)> add_pictures;  // as the network reads them; none: there are none
   // All arrays in memory, and views of them, once a program asks for them: rows of readers are read for that.
   std::once_flag described;
   onnx_train::TensorMap tensors;
   std::vector<onnx_train_tensor> arrays;
-  std::optional<onnx_train::Dataset> data;
+  std::optional<onnx_train::SampleCount> count;  // of those of an entry point
 };
 
 struct onnx_train_session {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/text/expression.h"
@@ -52,40 +53,28 @@ DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& in
   std::vector<InputSpec> known = inputs;
   known.insert(known.end(), others.begin(), others.end());
   const std::vector<NamedList> map = checked_map(options, known);
-  const std::unique_ptr<DataSource> source = open_data(path, known, options);
-  DataArrays arrays;
-  if ((arrays.pictures = source->pictures())) {
-    if (arrays.pictures->files.empty()) fail_as(ErrorCode::kData, path, " holds no pictures");
-    arrays.pictures = readable_pictures(std::move(arrays.pictures), options.on_bad_picture, options.faults.get());
-    arrays.metadata = source->metadata();
-    return arrays;
+  DataArrays data = open_data(path, known, options);
+  if (data.pictures) {
+    if (data.pictures->files.empty()) fail_as(ErrorCode::kData, path, " holds no pictures");
+    data.pictures = readable_pictures(std::move(data.pictures), options.on_bad_picture, options.faults.get());
+    return data;
   }
-  std::vector<const InputSpec*> missing;
+  const std::map<std::string, Rows> all = std::exchange(data.arrays, {});
   std::string found;
-  for (const std::string& name : source->names()) found += concat(found.empty() ? "" : ", ", name);
+  for (const auto& [name, rows] : all) found += concat(found.empty() ? "" : ", ", name);
   for (const InputSpec& spec : inputs) {
     // Tables rename their columns themselves.
-    std::string name = name_in_file(spec.name, map);
-    if (!source->contains(name)) name = spec.name;
-    if (auto rows = source->rows(name)) {
-      arrays.readers[spec.name] = std::move(rows);
-    } else if (source->contains(name)) {
-      arrays.tensors[spec.name] = source->read(name);
-    } else if (!spec.has_default) {
-      missing.push_back(&spec);
-    }
+    auto rows = all.find(name_in_file(spec.name, map));
+    if (rows == all.end()) rows = all.find(spec.name);
+    if (rows != all.end()) data.arrays[spec.name] = rows->second.loaded();
   }
-  arrays.summary = source->summary();
-  arrays.notes = source->notes();
-  fill_positions(inputs, &arrays);
-  for (const InputSpec* spec : missing) {
-    if (arrays.tensors.count(spec->name) || arrays.readers.count(spec->name)) continue;
-    fail_as(ErrorCode::kArrayMissing, path, " has no '", spec->name, "', which the model expects as ",
-            to_string(spec->type), "; it holds ", found.empty() ? "nothing" : found);
+  fill_positions(inputs, &data);
+  for (const InputSpec& spec : inputs) {
+    if (spec.has_default || data.find(spec.name)) continue;
+    fail_as(ErrorCode::kArrayMissing, path, " has no '", spec.name, "', which the model expects as ",
+            to_string(spec.type), "; it holds ", found.empty() ? "nothing" : found);
   }
-  arrays.metadata = source->metadata();
-  arrays.parts = source->parts();
-  return arrays;
+  return data;
 }
 
 // The label that the loss ignores.
@@ -109,14 +98,12 @@ int64_t vocabulary_of(const Model& model, const EntryName& entry, const std::str
 }
 
 // Texts are as long as the model has positions, at most.
-void check_positions(const DataArrays& arrays, const Model& model, const std::vector<InputSpec>& inputs) {
+void check_positions(const DataArrays& data, const Model& model, const std::vector<InputSpec>& inputs) {
   const TokenInputs to = token_inputs(inputs);
-  if (!to.tokens) return;
-  const auto rows = arrays.readers.find(to.tokens->name);
-  const auto stored = arrays.tensors.find(to.tokens->name);
-  const bool is_made = rows != arrays.readers.end();
-  if (!is_made && stored == arrays.tensors.end()) return;
-  const Shape shape = is_made ? rows->second->shape() : stored->second.shape();
+  const Rows* rows = to.tokens ? data.find(to.tokens->name) : nullptr;
+  if (!rows) return;
+  const bool is_made = rows->reader() != nullptr;
+  const Shape shape = rows->spec().shape;
   const PositionTable table = position_table(model);
   if (shape.size() != 2 || table.positions == 0 || shape[1] <= table.positions) return;
   fail_as(ErrorCode::kTokenBlocks, "'", to.tokens->name, "' has ", shape[1], " tokens in a sample, and '", table.weight,
@@ -175,10 +162,10 @@ DataArrays read_arrays(const std::string& path, const Model& model, const EntryN
 }
 
 TensorMap read_arrays(const std::string& path) {
-  const std::unique_ptr<DataSource> source = open_data(path, {});
-  if (source->pictures()) fail_as(ErrorCode::kUsage, path, " holds pictures, which are read when a model needs them");
+  const DataArrays data = open_data(path, {});
+  if (data.pictures) fail_as(ErrorCode::kUsage, path, " holds pictures, which are read when a model needs them");
   TensorMap arrays;
-  for (const std::string& name : source->names()) arrays[name] = source->read(name);
+  for (const auto& [name, rows] : data.arrays) arrays[name] = rows.read_all();
   if (arrays.empty()) {
     fail_as(ErrorCode::kUsage, path, " names no arrays: they get the names of a model's inputs; say which model");
   }
@@ -191,14 +178,11 @@ void write_arrays(const std::string& path, const TensorMap& arrays) {
 
 Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Preprocess preprocess, const Model& model,
                      const std::string& augment, bool trains, DataNotes* notes) {
-  const size_t said = data.notes.size();
+  data.notes.clear();  // the caller has said them
   fill_positions(inputs, &data);
-  notes->insert(notes->end(), data.notes.begin() + static_cast<std::ptrdiff_t>(said), data.notes.end());
-  PictureRows rows = picture_rows(std::move(data.tensors), data.pictures, inputs,
-                                  classes_from_json(model.metadata(kClassNames)), augment, trains, &preprocess, notes);
+  add_pictures(inputs, classes_from_json(model.metadata(kClassNames)), augment, trains, &preprocess, &data);
   const std::string target = first_label(inputs);
-  if (data.pictures && !data.pictures->boxes && !target.empty() && !rows.tensors.count(target) &&
-      !rows.readers.count(target)) {
+  if (data.pictures && !data.pictures->boxes && !target.empty() && !data.find(target)) {
     if (const std::string& why = data.pictures->unlabelled; !why.empty())
       fail_as(ErrorCode::kPictureClass, data.pictures->root, " has no classes for '", target, "': ", why);
     fail_as(ErrorCode::kPictureClass, data.pictures->root,
@@ -207,12 +191,9 @@ Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Prep
             ", or say which of its other columns are: --columns ",
             target, "=A,B (docs/data.md has all forms)");
   }
-  rows.readers.merge(data.readers);
-  Dataset dataset(rows.tensors, inputs, preprocess, rows.readers);
-  if (!rows.classes.empty()) data.metadata[kClassNames] = classes_to_json(rows.classes);
-  dataset.set_metadata(std::move(data.metadata));
+  Dataset dataset(data, inputs, preprocess);
+  notes->insert(notes->end(), data.notes.begin(), data.notes.end());
   if (const std::string note = sample_axes_note(dataset); !note.empty()) notes->push_back(note);
-  dataset.set_parts(std::move(data.parts));
   dataset.augment = augment;
   if (data.pictures) dataset.left_out = data.pictures->left_out;
   return dataset;

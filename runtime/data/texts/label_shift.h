@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/data/files/data_source.h"
+#include "runtime/data/files/read_options.h"
 
 namespace onnx_train {
 
@@ -16,6 +16,6 @@ std::string copied_labels(const Dataset& data, const Model& model, const EntryNa
 
 // Moves the labels of language models one to the left: --shift-labels. The last one of a sample becomes `ignored`.
 // Throws UsageError where the inputs have no integers [batch, tokens] as labels, or these follow the tokens already.
-void shift_labels(DataArrays* arrays, const std::vector<InputSpec>& inputs, int64_t ignored);
+void shift_labels(DataArrays* data, const std::vector<InputSpec>& inputs, int64_t ignored);
 
 }  // namespace onnx_train
