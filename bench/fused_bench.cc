@@ -64,8 +64,8 @@ void run(benchmark::State& state, const Chain& chain, bool fuses) {
     bytes += static_cast<int64_t>(tensor.bytes());
     inputs[input->name()] = tensor;
   }
-  session.run("predict", inputs);
-  for (auto _ : state) session.run("predict", inputs);
+  session.run(Entry::kPredict, inputs);
+  for (auto _ : state) session.run(Entry::kPredict, inputs);
   state.SetBytesProcessed(state.iterations() * bytes);
 }
 

@@ -145,8 +145,8 @@ std::map<std::string, double> measure_forms(const Node& node) {
 int run_forms(const std::string& model, const std::string& data, int64_t batch_size) {
   Session session(load_training_model(model));
   const TensorMap batch =
-      first_batch(data, entry_inputs(session.model(), "step"), batch_size, Preprocess(session.model()));
-  const Plan& plan = session.plan("step", shapes_of(batch));
+      first_batch(data, entry_inputs(session.model(), Entry::kStep), batch_size, Preprocess(session.model()));
+  const Plan& plan = session.plan(Entry::kStep, shapes_of(batch));
   struct Chosen {
     const Node* node;
     std::string form;
@@ -193,10 +193,10 @@ void print_table(const nlohmann::json& report) {
 int run(const std::string& model, const std::string& data, int64_t batch_size, bool json) {
   Session session(load_training_model(model));
   const TensorMap batch =
-      first_batch(data, entry_inputs(session.model(), "step"), batch_size, Preprocess(session.model()));
+      first_batch(data, entry_inputs(session.model(), Entry::kStep), batch_size, Preprocess(session.model()));
   std::map<std::string, Line> lines;
   double all = 0, counted = 0;
-  const Plan& plan = session.plan("step", shapes_of(batch));
+  const Plan& plan = session.plan(Entry::kStep, shapes_of(batch));
   for (const PlanStep& step : plan.steps()) {
     const double flops = cost_of(*step.node).total_flops();
     all += flops;

@@ -14,14 +14,12 @@
 namespace onnx_train {
 namespace {
 
-// Pictures as far as is known before a program says how they are read: their number.
-Dataset samples_of(const PictureFiles& files, const std::vector<InputSpec>& inputs) {
+// Of pictures, before a program says how they are read.
+SampleCount count_of(const PictureFiles& files, const std::vector<InputSpec>& inputs) {
   for (const InputSpec& spec : inputs) {
-    if (spec.name != first_input(inputs) || !spec.type.has_rank()) continue;
-    Shape shape;
-    for (const Dim& dim : *spec.type.dims) shape.push_back(dim.known() ? dim.value() : 1);
-    if (!shape.empty()) shape[spec.sample_axis] = static_cast<int64_t>(files.files.size());
-    return Dataset({{spec.name, Tensor::on_device(spec.type.dtype, shape, nullptr)}}, {spec});
+    if (spec.name != first_input(inputs) || !spec.type.has_rank() || spec.type.rank() == 0) continue;
+    const Dim& batch = (*spec.type.dims)[spec.sample_axis];
+    return {static_cast<int64_t>(files.files.size()), batch.known() ? batch.value() : 0};
   }
   fail_as(ErrorCode::kData, files.root, " holds pictures, but the model has no input for them");
 }
@@ -30,21 +28,21 @@ Dataset samples_of(const PictureFiles& files, const std::vector<InputSpec>& inpu
 // for an evaluation are read alike.
 std::unique_ptr<onnx_train_dataset> open_for(Session* session, const std::string& path, const char* entry,
                                              const ReadOptions& options) {
-  const bool trains = !session->model().entry_points.empty();
-  const std::string name = entry ? entry : trains ? training_entry(*session) : "predict";
+  const bool is_training = !session->model().entry_points.empty();
+  const EntryName name = entry ? EntryName(entry) : is_training ? training_entry(*session) : Entry::kPredict;
   const std::vector<InputSpec> inputs = entry_inputs(session->model(), name);
   auto dataset = std::make_unique<onnx_train_dataset>();
   dataset->read = read_arrays(path, session->model(), name, inputs, options);
-  dataset->data.emplace(dataset->read.pictures ? samples_of(*dataset->read.pictures, inputs)
-                                               : Dataset(dataset->read.tensors, inputs, {}, dataset->read.readers));
-  if (dataset->read.pictures) {
-    dataset->make_rows = [files = dataset->read.pictures, inputs, preprocess = Preprocess(session->model()),
-                          classes = classes_from_json(session->model().metadata(kClassNames))]() mutable {
-      DataNotes notes;
-      return picture_rows({}, files, inputs, classes, "", /*trains=*/false, &preprocess, &notes);
+  const DataArrays& read = dataset->read;
+  dataset->count = read.pictures ? count_of(*read.pictures, inputs) : Dataset(read, inputs).count();
+  if (read.pictures) {
+    dataset->add_pictures = [inputs, preprocess = Preprocess(session->model()),
+                             classes = classes_from_json(session->model().metadata(kClassNames))](DataArrays* data) {
+      Preprocess steps = preprocess;
+      add_pictures(inputs, classes, "", /*trains=*/false, &steps, data);
     };
   }
-  if (trains && name == training_entry(*session)) {
+  if (is_training && name == training_entry(*session)) {
     for (const auto& [key, value] : dataset->read.metadata) session->set_metadata(key, value);
   }
   return dataset;
@@ -76,7 +74,7 @@ onnx_train_status onnx_train_dataset_open_with(const char* path, onnx_train_sess
     } else {
       if (entry) throw UsageError("the entry point '" + std::string(entry) + "' has no session");
       opened = std::make_unique<onnx_train_dataset>();
-      opened->read.tensors = read_arrays(from);
+      opened->read = arrays_of(read_arrays(from));
     }
     opened->path = from;
     opened->reading = reading;
@@ -94,11 +92,9 @@ onnx_train_status onnx_train_dataset_arrays(const onnx_train_dataset* dataset, c
     required(dataset, "the dataset");
     auto& opened = *const_cast<onnx_train_dataset*>(dataset);
     std::call_once(opened.described, [&] {
-      PictureRows pictures = opened.make_rows ? opened.make_rows() : PictureRows();
-      pictures.tensors.insert(opened.read.tensors.begin(), opened.read.tensors.end());
-      pictures.readers.insert(opened.read.readers.begin(), opened.read.readers.end());
-      opened.tensors = std::move(pictures.tensors);
-      for (const auto& [name, reader] : pictures.readers) opened.tensors[name] = read_all(*reader);
+      DataArrays all = opened.read;
+      if (opened.add_pictures) opened.add_pictures(&all);
+      for (const auto& [name, rows] : all.arrays) opened.tensors[name] = rows.read_all();
       opened.arrays = described(opened.tensors);
     });
     required(arrays, "where the arrays go") = opened.arrays.data();
@@ -110,12 +106,11 @@ onnx_train_status onnx_train_dataset_size(const onnx_train_dataset* dataset, int
                                           int64_t* batches) {
   return guarded([&] {
     const onnx_train_dataset& opened = required(dataset, "the dataset");
-    if (!opened.data) throw UsageError(opened.path + " was opened without a session, which knows what a sample is");
+    if (!opened.count) throw UsageError(opened.path + " was opened without a session, which knows what a sample is");
     if (batch_size < 0) throw UsageError("the batch size must be at least 1");
-    const int64_t n = opened.data->num_samples(), size = batch_size > 0 ? batch_size : opened.data->usual_batch();
+    const int64_t n = opened.count->samples, size = batch_size > 0 ? batch_size : opened.count->usual_batch();
     required(samples, "where the number of samples goes") = n;
-    required(batches, "where the number of batches goes") =
-        n / size + (opened.data->fixed_batch() == 0 && n % size > 0);
+    required(batches, "where the number of batches goes") = n / size + (opened.count->fixed_batch == 0 && n % size > 0);
   });
 }
 
@@ -131,7 +126,9 @@ onnx_train_status onnx_train_safetensors_open(const char* path, onnx_train_datas
     onnx_train_dataset*& to = required(dataset, "where the dataset goes");
     auto opened = std::make_unique<onnx_train_dataset>();
     opened->path = &required(path, "the path of the file");
-    opened->read.tensors = read_safetensors(opened->path, &opened->read.metadata);
+    std::map<std::string, std::string> texts;
+    opened->read = arrays_of(read_safetensors(opened->path, &texts));
+    opened->read.metadata = std::move(texts);
     to = opened.release();
   });
 }

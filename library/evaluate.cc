@@ -19,7 +19,7 @@ void give_metrics(onnx_train_session* s, Metrics values, MetricTables tables, co
 
 // The data of onnx_train_evaluate and onnx_train_predict, and how they are to be read.
 struct WholeData {
-  WholeData(onnx_train_session* session, const onnx_train_data* given, const std::string& entry,
+  WholeData(onnx_train_session* session, const onnx_train_data* given, const EntryName& entry,
             const onnx_train_option* options, size_t count, const onnx_train_observer* observer)
       : events(session, observer) {
     DataOptions reading;
@@ -56,7 +56,7 @@ onnx_train_status onnx_train_evaluate(onnx_train_session* session, const onnx_tr
   return in_session(session, [&](onnx_train_session& s) {
     required(metrics, "where the metrics go");
     required(num_metrics, "where their number goes");
-    WholeData whole(&s, data, "evaluate", options, count, observer);
+    WholeData whole(&s, data, Entry::kEvaluate, options, count, observer);
     EvaluationResult result = evaluate(&s.session, whole.data.for_evaluation(s.session, whole.batch_size).get());
     whole.events.on_notes(result.notes);
     give_metrics(&s, std::move(result.metrics), std::move(result.tables), metrics, num_metrics);
@@ -92,7 +92,7 @@ onnx_train_status onnx_train_predict(onnx_train_session* session, const onnx_tra
   return in_session(session, [&](onnx_train_session& s) {
     required(outputs, "where the outputs go");
     required(num_outputs, "where their number goes");
-    const WholeData whole(&s, data, "predict", options, count, observer);
+    const WholeData whole(&s, data, Entry::kPredict, options, count, observer);
     if (!whole.data.dataset) throw UsageError("a prediction takes arrays or files, no batches of the program");
     s.predicted = predict(&s.session, *whole.data.dataset, whole.batch_size);
     s.outputs = described(s.predicted);

@@ -56,29 +56,29 @@ struct onnx_train_ports {
   std::deque<onnx_train::Tensor> defaults;
 };
 
-// The arrays of a path, of which `data` are views if they are those of an entry point.
+// The arrays of a path.
 struct onnx_train_dataset {
   std::string path;
   onnx_train::DataOptions reading;  // with which it was opened
   onnx_train::DataArrays read;
-  std::function<onnx_train::PictureRows()> make_rows;  // of samples that are pictures, as the network reads them
+  std::function<void(onnx_train::DataArrays*)> add_pictures;  // as the network reads them; none: there are none
   // All arrays in memory, and views of them, once a program asks for them: rows of readers are read for that.
   std::once_flag described;
   onnx_train::TensorMap tensors;
   std::vector<onnx_train_tensor> arrays;
-  std::optional<onnx_train::Dataset> data;
+  std::optional<onnx_train::SampleCount> count;  // of those of an entry point
 };
 
 struct onnx_train_session {
   explicit onnx_train_session(onnx_train::Model model, const onnx_train::SessionOptions& options)
-      : identity(options.sharding == onnx_train::Sharding::kNone && options.stages == 1
+      : identity(options.topology.sharding == onnx_train::Sharding::kNone && options.topology.stages == 1
                      ? ""
                      : onnx_train::fingerprint(model)),
         session(std::move(model), options) {
     for (const std::string& name : session.state().names()) state_names.push_back(name.c_str());
-    entry_names.push_back("predict");
+    entry_names.push_back(name_of(onnx_train::Entry::kPredict));
     for (const onnx_train::EntryPoint& entry : session.model().entry_points) {
-      if (!entry.algorithm->outputs().empty()) entry_names.push_back(entry.name().c_str());
+      if (!entry.algorithm->outputs().empty()) entry_names.push_back(entry.algorithm->name().c_str());
     }
   }
 

@@ -76,7 +76,7 @@ Model built_for_data(const onnx_train_model* forward, const char* path, const Te
         return path ? guess_loss(model, path, reading) : guess_loss(model, arrays, "the data");
       },
       [&](const Model& model) {
-        const std::vector<InputSpec> inputs = entry_inputs(model, "predict");
+        const std::vector<InputSpec> inputs = entry_inputs(model, Entry::kPredict);
         return path ? load_dataset(path, inputs, DataRole::kTrain, {}, reading) : Dataset(arrays, inputs);
       });
   *note = concat("loss ", built.loss, built.why.empty() ? "" : concat(" (", built.why, ")"), ", optimizer ",
@@ -272,7 +272,7 @@ onnx_train_status onnx_train_model_sizes(const onnx_train_model* forward, const 
   return guarded([&] {
     const Model model = import_forward_model(required(forward, "the forward model").message, BuildSettings().dtype,
                                              import_options(BuildSettings()));
-    const Dataset data(views_of(arrays, num_arrays), entry_inputs(model, "predict"));
+    const Dataset data(views_of(arrays, num_arrays), entry_inputs(model, Entry::kPredict));
     text.clear();
     for (const std::string& size : sizes_of_data(model, data, {}, /*is_one_batch=*/false))
       text += concat(text.empty() ? "" : ",", size);

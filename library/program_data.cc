@@ -78,7 +78,7 @@ RunData program_data(onnx_train_session* session, const onnx_train_data& data, c
     arrays = given.dataset->read;
     if (trains) notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
   } else {
-    arrays.tensors = views_of(given.arrays, given.num_arrays);
+    arrays = arrays_of(views_of(given.arrays, given.num_arrays));
   }
   return {given.dataset ? given.dataset->path : name,
           make_dataset(std::move(arrays), inputs, preprocess, session->session.model(), augment, trains, notes)};

@@ -30,8 +30,9 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   read_options(given, count, options_of_session(&settings));
   Collectives* const collectives = settings.ranks.empty() ? nullptr : ranks_of_environment();
   SessionOptions options = resolve(settings);
-  check_ranks(collectives ? collectives->size() : 1, options.stages, options.sharding, options.sync_batch_norm);
-  options.collectives = collectives;
+  TopologyOptions& topology = options.topology;
+  check_ranks(collectives ? collectives->size() : 1, topology.stages, topology.sharding, topology.sync_batch_norm);
+  topology.collectives = collectives;
   if (collectives && settings.threads == 0) options.threads = threads_of(*rank_place_of_environment());
   return options;
 }
@@ -103,12 +104,12 @@ void add_port(const std::string& name, const TensorType& type, const ValueRole* 
 }
 
 // The value of this name in an entry point's algorithm or the inference graph.
-const Value* declaration(const Model& model, const std::string& entry, const std::string& name) {
+const Value* declaration(const Model& model, const EntryName& entry, const std::string& name) {
   const EntryPoint* point = model.find_entry_point(entry);
   return point ? point->algorithm->find(name) : model.graph->find(name);
 }
 
-onnx_train_ports inputs_of(const Session& session, const std::string& entry) {
+onnx_train_ports inputs_of(const Session& session, const EntryName& entry) {
   onnx_train_ports ports;
   for (const InputSpec& spec : entry_inputs(session.model(), entry)) {
     const Value* declared = declaration(session.model(), entry, spec.name);
@@ -117,10 +118,10 @@ onnx_train_ports inputs_of(const Session& session, const std::string& entry) {
   return ports;
 }
 
-onnx_train_ports outputs_of(const Session& session, const std::string& entry) {
+onnx_train_ports outputs_of(const Session& session, const EntryName& entry) {
   onnx_train_ports ports;
   const EntryPoint* point = session.model().find_entry_point(entry);
-  if (!point && entry != "predict") flatten(session.model(), entry);  // says which there are
+  if (!point && entry != Entry::kPredict) flatten(session.model(), entry);  // says which there are
   for (const Value* output : (point ? *point->algorithm : *session.model().graph).outputs()) {
     if (!point || !output->has_role(roles::kNext))
       add_port(output->name(), output->type(), output->role(), output, &ports);
@@ -337,8 +338,8 @@ onnx_train_status onnx_train_session_set_from_device(onnx_train_session* session
 
 onnx_train_status onnx_train_session_ranks(onnx_train_session* session, int32_t* rank, int32_t* ranks) {
   return in_session(session, [&](onnx_train_session& s) {
-    if (rank) *rank = s.session.rank();
-    if (ranks) *ranks = s.session.ranks();
+    if (rank) *rank = s.session.topology().rank();
+    if (ranks) *ranks = s.session.topology().ranks();
   });
 }
 

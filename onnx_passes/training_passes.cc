@@ -61,7 +61,7 @@ void build_evaluation_model(Model* model, const BuildOptions& options) {
                 metrics(options),
                 describe(options)},
                model, options.pipeline);
-  std::erase_if(model->entry_points, [](const EntryPoint& entry) { return entry.name() != "evaluate"; });
+  std::erase_if(model->entry_points, [](const EntryPoint& entry) { return !entry.is(Entry::kEvaluate); });
   simplify(*model);
 }
 

@@ -28,7 +28,7 @@ constexpr int kWarmUp = 3;         // runs that do not count
 constexpr int kProfiledRuns = 10;  // and fewer when they would take longer than the runs that were timed
 
 struct BenchArguments {
-  std::string model, data, entry = "step", trace;
+  std::string model, data, entry = name_of(Entry::kStep), trace;
   std::optional<int64_t> batch_size;
   int64_t top = 20;
   double seconds = 5;

@@ -48,8 +48,8 @@ void expect_plans(const Model& model, const BuildArguments& arguments, const Bui
 }
 
 std::string entry_names(const Model& model) {
-  std::string names = "predict";
-  for (const EntryPoint& entry : model.entry_points) names += ", " + entry.name();
+  std::string names = name_of(Entry::kPredict);
+  for (const EntryPoint& entry : model.entry_points) names += concat(", ", entry.name());
   return names;
 }
 

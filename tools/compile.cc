@@ -56,10 +56,10 @@ int run(const CompileArguments& arguments) {
   Model model = load_any_model(arguments.model);
   keep_in(arguments.output);
   Session session(std::move(model), options);
-  std::map<std::string, std::vector<InputSpec>> entries;
+  std::map<EntryName, std::vector<InputSpec>> entries;
   std::vector<InputSpec> inputs;
-  for (const char* entry : {"step", "accumulate", "apply", "evaluate", "predict"}) {
-    if (!session.has_entry(entry)) continue;
+  for (const Entry entry : kEntries) {
+    if (entry == Entry::kInitialize || !session.has_entry(entry)) continue;
     const auto& its = entries[entry] = entry_inputs(session.model(), entry);
     inputs.insert(inputs.end(), its.begin(), its.end());
   }
@@ -70,7 +70,7 @@ int run(const CompileArguments& arguments) {
       if (const auto shape = all.find(input.name); shape != all.end()) shapes.insert(*shape);
     }
     const auto plan = session.planned(entry, shapes);  // whose end waits for the compiler
-    std::printf("%s: %zu nodes\n", entry.c_str(), plan->steps().size());
+    std::printf("%s: %zu nodes\n", entry.text().c_str(), plan->steps().size());
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   std::printf("%s: %s, in %s\n", arguments.output.c_str(), files_in(arguments.output).c_str(),

@@ -39,7 +39,7 @@ Model load(const EvalArguments& a, DataNotes* notes) {
         return guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kEvaluate, {}, {}});
       },
       [&](const Model& forward) {
-        return load_dataset(a.data, entry_inputs(forward, "predict"), DataRole::kEvaluate, {},
+        return load_dataset(a.data, entry_inputs(forward, Entry::kPredict), DataRole::kEvaluate, {},
                             ReadOptions{a.reading, {}, {}, {}});
       },
       BuildFor::kEvaluation);
@@ -70,7 +70,7 @@ int run(const EvalArguments& arguments) {
   Session session(in_precision(load(arguments, &notes), arguments.dtype), options_of_session(arguments.runtime));
   const ReadOptions reading{arguments.reading, {}, {}, {}};
   const Dataset data =
-      limited(load_dataset(arguments.data, session.model(), "evaluate", reading, &notes), arguments.limit);
+      limited(load_dataset(arguments.data, session.model(), Entry::kEvaluate, reading, &notes), arguments.limit);
   const EvaluationResult result = evaluate(&session, data, arguments.batch_size);
   notes.insert(notes.end(), result.notes.begin(), result.notes.end());
   print_notes(notes);

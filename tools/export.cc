@@ -98,7 +98,7 @@ int export_adapter(const Model& training, const std::string& folder, const std::
 Metrics metrics_of(Model training, const ExportArguments& arguments) {
   Session session(std::move(training));
   DataNotes notes;
-  const Dataset data = load_dataset(arguments.eval_data, session.model(), "evaluate",
+  const Dataset data = load_dataset(arguments.eval_data, session.model(), Entry::kEvaluate,
                                     ReadOptions{arguments.reading, {}, {}, {}}, &notes);
   const auto evaluated = evaluate(&session, data, arguments.batch_size);
   return evaluated.metrics;

@@ -10,7 +10,7 @@ namespace onnx_train {
 namespace {
 
 struct FlattenArguments {
-  std::string model, entry = "step", output;
+  std::string model, entry = name_of(Entry::kStep), output;
 };
 
 int run(const FlattenArguments& arguments) {

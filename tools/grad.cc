@@ -55,7 +55,7 @@ OpenedDerivative open_derivative(const GradArguments& a, Derivative kind, std::s
   };
   const std::shared_ptr<const Model> forward = load(a.import.dims);
   const auto sizes = [&] {
-    const Dataset data = load_dataset(a.inputs, entry_inputs(*forward, "predict"));
+    const Dataset data = load_dataset(a.inputs, entry_inputs(*forward, Entry::kPredict));
     return sizes_of_data(*forward, data, a.import.dims, /*is_one_batch=*/!a.per_sample);
   };
   if (has_branches(*forward->graph)) {

@@ -124,8 +124,8 @@ int run(const PredictArguments& arguments) {
   Session session(in_precision(load_any_model(arguments.model), arguments.dtype),
                   options_of_session(arguments.runtime));
   DataNotes notes;
-  const Dataset data =
-      load_dataset(arguments.inputs, session.model(), "predict", ReadOptions{arguments.reading, {}, {}, {}}, &notes);
+  const Dataset data = load_dataset(arguments.inputs, session.model(), Entry::kPredict,
+                                    ReadOptions{arguments.reading, {}, {}, {}}, &notes);
   TensorMap results = predict(&session, data, arguments.batch_size);
   const Model& model = session.model();
   const std::vector<std::string> names = classes_from_json(model.metadata(kClassNames));

@@ -1,6 +1,7 @@
 #include "tools/runtime_options.h"
 
 #include "kernels/host.h"
+#include "onnx_passes/ir/entry.h"
 
 namespace onnx_train {
 
@@ -12,7 +13,11 @@ CommandOption links_option(std::string* folder) {
   return {"--allow-links", folder, "the model's data files may be links that lead into this folder", "DIR"};
 }
 
-std::vector<std::string> entry_names() { return {"predict", "evaluate", "step", "accumulate", "apply", "initialize"}; }
+std::vector<std::string> entry_names() {
+  std::vector<std::string> names;
+  for (const Entry entry : kEntries) names.emplace_back(name_of(entry));
+  return names;
+}
 
 std::vector<CommandOption> with_session_options(std::vector<CommandOption> options, SessionSettings* settings,
                                                 DataOptions* reading, SampleOptions* samples) {

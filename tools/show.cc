@@ -27,7 +27,7 @@ constexpr std::chrono::seconds kProfilingTime{2};  // no run starts later, but f
 
 // Runs of the plan that are timed node by node, after one that is not. They change the session's state, which nobody
 // keeps.
-void profile(Session* session, const std::string& entry, const TensorMap& batch, Plan* plan) {
+void profile(Session* session, const EntryName& entry, const TensorMap& batch, Plan* plan) {
   const auto start = std::chrono::steady_clock::now();
   session->run(entry, batch);
   plan->set_profiling(true);
@@ -50,8 +50,8 @@ int run(const ShowArguments& arguments) {
     return 0;
   }
   Session session(load_any_model(arguments.model), options_of_session(arguments.runtime));
-  std::string entry = arguments.entry;
-  if (entry.empty()) entry = session.has_entry("step") ? "step" : "predict";
+  EntryName entry = session.has_entry(Entry::kStep) ? Entry::kStep : Entry::kPredict;
+  if (!arguments.entry.empty()) entry = arguments.entry;
   const std::vector<InputSpec> inputs = entry_inputs(session.model(), entry);
   TensorMap batch;
   if (!arguments.data.empty()) {

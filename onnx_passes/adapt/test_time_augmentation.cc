@@ -199,11 +199,11 @@ TestTimeViews parse_views(const std::string& text) {
   return views;
 }
 
-void average_over_views(Model* model, const TestTimeViews& views, const std::string& entry) {
+void average_over_views(Model* model, const TestTimeViews& views, const EntryName& entry) {
   if (views.empty()) return;
   Graph& graph = *model->graph;
   Graph* algorithm = nullptr;
-  if (entry != "predict") algorithm = model->find_entry_point(entry)->algorithm.get();
+  if (entry != Entry::kPredict) algorithm = model->find_entry_point(entry)->algorithm.get();
   const std::vector<Value*> results = results_of(graph, algorithm);
 
   const std::vector<Node*> network = graph.nodes();  // as it is, before the copies

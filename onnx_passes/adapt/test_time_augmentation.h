@@ -26,6 +26,6 @@ std::vector<std::string> view_names();
 // channels; where both ends have that, channels come first. What `entry` reads of the network ("predict": its outputs)
 // becomes the mean over all views. That must be floats [batch] or [batch, classes]: pixels would have to be moved back.
 // Other entry points of the model must not be used any more. Throws Error that names the input or the output.
-void average_over_views(Model* model, const TestTimeViews& views, const std::string& entry);
+void average_over_views(Model* model, const TestTimeViews& views, const EntryName& entry);
 
 }  // namespace onnx_train

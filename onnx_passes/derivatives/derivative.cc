@@ -41,7 +41,10 @@ std::vector<Value*> differentiable_inputs(const std::vector<Value*>& outputs, co
 class Derivatives {
  public:
   Derivatives(Model* model, Derivative kind, const BuildOptions& options, std::vector<std::string>* notes)
-      : kind_(kind), step_(*model->find_entry_point("step")), algorithm_(step_.algorithm.get()), builder_(algorithm_) {
+      : kind_(kind),
+        step_(*model->find_entry_point(Entry::kStep)),
+        algorithm_(step_.algorithm.get()),
+        builder_(algorithm_) {
     const Marks<Value> known = known_to_plans(*model->graph);
     for (Value* output : model->graph->outputs()) {
       // An output needs one shape; the loss does without this one.
@@ -183,7 +186,7 @@ Model derivative(Model model, Derivative kind, const BuildOptions& options, std:
   derivatives.add();
   for (size_t i = 0; notes && i < doubled.size(); ++i)
     notes->push_back(concat(doubled[i].subject, ": ", doubled[i].what, "; ", doubled[i].advice));
-  Model flat = flatten(model, "step");
+  Model flat = flatten(model, Entry::kStep);
   const std::vector<InputWithDefault> parameters =
       make_inputs(flat.graph.get(), model, derivatives.weights(), statistics);
   infer_types(flat.graph.get());

@@ -149,9 +149,9 @@ DifferentiatedModel differentiate(Model model, const BuildOptions& options) {
   }
   if (sources.empty()) fail("the model has neither float weights nor float inputs to differentiate by");
   const std::vector<Value*> statistics = running_statistics(*model.graph);
-  const std::vector<Value*> reached = add_forward_and_backward(&model, model.find_entry_point("step"), sources);
+  const std::vector<Value*> reached = add_forward_and_backward(&model, model.find_entry_point(Entry::kStep), sources);
   std::erase_if(weights, [&](Value* w) { return std::find(reached.begin(), reached.end(), w) == reached.end(); });
-  Model flat = flatten(model, "step");
+  Model flat = flatten(model, Entry::kStep);
   const std::vector<InputWithDefault> parameters = make_inputs(flat.graph.get(), model, weights, statistics);
   infer_types(flat.graph.get());
   simplify(flat);

@@ -43,8 +43,8 @@ std::vector<InputWithDefault> make_inputs(Graph* flat, const Model& model, const
   std::vector<InputWithDefault> parameters;
   for (const Value* weight : weights) make_input(flat, weight->name(), roles::kWeight, &parameters);
   for (const Value* value : statistics) make_input(flat, value->name(), roles::kTrainingState, &parameters);
-  const EntryPoint& step = *model.find_entry_point("step");
-  for (const std::string& state : state_of(model, "step")) {
+  const EntryPoint& step = *model.find_entry_point(Entry::kStep);
+  for (const std::string& state : state_of(model, Entry::kStep)) {
     parameters.push_back({state, roles::kTrainingState, step.algorithm->find(state)->shared_initializer()});
   }
   return parameters;

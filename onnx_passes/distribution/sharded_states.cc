@@ -26,7 +26,7 @@ int64_t bytes_of(const Value& state) {
 }
 
 // The names of the states that the entry point reads, but for sums of gradients where `sums` is false.
-std::set<std::string> states_read(const Model& model, const std::string& entry, bool sums) {
+std::set<std::string> states_read(const Model& model, const EntryName& entry, bool sums) {
   std::set<std::string> names;
   const Model flat = flatten(model, entry);
   for (const Value* input : flat.graph->inputs()) {
@@ -191,8 +191,8 @@ StateOwners share_out_states(const Model& model, Sharding sharding, int ranks) {
   if (sharding == Sharding::kNone || ranks < 2) return owners;
   std::set<std::string> wanted;
   for (const EntryPoint& point : model.entry_points) {
-    if (point.name() == "apply") continue;
-    const bool adds_up = point.name() == "accumulate" && sharding == Sharding::kGradients;
+    if (point.is(Entry::kApply)) continue;
+    const bool adds_up = point.is(Entry::kAccumulate) && sharding == Sharding::kGradients;
     wanted.merge(states_read(model, point.name(), !adds_up));
   }
   std::map<std::string, std::vector<const Value*>> of_weight;

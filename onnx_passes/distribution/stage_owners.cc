@@ -128,7 +128,7 @@ void add_statistics(const Graph& graph, const Names& states, StateOwners* owners
 }  // namespace
 
 StateOwners share_out_stages(const Model& model, int stages, const CostOfNode& cost) {
-  Model flat = flatten(model, "accumulate");
+  Model flat = flatten(model, Entry::kAccumulate);
   Graph& graph = *flat.graph;
   infer_types(&graph);
   expect_separable(graph);

@@ -42,25 +42,30 @@ Value* find_role(const std::vector<Value*>& values, std::string_view role) {
 Value* EntryPoint::output(std::string_view role) const { return find_role(algorithm->outputs(), role); }
 Value* EntryPoint::input(std::string_view role) const { return find_role(algorithm->inputs(), role); }
 
-EntryPoint& Model::add_entry_point(const std::string& name) {
+EntryPoint& Model::add_entry_point(const EntryName& name) {
   if (find_entry_point(name)) fail("the model already has an entry point '", name, "'");
   EntryPoint entry;
   entry.initialization = std::make_unique<Graph>(context);
   entry.algorithm = std::make_unique<Graph>(context, graph.get());
-  entry.algorithm->shell().set_name(name);
+  entry.algorithm->shell().set_name(name.text());
   entry_points.push_back(std::move(entry));
   return entry_points.back();
 }
 
-EntryPoint* Model::find_entry_point(const std::string& name) {
+EntryPoint* Model::find_entry_point(const EntryName& name) {
   return const_cast<EntryPoint*>(std::as_const(*this).find_entry_point(name));
 }
 
-const EntryPoint* Model::find_entry_point(const std::string& name) const {
+const EntryPoint* Model::find_entry_point(const EntryName& name) const {
   for (const EntryPoint& entry : entry_points) {
-    if (entry.name() == name) return &entry;
+    if (entry.algorithm->name() == name.text()) return &entry;
   }
   return nullptr;
+}
+
+const EntryPoint* Model::training_entry_point() const {
+  const EntryPoint* step = find_entry_point(Entry::kStep);
+  return step ? step : find_entry_point(Entry::kAccumulate);
 }
 
 std::string Model::unique_name(const std::string& base) const {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "onnx_passes/ir/entry.h"
 #include "onnx_passes/ir/graph.h"
 
 namespace onnx_train {
@@ -26,7 +27,7 @@ struct WeightGradient {
 };
 
 // One entry point, stored as an `onnx::TrainingInfoProto`. It executes model.graph followed by `algorithm`; the name of
-// the algorithm is the name of the entry point ("step", "evaluate", ...).
+// the algorithm is the name of the entry point.
 struct EntryPoint {
   std::unique_ptr<Graph> initialization;  // has no inputs; computes initial states
   std::unique_ptr<Graph> algorithm;       // its parent is model.graph
@@ -41,7 +42,8 @@ struct EntryPoint {
   // `simplify`, which may remove such values, clears it, and files do not contain it.
   std::unordered_map<const Value*, Value*> training_versions;
 
-  const std::string& name() const { return algorithm->name(); }
+  EntryName name() const { return algorithm->name(); }
+  bool is(Entry entry) const { return name() == entry; }
   // The output or input of the algorithm with this role (roles.h); null if there is none.
   Value* output(std::string_view role) const;
   Value* input(std::string_view role) const;
@@ -58,9 +60,12 @@ class Model {
   std::unique_ptr<Graph> graph;
   std::vector<EntryPoint> entry_points;
 
-  EntryPoint& add_entry_point(const std::string& name);
-  EntryPoint* find_entry_point(const std::string& name);  // null if there is none
-  const EntryPoint* find_entry_point(const std::string& name) const;
+  EntryPoint& add_entry_point(const EntryName& name);
+  EntryPoint* find_entry_point(const EntryName& name);  // null if there is none
+  const EntryPoint* find_entry_point(const EntryName& name) const;
+  // The one that reads the training data: kStep or, of a model built to accumulate gradients, kAccumulate; null if
+  // there is none.
+  const EntryPoint* training_entry_point() const;
   // A name that no value of the inference graph or of an entry point has: `base`, or base_1, base_2, ...
   std::string unique_name(const std::string& base) const;
 

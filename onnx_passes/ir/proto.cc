@@ -259,7 +259,7 @@ namespace {
 constexpr const char* kReference = "contents";  // not a key that ONNX defines
 
 std::vector<Binding> read_bindings(const Properties& protos, const Graph& states, const Graph& values,
-                                   const std::string& entry) {
+                                   const EntryName& entry) {
   std::vector<Binding> bindings;
   for (const auto& b : protos) {
     Value* state = states.find(b.key());

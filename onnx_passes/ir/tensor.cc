@@ -76,7 +76,9 @@ Tensor::Tensor(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape
 }
 
 Tensor::Tensor(DType dtype, Shape shape, const void* data, std::shared_ptr<const void> owner)
-    : dtype_(dtype), shape_(std::move(shape)), size_(num_elements(shape_)), data_(std::move(owner), data) {}
+    : dtype_(dtype), shape_(std::move(shape)), size_(num_elements(shape_)), data_(std::move(owner), data) {
+  if (!data && bytes() > 0) fail("a tensor ", name(dtype_), to_string(shape_), " has no memory");
+}
 
 Tensor Tensor::on_device(DType dtype, Shape shape, const void* address) {
   Tensor tensor(dtype, std::move(shape), address, nullptr);

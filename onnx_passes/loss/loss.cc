@@ -133,10 +133,10 @@ bool add_model(Model& model, const LossModel& loss) {
     add_loss(entry, parts);
     return parts;
   };
-  if (!model.find_entry_point("step")) model.add_entry_point("step");
-  EntryPoint* step = model.find_entry_point("step");
+  if (!model.find_entry_point(Entry::kStep)) model.add_entry_point(Entry::kStep);
+  EntryPoint* step = model.find_entry_point(Entry::kStep);
   add(step, [&](Value* v) { return training_value(*step, v); });
-  const std::vector<Part> parts = add(&model.add_entry_point("evaluate"), [](Value* v) { return v; });
+  const std::vector<Part> parts = add(&model.add_entry_point(Entry::kEvaluate), [](Value* v) { return v; });
   model.set_metadata("onnx_train.loss", loss.name);
   describe(&model, parts, /*has_accuracy=*/false);
   return true;
@@ -162,9 +162,9 @@ bool run(Model& model, const BuildOptions& options) {
   for (const LossTerm& term : terms) {
     if (term.is_output) expand_body(model.graph.get(), term.loss.text);
   }
-  if (!model.find_entry_point("step")) model.add_entry_point("step");
-  EntryPoint& evaluation = model.add_entry_point("evaluate");
-  EntryPoint* step = model.find_entry_point("step");
+  if (!model.find_entry_point(Entry::kStep)) model.add_entry_point(Entry::kStep);
+  EntryPoint& evaluation = model.add_entry_point(Entry::kEvaluate);
+  EntryPoint* step = model.find_entry_point(Entry::kStep);
   if (options.teacher) add_teachers(&model, *options.teacher, step, &evaluation);
   resolve(&terms, {*model.graph, options.teacher ? evaluation.algorithm.get() : nullptr}, {"--loss", options.loss});
 

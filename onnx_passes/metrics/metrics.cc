@@ -29,7 +29,7 @@ class MetricResolver {
       : metric_(*metric),
         term_(metric->term),
         losses_(losses),
-        scope_(*model.graph, teacher, model.find_entry_point("evaluate")->algorithm.get()),
+        scope_(*model.graph, teacher, model.find_entry_point(Entry::kEvaluate)->algorithm.get()),
         reader_("--metric", text) {}
 
   void run() {
@@ -119,7 +119,7 @@ bool run(Model& model, const BuildOptions& options) {
   std::erase_if(losses, [](const LossTerm& term) {  // outputs that are the loss
     return !term.row || term.arguments.names.size() <= num_predictions(*term.row);
   });
-  EntryPoint& evaluation = *model.find_entry_point("evaluate");
+  EntryPoint& evaluation = *model.find_entry_point(Entry::kEvaluate);
   const Graph* teacher = options.teacher ? evaluation.algorithm.get() : nullptr;
   Builder b(evaluation.algorithm.get());
   LossBuilder builder(&b, *model.graph, [](Value* v) { return v; });

@@ -193,12 +193,10 @@ void check_inputs(const Model& model, const Model& flat, const std::vector<const
   }
 }
 
-const EntryPoint& find_entry(const Model& model, const std::string& name) {
-  std::string known = "predict, initialize";
-  for (const EntryPoint& entry : model.entry_points) {
-    if (entry.name() == name) return entry;
-    known += ", " + entry.name();
-  }
+const EntryPoint& find_entry(const Model& model, const EntryName& name) {
+  if (const EntryPoint* found = model.find_entry_point(name)) return *found;
+  std::string known = concat(name_of(Entry::kPredict), ", ", name_of(Entry::kInitialize));
+  for (const EntryPoint& entry : model.entry_points) known += concat(", ", entry.name());
   fail_as(ErrorCode::kNoEntryPoint, "the model has no entry point '", name, "'; it has ", known);
 }
 
@@ -234,7 +232,7 @@ Model flatten_predict(const Model& model) {
 }
 
 Model flatten_initialize(const Model& model) {
-  Model flat = same_but_empty(model, "initialize");
+  Model flat = same_but_empty(model, name_of(Entry::kInitialize));
   Liveness live;
   for (const EntryPoint& entry : model.entry_points) {
     for (const Binding& b : entry.initialization_bindings) live.need(b.next);
@@ -294,7 +292,7 @@ void merge_repeats(Graph* graph) {
 Model flatten_entry(const Model& model, const EntryPoint& entry) {
   const Graph& graph = *model.graph;
   const Graph& algorithm = *entry.algorithm;
-  Model flat = same_but_empty(model, entry.name());
+  Model flat = same_but_empty(model, entry.name().text());
   onnx::GraphProto& shell = flat.graph->shell();
   shell.mutable_input()->MergeFrom(graph.shell().input());  // for their documentation
   shell.mutable_input()->MergeFrom(algorithm.shell().input());
@@ -337,19 +335,19 @@ Model without_unused(Model flat) {
   return flat;
 }
 
-Model flatten(const Model& model, const std::string& entry) {
-  if (entry == "predict") return flatten_predict(model);
-  if (entry == "initialize") return flatten_initialize(model);
+Model flatten(const Model& model, const EntryName& entry) {
+  if (entry == Entry::kPredict) return flatten_predict(model);
+  if (entry == Entry::kInitialize) return flatten_initialize(model);
   return flatten_entry(model, find_entry(model, entry));
 }
 
-std::vector<std::string> state_of(const Model& model, const std::string& entry) {
+std::vector<std::string> state_of(const Model& model, const EntryName& entry) {
   std::vector<std::string> names;
-  if (entry == "initialize") {
+  if (entry == Entry::kInitialize) {
     for (const EntryPoint& e : model.entry_points) {
       for (const Binding& b : e.initialization_bindings) names.push_back(b.state->name());
     }
-  } else if (entry == "predict") {
+  } else if (entry == Entry::kPredict) {
     const ValueSet states = all_states(model);
     const Liveness live = live_in_predict(model);
     for (const Value* value : model.graph->initializers()) {

@@ -14,7 +14,7 @@
 namespace onnx_train {
 namespace {
 
-void verify_entry(const Model& model, const std::string& entry, const PassPlace& pass) {
+void verify_entry(const Model& model, const EntryName& entry, const PassPlace& pass) {
   try {
     onnx::ModelProto proto;
     to_proto(flatten(model, entry), &proto);
@@ -26,13 +26,13 @@ void verify_entry(const Model& model, const std::string& entry, const PassPlace&
 }
 
 void verify(const Model& model, const PassPlace& pass) {
-  verify_entry(model, "predict", pass);
+  verify_entry(model, Entry::kPredict, pass);
   bool initializes = false;
   for (const EntryPoint& entry : model.entry_points) {
     verify_entry(model, entry.name(), pass);
     initializes = initializes || !entry.initialization_bindings.empty();
   }
-  if (initializes) verify_entry(model, "initialize", pass);
+  if (initializes) verify_entry(model, Entry::kInitialize, pass);
 }
 
 // Returns the path of the files without their endings.

@@ -73,7 +73,7 @@ Var finite(Var seen) {
 }  // namespace
 
 bool delayed_scaling(Model& model) {
-  EntryPoint* step = model.find_entry_point("step");
+  EntryPoint* step = model.find_entry_point(Entry::kStep);
   if (!step) fail("[DelayedScaling] the model has no entry point 'step'; run the pass 'gradients' first");
   Graph& graph = *step->algorithm;
   const std::vector<Node*> roundings = roundings_of(graph);

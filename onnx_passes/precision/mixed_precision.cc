@@ -331,7 +331,7 @@ class MixedPrecision {
 
 Pass mixed_precision(const BuildOptions& options) {
   return {"mixed_precision", [precision = options.precision](Model& model) {
-            EntryPoint* step = model.find_entry_point("step");
+            EntryPoint* step = model.find_entry_point(Entry::kStep);
             if (!step) fail("[MixedPrecision] the model has no entry point 'step'; run the pass 'training_mode' first");
             if (precision == Precision::kFloat32) return false;
             MixedPrecision pass(&model, step, precision);

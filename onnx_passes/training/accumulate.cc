@@ -120,9 +120,9 @@ void add_means(EntryPoint* entry, const std::vector<WeightGradient>& gradients,
 }
 
 bool split_step(Model& model, const BuildOptions& options) {
-  EntryPoint* step = model.find_entry_point("step");
+  EntryPoint* step = model.find_entry_point(Entry::kStep);
   if (!step) fail("[Accumulate] the model has no entry point 'step'; run the pass 'gradients' first");
-  step->algorithm->shell().set_name("accumulate");
+  step->algorithm->shell().set_name(name_of(Entry::kAccumulate));
   std::vector<GradientSums> parts = parts_of(step, options);
   const std::vector<WeightGradient> gradients = step->gradients;
   step->part_gradients.clear();
@@ -133,7 +133,7 @@ bool split_step(Model& model, const BuildOptions& options) {
   Builder b(step->algorithm.get());
   if (const auto scale = loss_scale(model, step, &b, options)) add_result(step, roles::kLossScale, *scale);
   const bool sums = std::none_of(parts.begin(), parts.end(), [](const GradientSums& part) { return part.count; });
-  EntryPoint* apply = &model.add_entry_point("apply");  // this invalidates `step`
+  EntryPoint* apply = &model.add_entry_point(Entry::kApply);  // this invalidates `step`
   add_means(apply, gradients, parts);
   bind_accumulating(apply, accumulating, false);
   model.set_metadata("onnx_train.accumulate", sums                      ? "the sum of its batches"

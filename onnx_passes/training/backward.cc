@@ -110,7 +110,7 @@ std::string why_none(const Model& model, const EntryPoint& step, const std::vect
 }
 
 bool add_backward(Model& model, const BuildOptions& options) {
-  EntryPoint* step = model.find_entry_point("step");
+  EntryPoint* step = model.find_entry_point(Entry::kStep);
   if (!step || step->algorithm->outputs().empty()) fail("[Gradients] the model has no loss; run the pass 'loss' first");
   const std::vector<Value*> weights = select_trainable(model, options.train, options.freeze);
   if (weights.empty())

@@ -195,8 +195,8 @@ class OptimizerBuilder {
 
 bool add_optimizer(Model& model, const BuildOptions& options) {
   const OptimizerSpec spec = parse_optimizer(options.optimizer);
-  EntryPoint* entry = model.find_entry_point("apply");
-  if (!entry) entry = model.find_entry_point("step");
+  EntryPoint* entry = model.find_entry_point(Entry::kApply);
+  if (!entry) entry = model.find_entry_point(Entry::kStep);
   if (!entry) fail("[Optimizer] the model has no gradients; run the pass 'gradients' first");
   OptimizerBuilder(&model, entry, options).run();
   model.set_metadata("onnx_train.optimizer", to_string(spec));

@@ -33,7 +33,7 @@ RawWeights add_raw_weights(Model* model, const std::vector<Value*>& weights) {
     raw.emplace(weight, made);
   }
   for (EntryPoint& entry : model->entry_points) {
-    if (entry.name() != "evaluate") read_raw_weights(*model, raw, &entry);
+    if (!entry.is(Entry::kEvaluate)) read_raw_weights(*model, raw, &entry);
   }
   return raw;
 }

@@ -11,7 +11,7 @@ namespace {
 int64_t size_of_state(const Value& state) { return num_elements(state.type().shape()); }
 
 // The states that decide what an entry point returns, beside the new values of states.
-void add_states_of_results(const Model& model, const std::string& entry, std::set<std::string>* names) {
+void add_states_of_results(const Model& model, const EntryName& entry, std::set<std::string>* names) {
   const Model flat = flatten(model, entry);
   Liveness live;
   for (const Value* output : flat.graph->outputs()) {

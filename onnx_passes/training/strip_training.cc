@@ -14,7 +14,7 @@
 namespace onnx_train {
 
 Model strip_training(const Model& model) {
-  Model inference = flatten(model, "predict");
+  Model inference = flatten(model, Entry::kPredict);
   write_qdq(&inference);
   for (Node* node : inference.graph->nodes()) {
     if (node->domain() == kDomain && !keeps_its_calls(kDomain, node->op())) inline_function(node);

@@ -338,7 +338,7 @@ const char* name(Mode mode) {
 
 Pass training_mode(const BuildOptions& options) {
   return {"training_mode", [options](Model& model) {
-            EntryPoint& step = model.add_entry_point("step");
+            EntryPoint& step = model.add_entry_point(Entry::kStep);
             for (Node* node : model.graph->nodes()) {
               if (is_batch_norm(*node)) own_statistics(node);
             }
@@ -352,7 +352,7 @@ Pass training_mode(const BuildOptions& options) {
 
 Pass random_numbers(const BuildOptions& options) {
   return {"random_numbers", [options](Model& model) {
-            EntryPoint* step = model.find_entry_point("step");
+            EntryPoint* step = model.find_entry_point(Entry::kStep);
             if (!step) return false;
             Value* const known = find_state(*step, roles::kRandomKey);
             Value* key = known;

@@ -17,11 +17,11 @@
 
 namespace onnx_train {
 
-std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry) {
+std::vector<InputSpec> entry_inputs(const Model& model, const EntryName& entry) {
   return entry_inputs(model, entry, flatten(model, entry));
 }
 
-std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry, const Model& flat) {
+std::vector<InputSpec> entry_inputs(const Model& model, const EntryName& entry, const Model& flat) {
   const std::vector<std::string> states = state_of(model, entry);
   const std::set<std::string> is_state(states.begin(), states.end());
   std::vector<InputSpec> specs;
@@ -40,44 +40,35 @@ std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry
 
 namespace {
 
-std::string names_of(const TensorMap& arrays) {
+std::string names_of(const DataArrays& data) {
   std::string names;
-  for (const auto& [name, tensor] : arrays) names += concat(names.empty() ? "" : ", ", name);
+  for (const auto& [name, rows] : data.arrays) names += concat(names.empty() ? "" : ", ", name);
   return names.empty() ? "nothing" : names;
 }
 
-std::string describe(const Tensor& tensor) { return name(tensor.dtype()) + to_string(tensor.shape()); }
+std::string describe(const TensorSpec& spec) { return name(spec.dtype) + to_string(spec.shape); }
 
 // Labels with an axis of classes where the loss takes the number of a class.
-std::string advice_for_labels(const InputSpec& spec, const Tensor& found) {
-  const bool has_classes = spec.type.has_rank() && static_cast<int64_t>(found.shape().size()) == spec.type.rank() + 1;
+std::string advice_for_labels(const InputSpec& spec, const TensorSpec& found) {
+  const bool has_classes = spec.type.has_rank() && static_cast<int64_t>(found.shape.size()) == spec.type.rank() + 1;
   if (!spec.from_loss || !is_integer(spec.type.dtype) || !has_classes) return "";
   return "; one-hot rows and probabilities of classes are for a loss such as --loss "
          "'cross_entropy(probabilities=true)', or store the number of each class (argmax)";
 }
 
-[[noreturn]] void fail_mismatch(const InputSpec& spec, const Tensor& found, const std::string& why) {
+[[noreturn]] void fail_mismatch(const InputSpec& spec, const TensorSpec& found, const std::string& why) {
   fail_as(ErrorCode::kArrayMisfit, "data '", spec.name, "': the model expects ", to_string(spec.type),
           ", the data holds ", describe(found), why.empty() ? advice_for_labels(spec, found) : why);
 }
 
-// The arrays with those of readers, of which only the types and shapes are there.
-TensorMap with_readers(TensorMap arrays, const RowReaders& readers) {
-  for (const auto& [name, reader] : readers)
-    arrays[name] = Tensor::on_device(reader->dtype(), reader->shape(), nullptr);
-  return arrays;
-}
-
 // The axis of the samples in an array; a reader's are its rows.
-size_t axis_in_data(const InputSpec& spec, const RowReaders& readers) {
-  return readers.count(spec.name) ? 0 : spec.sample_axis;
-}
+size_t axis_in_data(const InputSpec& spec, const Rows& rows) { return rows.reader() ? 0 : spec.sample_axis; }
 
 // The array whose sample axis counts the samples; null if all arrays are scalars.
-const InputSpec* sample_key(const TensorMap& arrays, const std::vector<InputSpec>& inputs, const RowReaders& readers) {
+const InputSpec* sample_key(const DataArrays& data, const std::vector<InputSpec>& inputs) {
   const auto counts = [&](const InputSpec& spec) {
-    const auto found = arrays.find(spec.name);
-    return found != arrays.end() && found->second.shape().size() > axis_in_data(spec, readers);
+    const Rows* rows = data.find(spec.name);
+    return rows && rows->spec().shape.size() > axis_in_data(spec, *rows);
   };
   for (bool from_loss : {true, false}) {
     for (const InputSpec& spec : inputs) {
@@ -107,8 +98,9 @@ Tensor aligned(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.data()) % 16 == 0 ? tensor : tensor.clone();
 }
 
-void check_type(const InputSpec& spec, const Tensor& data, const RowReader* reader) {
-  const DType from = data.dtype(), to = spec.type.dtype;
+void check_type(const InputSpec& spec, const Rows& rows) {
+  const TensorSpec data = rows.spec();
+  const DType from = data.dtype, to = spec.type.dtype;
   if (!converts(from, to)) {
     fail_mismatch(spec, data,
                   is_float(from) && is_integer(to) && advice_for_labels(spec, data).empty()
@@ -119,7 +111,7 @@ void check_type(const InputSpec& spec, const Tensor& data, const RowReader* read
   const auto [low, high] = range_of(to);
   const auto [from_low, from_high] = range_of(from);
   if (from_low >= low && from_high <= high) return;
-  const Tensor values = reader ? read_all(*reader) : aligned(data);
+  const Tensor values = aligned(rows.read_all());
   for (int64_t i = 0; i < values.size(); ++i) {
     const double value = values.at(i);
     if (value < low || value >= high) fail_mismatch(spec, data, concat("; element ", i, " is ", value));
@@ -145,7 +137,7 @@ bool fits(const Dims& expected, const Shape& found, std::map<std::string, int64_
 
 // The shape in which the model reads a row: unchanged; or with dimensions of 1 added or removed; or flat if the model
 // expects flat rows. No other reshape, so that channels-last images are not read as channels-first ones.
-Shape row_shape(const InputSpec& spec, const Dims& expected, const Shape& found, const Tensor& data,
+Shape row_shape(const InputSpec& spec, const Dims& expected, const Shape& found, const TensorSpec& data,
                 std::map<std::string, int64_t>* symbols) {
   if (fits(expected, found, symbols)) return found;
   const bool is_static = std::all_of(expected.begin(), expected.end(), [](const Dim& d) { return d.known(); });
@@ -160,51 +152,48 @@ Shape row_shape(const InputSpec& spec, const Dims& expected, const Shape& found,
 
 }  // namespace
 
-Dataset::Dataset(const TensorMap& tensors, const std::vector<InputSpec>& inputs, const Preprocess& preprocess,
-                 const RowReaders& readers)
-    : preprocess_(preprocess) {
-  const TensorMap arrays = with_readers(tensors, readers);
+Dataset::Dataset(const DataArrays& data, const std::vector<InputSpec>& inputs, const Preprocess& preprocess)
+    : preprocess_(preprocess), metadata_(data.metadata), parts_(data.parts) {
   for (const InputSpec& spec : inputs) {
-    if (!spec.has_default && !arrays.count(spec.name)) {
+    if (!spec.has_default && !data.find(spec.name)) {
       fail_as(ErrorCode::kArrayMissing, "the data has no '", spec.name, "', which the model expects as ",
-              to_string(spec.type), "; it holds ", names_of(arrays));
+              to_string(spec.type), "; it holds ", names_of(data));
     }
   }
-  const InputSpec* key = sample_key(arrays, inputs, readers);
-  num_samples_ = key ? arrays.at(key->name).shape()[axis_in_data(*key, readers)] : 1;
-  if (num_samples_ == 0)
-    fail_as(ErrorCode::kData, "the data is empty: '", key->name, "' is ", describe(arrays.at(key->name)));
+  const InputSpec* key = sample_key(data, inputs);
+  const Rows* keyed = key ? data.find(key->name) : nullptr;
+  count_.samples = keyed ? keyed->spec().shape[axis_in_data(*key, *keyed)] : 1;
+  if (count_.samples == 0)
+    fail_as(ErrorCode::kData, "the data is empty: '", key->name, "' is ", describe(keyed->spec()));
   const auto batch_of = [](const InputSpec& spec) {
     return spec.type.has_rank() && spec.type.rank() > 0 ? (*spec.type.dims)[spec.sample_axis] : Dim();
   };
   std::map<std::string, int64_t> symbols;
   for (const InputSpec& spec : inputs) {
-    const auto found = arrays.find(spec.name);
-    if (found == arrays.end()) continue;
-    const Tensor& data = found->second;
-    const auto reader = readers.find(spec.name);
-    const std::shared_ptr<const RowReader> rows = reader == readers.end() ? nullptr : reader->second;
-    check_type(spec, data, rows.get());
-    const size_t axis = axis_in_data(spec, readers);
-    const bool has_axis = key && data.shape().size() > axis;
-    const bool per_sample = has_axis && data.shape()[axis] == num_samples_;
+    const Rows* rows = data.find(spec.name);
+    if (!rows) continue;
+    const TensorSpec found = rows->spec();
+    check_type(spec, *rows);
+    const size_t axis = axis_in_data(spec, *rows);
+    const bool has_axis = key && found.shape.size() > axis;
+    const bool per_sample = has_axis && found.shape[axis] == count_.samples;
     if (has_axis && !per_sample && batch_of(spec).same(batch_of(*key)) && !batch_of(spec).known()) {
-      fail_as(ErrorCode::kSampleCounts, "data '", spec.name, "' has ", data.shape()[axis], " samples",
-              axis > 0 ? concat(" along its axis ", axis) : "", ", '", key->name, "' has ", num_samples_);
+      fail_as(ErrorCode::kSampleCounts, "data '", spec.name, "' has ", found.shape[axis], " samples",
+              axis > 0 ? concat(" along its axis ", axis) : "", ", '", key->name, "' has ", count_.samples);
     }
-    Shape row = data.shape();
+    Shape row = found.shape;
     if (per_sample) row.erase(row.begin() + static_cast<std::ptrdiff_t>(axis));
     if (spec.type.has_rank()) {
-      if (per_sample && spec.type.rank() <= static_cast<int64_t>(spec.sample_axis)) fail_mismatch(spec, data, "");
+      if (per_sample && spec.type.rank() <= static_cast<int64_t>(spec.sample_axis)) fail_mismatch(spec, found, "");
       Dims expected = *spec.type.dims;
       if (per_sample) expected.erase(expected.begin() + static_cast<std::ptrdiff_t>(spec.sample_axis));
-      row = row_shape(spec, expected, row, data, &symbols);
+      row = row_shape(spec, expected, row, found, &symbols);
     }
-    if (per_sample && batch_of(spec).known()) fixed_batch_ = batch_of(spec).value();
-    const bool is_class = spec.from_loss && per_sample && is_integer(data.dtype()) && num_elements(row) == 1;
+    if (per_sample && batch_of(spec).known()) count_.fixed_batch = batch_of(spec).value();
+    const bool is_class = spec.from_loss && per_sample && is_integer(found.dtype) && num_elements(row) == 1;
     if (is_class && classes_.empty()) classes_ = spec.name;
-    arrays_.push_back({spec.name, data, spec.type.dtype, std::move(row), per_sample, spec.sample_axis,
-                       rows ? Rescaling() : preprocess_.rescaling(spec.name), rows});
+    arrays_.push_back({spec.name, *rows, spec.type.dtype, std::move(row), per_sample, spec.sample_axis,
+                       rows->reader() ? Rescaling() : preprocess_.rescaling(spec.name)});
   }
 }
 
@@ -219,21 +208,20 @@ Dataset Dataset::select(const std::vector<int64_t>& rows) const {
   Dataset selection = *this;
   auto selected = std::make_shared<std::vector<int64_t>>();
   for (const int64_t row : rows) selected->push_back(row_of(row));
-  selection.num_samples_ = static_cast<int64_t>(rows.size());
+  selection.count_.samples = static_cast<int64_t>(rows.size());
   selection.selected_ = std::move(selected);
   selection.fingerprint_.clear();
   return selection;
 }
 
 const char* Dataset::Array::row_data(int64_t index, Tensor* buffer) const {
-  const size_t bytes = static_cast<size_t>(num_elements(row)) * size_of(data.dtype());
+  const DType stored = rows.dtype();
+  const size_t bytes = static_cast<size_t>(num_elements(row)) * size_of(stored);
   const bool is_apart = per_sample && axis > 0;
-  if (!rows && !is_apart) return static_cast<const char*>(data.data()) + static_cast<size_t>(index) * bytes;
-  if (buffer->empty() || buffer->dtype() != data.dtype() || buffer->shape() != row) {
-    *buffer = Tensor(data.dtype(), row);
-  }
-  if (rows) {
-    rows->read(index, nullptr, buffer->data());
+  if (!rows.reader() && !is_apart) return rows.stored().data<char>() + static_cast<size_t>(index) * bytes;
+  if (buffer->empty() || buffer->dtype() != stored || buffer->shape() != row) *buffer = Tensor(stored, row);
+  if (rows.reader()) {
+    rows.reader()->read(index, nullptr, buffer->data());
   } else {
     copy_row(index, buffer->data());
   }
@@ -242,6 +230,7 @@ const char* Dataset::Array::row_data(int64_t index, Tensor* buffer) const {
 
 // A row that is apart in the file: a piece for each place in the axes before that of the samples.
 void Dataset::Array::copy_row(int64_t index, void* to) const {
+  const Tensor& data = rows.stored();
   const Shape& shape = data.shape();
   const int64_t pieces = num_elements(Shape(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(axis)));
   const size_t piece = data.bytes() / static_cast<size_t>(std::max<int64_t>(pieces * shape[axis], 1));
@@ -257,14 +246,13 @@ Shape Dataset::Array::batch_shape(int64_t samples) const {
 }
 
 bool Dataset::makes_rows() const {
-  return std::any_of(arrays_.begin(), arrays_.end(),
-                     [](const Array& array) { return array.rows && !array.rows->is_quick(); });
+  return std::any_of(arrays_.begin(), arrays_.end(), [](const Array& array) { return !array.rows.is_quick(); });
 }
 
 std::string Dataset::origin(int64_t row) const {
   std::string text;
   for (const Array& array : arrays_) {
-    if (array.rows && text.empty()) text = array.rows->describe(row);
+    if (array.rows.reader() && text.empty()) text = array.rows.reader()->describe(row);
   }
   return text;
 }
@@ -281,10 +269,10 @@ const std::string& Dataset::fingerprint() const {
     tensors.push_back({name, Tensor::of<uint8_t>({static_cast<int64_t>(text.size())}, {text.begin(), text.end()})});
   };
   for (const Array& array : arrays_) {
-    if (array.rows) {
-      add_text(array.name, array.rows->identity());
+    if (array.rows.reader()) {
+      add_text(array.name, array.rows.reader()->identity());
     } else {
-      tensors.push_back({array.name, array.data});
+      tensors.push_back({array.name, array.rows.stored()});
     }
   }
   if (selected_) tensors.push_back({"", Tensor::ints(*selected_)});
@@ -300,15 +288,16 @@ void Dataset::gather(const int64_t* samples, int64_t count, TensorMap* batch, co
     if (array.per_sample) shape.insert(shape.begin(), count);
     const bool ready = !out.empty() && out.shape() == shape && out.dtype() == array.dtype;
     if (ready && !array.per_sample) continue;
-    const bool direct = array.data.dtype() == array.dtype;
-    Tensor raw = direct && ready ? out : Tensor(array.data.dtype(), shape);
+    const DType stored = array.rows.dtype();
+    const bool direct = stored == array.dtype;
+    Tensor raw = direct && ready ? out : Tensor(stored, shape);
     auto* to = static_cast<char*>(raw.data());
     if (array.per_sample) {
-      const size_t bytes = static_cast<size_t>(num_elements(array.row)) * size_of(array.data.dtype());
+      const size_t bytes = static_cast<size_t>(num_elements(array.row)) * size_of(stored);
       for (int64_t i = 0; i < count; ++i, to += bytes) {
         const int64_t row = row_of(samples[i]);
-        if (array.rows) {
-          array.rows->read(row, key, to);
+        if (array.rows.reader()) {
+          array.rows.reader()->read(row, key, to);
         } else if (!is_first) {
           array.copy_row(row, to);
         } else {
@@ -316,7 +305,7 @@ void Dataset::gather(const int64_t* samples, int64_t count, TensorMap* batch, co
         }
       }
     } else if (raw.bytes() > 0) {
-      std::memcpy(to, array.data.data(), raw.bytes());
+      std::memcpy(to, array.rows.stored().data(), raw.bytes());
     }
     out = direct ? raw : raw.cast(array.dtype);
     if (!array.values.is_identity()) apply_rescaling(array.name, array.values, array.row, &out);

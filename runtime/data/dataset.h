@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "onnx_passes/ir/model.h"
+#include "runtime/data/data_arrays.h"
 #include "runtime/data/preprocess.h"
-#include "runtime/data/row_reader.h"
 
 namespace onnx_train {
 
@@ -34,9 +34,9 @@ struct InputSpec {
 
 // The inputs of an entry point except states; those of the forward model come first. Throws Error if there is no such
 // entry.
-std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry);
+std::vector<InputSpec> entry_inputs(const Model& model, const EntryName& entry);
 // The same for a flattened entry point.
-std::vector<InputSpec> entry_inputs(const Model& model, const std::string& entry, const Model& flat);
+std::vector<InputSpec> entry_inputs(const Model& model, const EntryName& entry, const Model& flat);
 
 // The first input of the forward model, and the first that the loss added; "" when there is none.
 std::string first_input(const std::vector<InputSpec>& inputs);
@@ -44,33 +44,35 @@ std::string first_label(const std::vector<InputSpec>& inputs);
 
 inline constexpr int64_t kUsualBatch = 32;
 
-// Rows of the data from one place, and which share of the samples a training takes from them, relative to the others.
-struct DataPart {
-  std::string name;
-  int64_t rows;
-  double weight;
+// How many samples there are, and the batch size that the model prescribes for them.
+struct SampleCount {
+  int64_t samples = 0;
+  int64_t fixed_batch = 0;  // 0: any is possible
+
+  // The batch size of a training that is told none: the model's if it prescribes one, else 32, or all samples where
+  // there are fewer.
+  int64_t usual_batch() const { return fixed_batch > 0 ? fixed_batch : std::min(kUsualBatch, samples); }
 };
 
 class Dataset {
  public:
   // Takes the arrays named in `inputs` and ignores others. Element types are converted if that is lossless or
   // customary: integers and booleans to floats, floats to floats, integers to integers that hold every value. Float
-  // inputs are transformed as `preprocess` says. Throws Error that names the array, what was expected and what was
-  // found. `readers` are further arrays, whose rows are preprocessed already.
-  Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess = {},
-          const RowReaders& readers = {});
+  // inputs are transformed as `preprocess` says, but for rows that are made: these are preprocessed already. Throws
+  // Error that names the array, what was expected and what was found.
+  Dataset(const DataArrays& data, const std::vector<InputSpec>& inputs, const Preprocess& preprocess = {});
+  Dataset(const TensorMap& arrays, const std::vector<InputSpec>& inputs, const Preprocess& preprocess = {})
+      : Dataset(arrays_of(arrays), inputs, preprocess) {}
 
   struct Array {
     std::string name;
-    Tensor data;                            // as stored in the file; of rows that are made only the type and the shape
-    DType dtype;                            // as the model expects it
-    Shape row;                              // the shape of one sample, or of the whole array
-    bool per_sample;                        // false: passed whole to each step
-    size_t axis;                            // of a batch, and of `data` without `rows`: along which the samples are
-    Rescaling values;                       // what is done to the elements
-    std::shared_ptr<const RowReader> rows;  // null where they are stored
+    Rows rows;         // as the file has them
+    DType dtype;       // as the model expects it
+    Shape row;         // the shape of one sample, or of the whole array
+    bool per_sample;   // false: passed whole to each step
+    size_t axis;       // of a batch, and of stored rows: along which the samples are
+    Rescaling values;  // what is done to the elements
 
-    size_t memory() const { return rows ? rows->memory() : data.bytes(); }
     // Row `index` of the file's array, in its element type and C order. `buffer` holds it, until the next call, if a
     // reader makes it or its elements are apart in the file.
     const char* row_data(int64_t index, Tensor* buffer) const;
@@ -86,24 +88,20 @@ class Dataset {
   // The row in the arrays that sample `sample` has.
   int64_t row_of(int64_t sample) const { return selected_ ? (*selected_)[static_cast<size_t>(sample)] : sample; }
 
-  int64_t num_samples() const { return num_samples_; }
+  int64_t num_samples() const { return count_.samples; }
   const std::vector<Array>& arrays() const { return arrays_; }
   const Array* find(const std::string& name) const;  // null when there is none
   // The class of each sample, the array that classes are balanced by: the loss's first with an integer a sample; null
   // when there is none.
   const Array* classes() const { return find(classes_); }
-  // The batch size that the model prescribes; 0 if any is possible.
-  int64_t fixed_batch() const { return fixed_batch_; }
-  // The batch size of a training that is told none: the model's if it prescribes one, else 32, or all samples where
-  // there are fewer.
-  int64_t usual_batch() const { return fixed_batch_ > 0 ? fixed_batch_ : std::min(kUsualBatch, num_samples_); }
+  const SampleCount& count() const { return count_; }
+  int64_t fixed_batch() const { return count_.fixed_batch; }
+  int64_t usual_batch() const { return count_.usual_batch(); }
   const Preprocess& preprocess() const { return preprocess_; }
   // What the model that is trained on the data keeps of them: names of classes, categories of columns, by key.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  void set_metadata(std::map<std::string, std::string> metadata) { metadata_ = std::move(metadata); }
   // In the order of the rows; none: each sample once an epoch.
   const std::vector<DataPart>& parts() const { return parts_; }
-  void set_parts(std::vector<DataPart> parts) { parts_ = std::move(parts); }
   // The fingerprint of names, types, shapes and contents (fingerprint.h says how much is read), computed at the first
   // call.
   const std::string& fingerprint() const;
@@ -120,8 +118,7 @@ class Dataset {
 
  private:
   std::vector<Array> arrays_;
-  int64_t num_samples_ = 0;
-  int64_t fixed_batch_ = 0;
+  SampleCount count_;
   std::string classes_;
   Preprocess preprocess_;
   std::map<std::string, std::string> metadata_;

@@ -27,7 +27,6 @@
 namespace onnx_train {
 
 struct InputSpec;
-using TensorMap = std::map<std::string, Tensor>;
 class Dataset;
 
 // x scale + shift: one of each for all elements, or one for each channel.

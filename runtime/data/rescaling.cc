@@ -111,12 +111,13 @@ bool is_normalized(const Model& model, const std::string& input) {
 std::string bytes_hint(const Dataset& data, const Model& model) {
   constexpr int64_t kLooked = 1 << 16;
   for (const Dataset::Array& array : data.arrays()) {
-    const bool is_bytes = !array.rows && array.data.dtype() == DType::kUint8 && is_float(array.dtype) &&
-                          array.values.is_identity() && array.data.size() > 0;
+    const Tensor& stored = array.rows.stored();
+    const bool is_bytes =
+        stored.dtype() == DType::kUint8 && is_float(array.dtype) && array.values.is_identity() && stored.size() > 0;
     const Value* input = model.graph->find(array.name);
     if (!is_bytes || !input || !model.graph->is_input(input) || is_normalized(model, array.name)) continue;
-    const uint8_t* values = array.data.data<uint8_t>();
-    const uint8_t most = *std::max_element(values, values + std::min(array.data.size(), kLooked));
+    const uint8_t* values = stored.data<uint8_t>();
+    const uint8_t most = *std::max_element(values, values + std::min(stored.size(), kLooked));
     if (most <= 1) continue;  // a mask
     return concat("'", array.name,
                   "' holds bytes, which enter the network as 0 to 255: --scale 1/255 makes them 0 to 1",

@@ -83,22 +83,12 @@ SampleRows select_samples(int64_t samples, const SampleOptions& options, uint64_
   return rows;
 }
 
-SelectedData select_samples(const Dataset& data, const Dataset* evaluation, const SampleOptions& options, uint64_t seed,
-                            std::optional<int64_t> batch_size) {
-  if (options.limit == 0 && options.overfit_batches == 0 && !splits(options)) return {data, {}};
-  SampleRows rows =
-      select_samples(data.num_samples(), options, seed, batch_size.value_or(data.usual_batch()), data.fixed_batch());
-  SelectedData selected{data.select(rows.training), {}};
-  if (!rows.evaluation.empty() && evaluation) selected.evaluation = evaluation->select(rows.evaluation);
-  return selected;
-}
-
 std::vector<SampleGroup> groups_by_class(const Dataset& data) {
   const Dataset::Array* array = data.classes();
   if (!array) {
     fail_as(ErrorCode::kUsage, "--class-balance needs a class for each sample: labels that are one integer a sample");
   }
-  Tensor buffer, value(array->data.dtype(), {1});
+  Tensor buffer, value(array->rows.dtype(), {1});
   std::map<int64_t, SampleGroup> by_class;
   for (int64_t sample = 0; sample < data.num_samples(); ++sample) {
     std::memcpy(value.data(), array->row_data(data.row_of(sample), &buffer), value.bytes());

@@ -26,14 +26,6 @@ struct SampleRows {
 SampleRows select_samples(int64_t samples, const SampleOptions& options, uint64_t seed, int64_t batch_size,
                           int64_t fixed_batch);
 
-// As a source of batches takes them. `evaluation` has the same files for the entry point that evaluates; null: none.
-struct SelectedData {
-  Dataset training;
-  std::optional<Dataset> evaluation;
-};
-SelectedData select_samples(const Dataset& data, const Dataset* evaluation, const SampleOptions& options, uint64_t seed,
-                            std::optional<int64_t> batch_size);
-
 // Samples that an epoch has a fixed share of.
 struct SampleGroup {
   std::vector<int64_t> samples;

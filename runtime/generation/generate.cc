@@ -19,7 +19,8 @@ constexpr int64_t kShortestWindow = 16;
 // What the model reads: the last tokens of each text, from the left, in a batch of one length.
 class Windows {
  public:
-  Windows(const Session& session, int64_t texts, int64_t context) : inputs_(entry_inputs(session.model(), "predict")) {
+  Windows(const Session& session, int64_t texts, int64_t context)
+      : inputs_(entry_inputs(session.model(), Entry::kPredict)) {
     tokens_ = token_inputs(inputs_).tokens;
     if (!tokens_) fail("a model that writes text has an input int64[batch, tokens]; this one takes ", names());
     const Dim &batch = (*tokens_->type.dims)[0], &length = (*tokens_->type.dims)[1];
@@ -95,7 +96,7 @@ bool are_logits(DType dtype, size_t rank) { return is_float(dtype) && rank == 3;
 // The logits after the last token of each text.
 std::vector<std::vector<double>> next_logits(Session* session, const Windows& windows, const TensorMap& inputs,
                                              const Texts& texts) {
-  for (const auto& [name, output] : session->run("predict", inputs)) {
+  for (const auto& [name, output] : session->run(Entry::kPredict, inputs)) {
     if (!are_logits(output.dtype(), output.shape().size())) continue;
     const int64_t length = output.shape()[1], vocabulary = output.shape()[2];
     std::vector<std::vector<double>> logits;

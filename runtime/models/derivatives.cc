@@ -63,7 +63,7 @@ DerivativeSession::DerivativeSession(const Model& forward, Derivative kind, cons
   for (const Value* output : model.graph->outputs()) {
     keys_[output->name()] = key_of_result(*output, kind, *forward.graph);
   }
-  for (InputSpec& spec : entry_inputs(forward, "predict", model)) {
+  for (InputSpec& spec : entry_inputs(forward, Entry::kPredict, model)) {
     const Value& input = *model.graph->find(spec.name);
     if (input.has_role(roles::kDirection) || input.has_role(roles::kOutputGradient)) {
       vectors_[input.role()->of] = spec;
@@ -116,7 +116,7 @@ TensorMap DerivativeSession::vectors(const TensorMap& given, const TensorMap& ba
 
 TensorMap DerivativeSession::run(const TensorMap& inputs) {
   TensorMap results;
-  for (const auto& [name, tensor] : session_->run("predict", inputs)) results[keys_.at(name)] = tensor.clone();
+  for (const auto& [name, tensor] : session_->run(Entry::kPredict, inputs)) results[keys_.at(name)] = tensor.clone();
   return results;
 }
 

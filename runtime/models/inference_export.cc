@@ -79,7 +79,7 @@ InferenceExport export_inference(const Model& training, const ExportSettings& se
     if (has_adapters(inference)) fail("--dtype stores weights, and adapters are layers of their own: add --merge");
     made.rounded = store_weights(&inference, made.storage);
   }
-  average_over_views(&inference, parse_views(settings.tta), "predict");
+  average_over_views(&inference, parse_views(settings.tta), Entry::kPredict);
   made.integers = store_quantized(&inference);
   pack_four_bits(&inference);
   restore_maps(&inference, training);

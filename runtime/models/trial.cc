@@ -24,7 +24,7 @@ namespace {
 
 // Every node without a gradient between the weights and the loss, which the model has by now.
 std::vector<Hindrance> missing_gradients(Model* model, const BuildOptions& options) {
-  const EntryPoint& step = *model->find_entry_point("step");
+  const EntryPoint& step = *model->find_entry_point(Entry::kStep);
   std::vector<Hindrance> found;
   const Value* loss = step.algorithm->outputs().at(0);
   for (const Obstacle& o : find_obstacles(loss, select_trainable(*model, options.train, options.freeze)))
@@ -50,26 +50,26 @@ std::vector<Hindrance> build(Model* model, const BuildOptions& options) {
 
 // ---- Plan
 
-void plan(const std::string& entry, Model flat, const std::vector<std::string>& states,
+void plan(const EntryName& entry, Model flat, const std::vector<std::string>& states,
           std::map<std::string, Shape> shapes, Device& device, const PipelineOptions& pipeline) {
   if (draw_from_input(flat.graph.get())) shapes[kRandomKeyInput] = {2};
   read_states(flat.graph.get(), states);
   PlanOptions options;
   options.pipeline = pipeline.of_trial();
   options.lowering.on = false;  // what runs at all is the same, and found sooner
-  if (entry == "predict") options.sizes.emplace();
+  if (entry == Entry::kPredict) options.sizes.emplace();
   const Plan made(std::move(flat), states, shapes, device, options);
 }
 
 // What is wrong with the first entry point that has no plan for these sizes.
 std::optional<Hindrance> find_misfit(const Model& model, const std::vector<std::string>& sizes, Device& device,
                                      const PipelineOptions& pipeline) {
-  std::vector<std::string> entries;
+  std::vector<EntryName> entries;
   for (const EntryPoint& entry : model.entry_points) {
-    if (entry.name() != "evaluate") entries.push_back(entry.name());  // a part of the step
+    if (!entry.is(Entry::kEvaluate)) entries.push_back(entry.name());  // a part of the step
   }
-  entries.push_back("predict");
-  for (const std::string& entry : entries) {
+  entries.emplace_back(Entry::kPredict);
+  for (const EntryName& entry : entries) {
     try {
       Model flat = flatten(model, entry);
       const std::vector<InputSpec> inputs = entry_inputs(model, entry, flat);

@@ -20,7 +20,9 @@ constexpr const char *kFlatten = "flatten", *kMakeStage = "make_stage";
 using Options = std::shared_ptr<const EntryOptions>;
 
 // Whether the entry point computes the mean over views.
-bool averages(const EntryOptions& o) { return !o.views.empty() && (o.entry == "predict" || o.entry == "evaluate"); }
+bool averages(const EntryOptions& o) {
+  return !o.views.empty() && (o.entry == Entry::kPredict || o.entry == Entry::kEvaluate);
+}
 
 // Collectives of an entry point that is cut into stages are between pipelines.
 void name_data_axis(Graph* graph) {

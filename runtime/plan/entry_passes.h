@@ -15,8 +15,8 @@ namespace onnx_train {
 
 // What a session is asked for, and which part of it this rank has.
 struct EntryOptions {
-  std::string entry = "step";
-  TestTimeViews views = {};              // over which "evaluate" and "predict" average
+  EntryName entry = Entry::kStep;
+  TestTimeViews views = {};              // over which kEvaluate and kPredict average
   std::vector<std::string> states = {};  // names of all states of the session
 
   int ranks = 1;  // that share out the batches of this entry point; with stages: pipelines
@@ -37,7 +37,7 @@ std::vector<Pass> passes_before_stages(const EntryOptions& options);
 Model make_entry(const Model& whole, const EntryOptions& options, std::vector<Pass> passes,
                  const PipelineOptions& pipeline = {});
 
-// In "predict", weights that other entry points train are initializers; makes them inputs, as states of a plan are.
+// In kPredict, weights that other entry points train are initializers; makes them inputs, as states of a plan are.
 // Returns whether there are any.
 bool read_states(Graph* graph, const std::vector<std::string>& states);
 

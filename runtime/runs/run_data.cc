@@ -19,7 +19,7 @@ std::unique_ptr<BatchSource> RunData::for_evaluation(const Session& session, int
   return std::make_unique<DatasetBatches>(&*dataset, session.model(), batch_size);
 }
 
-void RunData::check(const Session& session, const std::string& entry, std::vector<std::string>* checked) const {
+void RunData::check(const Session& session, const EntryName& entry, std::vector<std::string>* checked) const {
   if (!dataset) return;
   const std::string& identity = dataset->fingerprint();
   if (std::count(checked->begin(), checked->end(), identity) > 0) return;
@@ -37,10 +37,12 @@ void TrainingData::select(const SampleOptions& samples, uint64_t seed, std::opti
         "--limit, --val-split, --folds, --overfit-batches, --class-balance and --drop-last select among the samples of "
         "arrays and files; batches of the program are what they are");
   }
-  SelectedData selected =
-      select_samples(*training.dataset, is_split ? &*evaluation->dataset : nullptr, samples, seed, batch_size);
-  training.dataset = std::move(selected.training);
-  if (is_split) evaluation->dataset = std::move(selected.evaluation);
+  if (samples.limit == 0 && !is_split && samples.overfit_batches == 0) return;
+  const Dataset& all = *training.dataset;
+  const SampleRows rows =
+      select_samples(all.num_samples(), samples, seed, batch_size.value_or(all.usual_batch()), all.fixed_batch());
+  if (is_split) evaluation->dataset = evaluation->dataset->select(rows.evaluation);
+  training.dataset = all.select(rows.training);
 }
 
 }  // namespace onnx_train

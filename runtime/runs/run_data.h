@@ -26,7 +26,7 @@ struct RunData {
 
   // Throws Error that names the first element that an entry point of the model cannot use. Data whose fingerprint is
   // among `checked` are not read again; those that are read are added.
-  void check(const Session& session, const std::string& entry, std::vector<std::string>* checked) const;
+  void check(const Session& session, const EntryName& entry, std::vector<std::string>* checked) const;
 };
 
 struct TrainingData {

@@ -14,7 +14,7 @@
 
 namespace onnx_train {
 
-std::unique_ptr<Plan> Session::compile(const std::string& entry, Model flat, const std::map<std::string, Shape>& shapes,
+std::unique_ptr<Plan> Session::compile(const EntryName& entry, Model flat, const std::map<std::string, Shape>& shapes,
                                        const FoundSizes& sizes) {
   std::optional<Model> first = std::move(flat);
   auto plan = keeping_faults(options_.plan.pipeline, [&](const PipelineOptions& pipeline) {
@@ -22,7 +22,7 @@ std::unique_ptr<Plan> Session::compile(const std::string& entry, Model flat, con
     plan_options.sizes = sizes;
     plan_options.pipeline = pipeline;
     if (plan_options.detect_anomaly) plan_options.lowering.on = false;
-    if (std::string& folder = plan_options.pipeline.dump_dir; !folder.empty()) folder += "/" + entry;
+    if (std::string& folder = plan_options.pipeline.dump_dir; !folder.empty()) folder += concat("/", entry);
     return plan_within(plan_options.memory, [&](size_t values) {
       Model model = first ? *std::exchange(first, std::nullopt) : plain(entry, shapes, pipeline);
       plan_options.lowering.memory = values;
@@ -37,8 +37,8 @@ void Session::keep_choices() {
   if (const std::string forms = choices_->text(); !forms.empty()) set_metadata(Choices::kMetadata, forms);
 }
 
-Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
-                                        const std::map<std::string, Shape>& shapes, const FoundSizes& sizes) {
+Session::CachedPlan& Session::make_plan(const EntryName& entry, Model flat, const std::map<std::string, Shape>& shapes,
+                                        const FoundSizes& sizes) {
   auto cached = std::make_unique<CachedPlan>();
   cached->entry = entry;
   std::unique_ptr<Plan> made = compile(entry, std::move(flat), shapes, sizes);
@@ -46,7 +46,7 @@ Session::CachedPlan& Session::make_plan(const std::string& entry, Model flat,
   cached->executable = std::make_unique<Executable>(std::move(made), device_, *stream_, fault_);
   Executable& executable = *cached->executable;
   if (refuses_non_finite_loss(entry)) executable.refuse_non_finite_loss();
-  if (ranks() > 1) executable.wait_after_rehearsal([this] { wait_for_run(stream_->mark()); });
+  if (topology_.ranks() > 1) executable.wait_after_rehearsal([this] { wait_for_run(stream_->mark()); });
   const Plan& plan = executable.plan();
   cached->inputs.resize(plan.inputs().size());
   for (size_t i = 0; i < plan.states().size(); ++i) {
@@ -98,7 +98,7 @@ bool matches(const Plan& plan, const TensorMap& inputs, std::vector<const Tensor
 }
 
 // Checks names and types, and that nothing is missing; the plan checks shapes. A state is not given.
-void check_inputs(const std::vector<Value*>& declared, const std::string& entry, const TensorMap& inputs,
+void check_inputs(const std::vector<Value*>& declared, const EntryName& entry, const TensorMap& inputs,
                   const std::vector<std::string>& states) {
   for (const auto& [name, tensor] : inputs) {
     const auto has_name = [&, &wanted = name](const Value* value) { return value->name() == wanted; };
@@ -122,8 +122,8 @@ void check_inputs(const std::vector<Value*>& declared, const std::string& entry,
 namespace {
 
 // What `predict` needs to find the shapes of its outputs; an entry point that updates states runs once.
-std::optional<std::vector<Tensor>> first_sizes(const std::string& entry) {
-  return entry == "predict" ? std::optional(std::vector<Tensor>()) : std::nullopt;
+std::optional<std::vector<Tensor>> first_sizes(const EntryName& entry) {
+  return entry == Entry::kPredict ? std::optional(std::vector<Tensor>()) : std::nullopt;
 }
 
 bool same_contents(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
@@ -135,7 +135,7 @@ bool same_contents(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
 
 }  // namespace
 
-Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>& own) {
+Plan& Session::plan(const EntryName& entry, const std::map<std::string, Shape>& own) {
   const SessionThreads threads(options_.threads);
   const std::map<std::string, Shape> shapes = with_own_inputs(entry, own);
   for (auto& cached : plans_) {
@@ -150,20 +150,20 @@ Plan& Session::plan(const std::string& entry, const std::map<std::string, Shape>
   return make_plan(entry, plain(entry, shapes), shapes, first_sizes(entry)).plan();
 }
 
-std::unique_ptr<Plan> Session::planned(const std::string& entry, const std::map<std::string, Shape>& shapes) {
+std::unique_ptr<Plan> Session::planned(const EntryName& entry, const std::map<std::string, Shape>& shapes) {
   const SessionThreads threads(options_.threads);
   const std::map<std::string, Shape> all = with_own_inputs(entry, shapes);
   return compile(entry, plain(entry, all), all, first_sizes(entry));
 }
 
-PlannedMemory Session::planned_memory(const std::string& entry, const std::map<std::string, Shape>& shapes) {
+PlannedMemory Session::planned_memory(const EntryName& entry, const std::map<std::string, Shape>& shapes) {
   const std::unique_ptr<Plan> plan = planned(entry, shapes);
   PlannedMemory memory{plan->arena_bytes(), copied_constants(*plan, device_), slot_bytes(*plan, device_), 0};
   for (const Port& port : plan->outputs()) memory.outputs += port.bytes;
   return memory;
 }
 
-Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMap& inputs, const FoundSizes& sizes) {
+Session::CachedPlan& Session::find_plan(const EntryName& entry, const TensorMap& inputs, const FoundSizes& sizes) {
   for (auto& candidate : plans_) {
     const Plan& plan = candidate->plan();
     const bool is_sized = same_contents(plan.found_sizes(), sizes ? *sizes : std::vector<Tensor>());
@@ -179,7 +179,7 @@ Session::CachedPlan& Session::find_plan(const std::string& entry, const TensorMa
   return made;
 }
 
-const TensorMap& Session::run(const std::string& entry, const TensorMap& inputs, int64_t batches) {
+const TensorMap& Session::run(const EntryName& entry, const TensorMap& inputs, int64_t batches) {
   if (!started_.empty()) fail_as(ErrorCode::kUsage, "a run of the session is started and not finished");
   const uint64_t drawn = drawn_[entry];
   for (FoundSizes sizes = first_sizes(entry);;) {

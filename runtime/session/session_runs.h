@@ -22,7 +22,7 @@ struct Session::Run {
 };
 
 struct Session::CachedPlan {
-  std::string entry;
+  EntryName entry = Entry::kOther;
   std::unique_ptr<Executable> executable;
   std::vector<const Tensor*> inputs;
   std::vector<std::unique_ptr<Run>> runs;  // as many as have been started at the same time

@@ -13,7 +13,7 @@ namespace {
 const TensorMap& run_samples(Session* session, const BatchSource& data, int64_t first, int64_t count,
                              const TensorMap& inputs, int64_t batches) {
   try {
-    return session->run("evaluate", inputs, batches);
+    return session->run(Entry::kEvaluate, inputs, batches);
   } catch (const Error& e) {
     const std::string fault = data.fault(first, count);
     if (!fault.empty()) fail_as(e.code(), "evaluation: ", fault);
@@ -37,8 +37,8 @@ void add_means(const LossReader& reader, const LossMean& loss, const Mean& accur
 
 }  // namespace
 
-EvaluationResult evaluate(Session* session, BatchSource* data) {
-  const LossReader reader(*session, "evaluate");
+EvaluationResult evaluate(Session* session, BatchSource* data, int micro_batches) {
+  const LossReader reader(*session, Entry::kEvaluate);
   MetricSums sums(session->model());
   LossMean loss;
   Mean accuracy;
@@ -48,7 +48,8 @@ EvaluationResult evaluate(Session* session, BatchSource* data) {
     sums.add(outputs);
     for (const auto& [output, value] : outputs) {
       if (value.size() != 1 || reader.reads(output) || sums.reads(output)) continue;
-      const std::string name = session->metric_name("evaluate", output), kind = kind_of_output(session->model(), name);
+      const std::string name = session->metric_name(Entry::kEvaluate, output),
+                        kind = kind_of_output(session->model(), name);
       Mean& mean = others[name];
       if (kind == "last") mean = {};
       if (kind == "mean") {
@@ -60,9 +61,10 @@ EvaluationResult evaluate(Session* session, BatchSource* data) {
   };
   TensorMap inputs;
   int64_t at = 0;
-  data->share_out(rounds_of(*session, int64_t{session->pipelines()} * session->micro_batches()));
+  const Topology& topology = session->topology();
+  data->share_out(topology.rounds(int64_t{topology.pipelines()} * micro_batches));
   data->start(0, 0);
-  session->draw_again("evaluate");
+  session->draw_again(Entry::kEvaluate);
   for (;;) {
     const std::vector<int64_t> batches = data->next_round(&inputs);
     if (batches.empty()) break;

@@ -83,7 +83,7 @@ Target target_of(const std::string& name, const Tensor& tensor) {
 class Guess {
  public:
   Guess(const Model& forward, std::string what) : model_(forward), what_(std::move(what)) {
-    for (const InputSpec& spec : entry_inputs(forward, "predict")) inputs_.push_back(spec);
+    for (const InputSpec& spec : entry_inputs(forward, Entry::kPredict)) inputs_.push_back(spec);
     output_ = default_prediction(*forward.graph);
     if (!output_)
       fail_as(ErrorCode::kNoLossFound, "none of the model's outputs is a float, so that there is no loss of it");
@@ -238,8 +238,8 @@ LossGuess guess_loss(const Model& forward, const std::string& path, const ReadOp
   inputs.push_back(std::move(labels));
   ReadOptions reading = options;
   if (!reading.ignored_label) reading.ignored_label = -100;  // that of cross_entropy
-  const std::unique_ptr<DataSource> source = open_data(path, inputs, reading);
-  if (const auto pictures = source->pictures()) {
+  const DataArrays data = open_data(path, inputs, reading);
+  if (const auto& pictures = data.pictures) {
     const auto samples = static_cast<int64_t>(pictures->files.size());
     if (!pictures->masks.empty()) return guess.with({kLabels, DType::kInt64, {samples, -1, -1}, are_binary(*pictures)});
     if (!pictures->targets.empty()) {
@@ -252,12 +252,16 @@ LossGuess guess_loss(const Model& forward, const std::string& path, const ReadOp
   std::map<std::string, std::string> renamed;
   for (const NamedList& pair : named_lists(options.map, "--map")) renamed[pair.name] = pair.values[0];
   std::vector<Target> targets;
-  for (const std::string& file_name : source->names()) {
+  for (const auto& [file_name, rows] : data.arrays) {
     const auto found = renamed.find(file_name);
     const std::string name = found == renamed.end() ? file_name : found->second;
     if (guess.is_input(name)) continue;
-    const auto rows = source->rows(file_name);
-    targets.push_back(rows ? Target{name, rows->dtype(), rows->shape()} : target_of(name, source->read(file_name)));
+    if (const RowReader* reader = rows.reader()) {
+      const TensorSpec spec = reader->spec();
+      targets.push_back({name, spec.dtype, spec.shape});
+    } else {
+      targets.push_back(target_of(name, rows.read_all()));
+    }
   }
   return guess_from(guess, targets);
 }

@@ -80,7 +80,7 @@ double RunningLoss::value() const {
       parts, [](const Mean& m) { return m.count != 0; }, [](const Mean& m) { return m.value(); });
 }
 
-LossReader::LossReader(const Session& session, const std::string& entry) {
+LossReader::LossReader(const Session& session, const EntryName& entry) {
   const EntryPoint* point = session.model().find_entry_point(entry);
   if (!point) return;
   const auto name = [&](const char* role, const std::string& of = "") {
@@ -129,7 +129,7 @@ void LossReader::add(const TensorMap& outputs, int64_t samples, LossMean* loss, 
 }
 
 TensorMap of_rank(const Session& session, const TensorMap& outputs, size_t rank) {
-  if (session.ranks() == 1) return outputs;
+  if (session.topology().ranks() == 1) return outputs;
   TensorMap own;
   for (const auto& [name, all] : outputs) {
     if (all.shape().empty()) {

@@ -55,7 +55,7 @@ class RunningLoss {
 // Reads loss and accuracy from the outputs of an entry point.
 class LossReader {
  public:
-  LossReader(const Session& session, const std::string& entry);
+  LossReader(const Session& session, const EntryName& entry);
 
   // Adds a batch. `samples` is what counts in it where the model does not say so.
   void add(const TensorMap& outputs, int64_t samples, LossMean* loss, Mean* accuracy) const;

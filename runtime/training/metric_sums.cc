@@ -30,7 +30,7 @@ bool has_shape(const Tensor& tensor, const std::vector<int64_t>& wanted) {
 }  // namespace
 
 MetricSums::MetricSums(const Model& model) {
-  const EntryPoint* evaluation = model.find_entry_point("evaluate");
+  const EntryPoint* evaluation = model.find_entry_point(Entry::kEvaluate);
   for (Metric& metric : metrics_of(model)) {
     const std::string statistic = statistic_of(metric);
     std::string name;

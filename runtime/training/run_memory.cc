@@ -32,11 +32,11 @@ double bytes_of_batches(const Dataset& data, int64_t samples) {
 
 void DataBytes::add(const Dataset& data) {
   for (const Dataset::Array& array : data.arrays()) {
-    const size_t bytes = array.memory();
+    const size_t bytes = array.rows.memory();
     all += static_cast<double>(bytes);
-    if (array.rows && !array.rows->is_quick()) {
+    if (!array.rows.is_quick()) {
       made += static_cast<double>(bytes);
-    } else if (array.rows || is_mapped(array.data.data(), bytes)) {
+    } else if (array.rows.reader() || is_mapped(array.rows.stored().data(), bytes)) {
       mapped += static_cast<double>(bytes);
     }
   }

@@ -53,7 +53,7 @@ std::vector<Setting> settings_of(const TrainerOptions& o, const BatchSource& tra
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 // A scalar output; `otherwise` if the entry point has no output of that role.
-double value_or(const Session& session, const std::string& entry, const TensorMap& outputs, const char* role,
+double value_or(const Session& session, const EntryName& entry, const TensorMap& outputs, const char* role,
                 double otherwise) {
   const std::string* name = session.output_name(entry, role);
   const auto found = name ? outputs.find(*name) : outputs.end();
@@ -62,11 +62,10 @@ double value_or(const Session& session, const std::string& entry, const TensorMa
 
 }  // namespace
 
-std::string training_entry(const Session& session) {
-  for (const char* entry : {"step", "accumulate"}) {
-    if (session.has_entry(entry)) return entry;
-  }
-  fail("the model has neither an entry point 'step' nor 'accumulate'; make one with: onnx-train build");
+Entry training_entry(const Session& session) {
+  if (const EntryPoint* point = session.model().training_entry_point()) return point->name().kind();
+  fail("the model has neither an entry point '", name_of(Entry::kStep), "' nor '", name_of(Entry::kAccumulate),
+       "'; make one with: onnx-train build");
 }
 
 Trainer::Trainer(Session* session, const Dataset* training, const Dataset* evaluation, const TrainerOptions& options)
@@ -83,8 +82,8 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
       evaluation_(std::move(evaluation)),
       options_(options),
       checkpoints_(session) {
-  const std::string entry = training_entry(session_);
-  if (options_.accumulate > 1 && entry == "step") {
+  const Entry entry = training_entry(session_);
+  if (options_.accumulate > 1 && entry == Entry::kStep) {
     fail_as(ErrorCode::kNeedsAccumulate,
             "the model takes whole steps; to accumulate over several batches, build it with --accumulate");
   }
@@ -95,17 +94,16 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
     fail_as(ErrorCode::kUsage, "a step accumulates ", options_.accumulate, " batches, but an epoch has ", batches);
   }
   steps_per_epoch_ = ceil_div(batches, options_.accumulate);
-  if (session_.ranks() > 1 && entry == "step") {
+  if (session_.topology().ranks() > 1 && entry == Entry::kStep) {
     fail_as(ErrorCode::kNeedsAccumulate,
             "ranks share out the batches of a step, and the model takes whole steps; build it with "
             "--accumulate");
   }
-  session_.share_out_step(options_.accumulate);
-  training_->share_out(rounds_of(session_, options_.accumulate));
+  training_->share_out(session_.topology().rounds(options_.accumulate));
   check_schedule();
   check_metric(options_.best, "the best ");
   if (!options_.stop_at.empty()) check_metric(parse_stop_target(options_.stop_at).metric, "--stop-at: the ");
-  for (const InputSpec& spec : entry_inputs(session_.model(), entry == "step" ? "step" : "apply")) {
+  for (const InputSpec& spec : entry_inputs(session_.model(), entry == Entry::kStep ? Entry::kStep : Entry::kApply)) {
     if (spec.role == roles::kLearningRate) {
       learning_rate_ = spec.name;
       scalar_type_ = spec.type.dtype;
@@ -124,15 +122,15 @@ void Trainer::check_metric(const std::string& metric, const char* wanted) const 
     fail_as(ErrorCode::kNothingToEvaluate, wanted, metric, " needs data to evaluate on: --eval-data or --val-split");
   }
   std::vector<std::string> names;
-  const LossReader reader(session_, "evaluate");
+  const LossReader reader(session_, Entry::kEvaluate);
   if (reader.has_loss()) names.emplace_back(roles::kLoss);
   if (reader.has_accuracy()) names.emplace_back(roles::kAccuracy);
   const MetricSums metrics(session_.model());
   for (const std::string& name : metrics.names()) names.push_back(name);
-  const EntryPoint* point = session_.model().find_entry_point("evaluate");
+  const EntryPoint* point = session_.model().find_entry_point(Entry::kEvaluate);
   for (const Value* output : point ? point->algorithm->outputs() : std::vector<Value*>()) {
     const bool is_read = reader.reads(output->name()) || metrics.reads(output->name());
-    if (!is_read) names.push_back(session_.metric_name("evaluate", output->name()));
+    if (!is_read) names.push_back(session_.metric_name(Entry::kEvaluate, output->name()));
   }
   if (std::count(names.begin(), names.end(), metric) > 0) return;
   std::string list;
@@ -218,7 +216,7 @@ bool Trainer::start_step(TrainerEvents* events) {
   const double rate = options_.schedule.rate(position_.step, position_.schedule);
   TensorMap controls = {{learning_rate_, Tensor::full(scalar_type_, {}, rate)}};
   if (options_.clip_norm) controls[clip_norm_] = Tensor::full(scalar_type_, {}, *options_.clip_norm);
-  const bool whole = session_.has_entry("step");  // otherwise the gradients of several batches make one step
+  const bool whole = session_.has_entry(Entry::kStep);  // otherwise the gradients of several batches make one step
   const int64_t step = position_.step + 1, begin = position_.sample;
   for (int64_t i = 0; i < options_.accumulate && !epoch_ended();) {
     std::vector<int64_t> batches = training_->next_round(&inputs_);
@@ -231,16 +229,16 @@ bool Trainer::start_step(TrainerEvents* events) {
     if (whole) {
       for (const auto& [name, value] : controls) inputs_.insert_or_assign(name, value);
     }
-    start_run(
-        {whole ? "step" : "accumulate", step, position_.sample, samples, begin, rate, whole, std::move(batches), start},
-        inputs_, events);
+    start_run({whole ? Entry::kStep : Entry::kAccumulate, step, position_.sample, samples, begin, rate, whole,
+               std::move(batches), start},
+              inputs_, events);
     position_.sample += samples;
   }
   if (position_.sample == begin) {
     if (begin == 0) fail_as(ErrorCode::kData, "epoch ", position_.epoch + 1, " of the data has no batch");
     return false;
   }
-  if (!whole) start_run({"apply", step, begin, 0, begin, rate, true, {}, start}, controls, events);
+  if (!whole) start_run({Entry::kApply, step, begin, 0, begin, rate, true, {}, start}, controls, events);
   ++position_.step;
   return true;
 }
@@ -344,7 +342,8 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
   report.step = position_.step;
   report.train_loss = position_.loss.value();
   if (evaluation_) {
-    EvaluationResult result = evaluate(&session_, evaluation_.get());
+    EvaluationResult result =
+        evaluate(&session_, evaluation_.get(), session_.topology().micro_batches(options_.accumulate));
     report.evaluation = std::move(result.metrics);
     report.tables = std::move(result.tables);
     for (const std::string& note : result.notes) note_once(note.c_str(), "evaluation: " + note, events);
@@ -373,9 +372,10 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
 
 // One rank's clock or user ends the training of all, after the same step.
 std::optional<StopReason> Trainer::agree(std::optional<StopReason> reason) const {
-  if (session_.ranks() == 1) return reason;
+  const Topology& topology = session_.topology();
+  if (topology.ranks() == 1) return reason;
   const auto reasons =
-      session_.collectives()->gather("the end of a step", reason ? 1 + static_cast<uint32_t>(*reason) : 0);
+      topology.collectives()->gather("the end of a step", reason ? 1 + static_cast<uint32_t>(*reason) : 0);
   const uint32_t agreed = *std::max_element(reasons.begin(), reasons.end());
   return agreed == 0 ? std::nullopt : std::optional(static_cast<StopReason>(agreed - 1));
 }

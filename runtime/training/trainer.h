@@ -125,7 +125,7 @@ class Trainer {
   // A run that the session has started and not yet finished: a batch, or the update from the gradients of several
   // batches.
   struct BatchRun {
-    std::string entry;
+    Entry entry;
     int64_t step, first_sample, samples;  // of the batch, in the epoch
     int64_t step_begin;                   // the first sample of the step
     double learning_rate;
@@ -178,7 +178,7 @@ class Trainer {
   std::vector<Setting> settings_;
 };
 
-// The entry point that reads the training data: "step", or "accumulate" for a model built to accumulate gradients.
-std::string training_entry(const Session& session);
+// Model::training_entry_point. Throws Error if the model has none.
+Entry training_entry(const Session& session);
 
 }  // namespace onnx_train

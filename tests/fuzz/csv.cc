@@ -23,9 +23,8 @@ void csv(Input input) {
   options.missing = "mean";
   for (const auto& inputs : kReaders) {
     try_to([&] {
-      const auto source = open_csv(path, inputs, options);
-      for (const std::string& name : source->names()) source->read(name).clone();
-      source->metadata();
+      const DataArrays file = open_csv(path, inputs, options);
+      for (const auto& [name, rows] : file.arrays) rows.read_all().clone();
     });
   }
 }

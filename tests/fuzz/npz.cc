@@ -8,8 +8,8 @@ namespace onnx_train::fuzz {
 void npz(Input input) {
   const std::string path = file_of(input, "x.npz");
   try_to([&] {
-    const auto source = open_npz(path);
-    for (const std::string& name : source->names()) try_to([&] { source->read(name).clone(); });
+    const DataArrays file = open_npz(path);
+    for (const auto& [name, rows] : file.arrays) try_to([&] { rows.read_all().clone(); });
   });
 }
 

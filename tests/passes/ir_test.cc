@@ -24,6 +24,12 @@ g (float[N,4] x) => (float[N,3] y)
 }
 )";
 
+TEST(Tensor, SomeBytesHaveAMemory) {
+  EXPECT_THROW(Tensor(DType::kFloat, {2, 3}, nullptr, nullptr), Error);
+  EXPECT_THROW(Tensor::on_device(DType::kFloat, {2, 3}, nullptr), Error);
+  EXPECT_EQ(Tensor::on_device(DType::kFloat, {0, 3}, nullptr).size(), 0);
+}
+
 TEST(Ir, RoundTripKeepsTheMessage) {
   const Model model = from_text(kModel);
   onnx::ModelProto once, twice;

@@ -59,7 +59,7 @@ TensorMap arrays() {
 }
 
 // The samples [first, first + count) of what the entry point reads.
-TensorMap batch(const Session& session, const std::string& entry, int64_t first, int64_t count) {
+TensorMap batch(const Session& session, const EntryName& entry, int64_t first, int64_t count) {
   const TensorMap all = arrays();
   TensorMap chosen;
   for (const InputSpec& spec : entry_inputs(session.model(), entry)) {

@@ -225,9 +225,9 @@ TEST(DataCheck, LabelsThatAreACopyOfTheTokensAreAFault) {
 
 TEST(DataCheck, LabelsAreShiftedWithinTheirSample) {
   DataArrays arrays;
-  arrays.tensors["labels"] = Tensor::of<int32_t>({2, 3}, {1, 2, 3, 0, 4, 2});
+  arrays.arrays["labels"] = Tensor::of<int32_t>({2, 3}, {1, 2, 3, 0, 4, 2});
   shift_labels(&arrays, entry_inputs(next_tokens(), "evaluate"), -100);
-  EXPECT_EQ(arrays.tensors.at("labels").to_ints(), (std::vector<int64_t>{2, 3, -100, 4, 2, -100}));
+  EXPECT_EQ(arrays.find("labels")->stored().to_ints(), (std::vector<int64_t>{2, 3, -100, 4, 2, -100}));
 }
 
 TEST(DataCheck, FindsFaultsInEveryType) {

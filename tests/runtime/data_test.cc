@@ -65,10 +65,10 @@ TEST(Npz, WritesWhatItReads) {
                             {"mask", Tensor::full(DType::kBool, {3}, 1)},
                             {"none", Tensor(DType::kInt8, {0, 4})}};
   write_npz(path, arrays);
-  const auto source = open_npz(path);
-  EXPECT_EQ(source->names().size(), arrays.size());
+  const DataArrays file = open_npz(path);
+  EXPECT_EQ(file.arrays.size(), arrays.size());
   for (const auto& [name, tensor] : arrays) {
-    const Tensor read = source->read(name);
+    const Tensor read = file.find(name)->read_all();
     EXPECT_EQ(read.dtype(), tensor.dtype());
     EXPECT_EQ(read.shape(), tensor.shape());
     EXPECT_EQ(values(read.clone()), values(tensor));
@@ -76,9 +76,9 @@ TEST(Npz, WritesWhatItReads) {
 }
 
 TEST(Npz, RefusesPicklesByName) {
-  const auto source = open_npz(kFixtures + "stored.npz");
-  EXPECT_THAT(error_of([&] { source->read("objects"); }), HasSubstr("'objects' holds Python objects"));
-  EXPECT_THAT(error_of([&] { source->read("note"); }), HasSubstr("dtype '<U1'"));
+  const DataArrays file = open_npz(kFixtures + "stored.npz");
+  EXPECT_THAT(error_of([&] { file.find("objects")->read_all(); }), HasSubstr("'objects' holds Python objects"));
+  EXPECT_THAT(error_of([&] { file.find("note")->read_all(); }), HasSubstr("dtype '<U1'"));
 }
 
 // A truncated file, and one with a flipped byte, gives arrays or one Error.
@@ -88,8 +88,8 @@ TEST(Npz, DamagedFilesGiveErrors) {
     const auto try_to_read = [&](const std::string& bytes) {
       const std::string path = temporary("damaged.npz", bytes);
       error_of([&] {
-        const auto source = open_npz(path);
-        for (const std::string& name : source->names()) error_of([&] { source->read(name).clone(); });
+        const DataArrays opened = open_npz(path);
+        for (const auto& [name, rows] : opened.arrays) error_of([&] { rows.read_all().clone(); });
       });
     };
     for (size_t size = 0; size < whole.size(); size += 11) try_to_read(whole.substr(0, size));
@@ -326,7 +326,7 @@ TEST(Cifar10, ReadsRecords) {
                                          {"y", {DType::kInt64, Dims{"n"}}, true}};
   const Dataset data = load_dataset(path, inputs);
   EXPECT_EQ(data.num_samples(), 2);
-  EXPECT_EQ(data.find("y")->data.at(1), 9);
+  EXPECT_EQ(data.find("y")->rows.stored().at(1), 9);
   for (const std::string& other : {std::string("abc"), std::string(2 * 3073, '\x0b'), std::string()}) {
     const std::string error = error_of([&] { load_dataset(temporary("tokens.bin", other), inputs); });
     EXPECT_THAT(error, HasSubstr("is no CIFAR-10 file"));

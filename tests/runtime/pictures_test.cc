@@ -104,11 +104,7 @@ Dataset dataset(const std::string& path, const std::vector<InputSpec>& inputs,
                       augment, /*trains=*/false, notes ? notes : &unused);
 }
 
-DataArrays array_of(const Tensor& array) {
-  DataArrays data;
-  data.tensors["x"] = array;
-  return data;
-}
+DataArrays array_of(const Tensor& array) { return arrays_of({{"x", array}}); }
 
 std::vector<double> row(const Dataset& data, int64_t sample, const std::string& name,
                         const std::optional<AugmentKey>& key = std::nullopt) {

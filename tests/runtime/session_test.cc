@@ -66,6 +66,19 @@ TEST(Session, TheLossFallsAndTheStepsAreCounted) {
   EXPECT_EQ(session.state().get("state/step").at(0), 51);
 }
 
+TEST(Session, AnEntryPointOfAnotherProgramRunsUnderItsOwnName) {
+  Model model = make_training_model();
+  model.find_entry_point(Entry::kStep)->algorithm->shell().set_name("distill the teacher");
+  const EntryName name = model.entry_points[0].name();
+  EXPECT_EQ(name.kind(), Entry::kOther);
+  EXPECT_TRUE(trains(name.kind()));
+  Session session(std::move(model)), step(make_training_model());
+  EXPECT_FALSE(session.has_entry(Entry::kStep));
+  EXPECT_EQ(session.run("distill the teacher", make_batch(8)).at("loss").at(0),
+            step.run(Entry::kStep, make_batch(8)).at("loss").at(0));
+  EXPECT_THROW(session.run("distill", make_batch(8)), Error);
+}
+
 TEST(Session, PredictReadsTheTrainedWeights) {
   Session session(make_training_model());
   const TensorMap batch = make_batch(4);

@@ -167,15 +167,15 @@ TEST(Tokens, FilesWithoutAHeaderAreReadAsWhatTheyLookLikeAndItIsSaid) {
   };
   const std::string wide = write("wide.bin", bytes_of(counting<uint32_t>(70000, 9)));
   const auto source = opened(wide, blocks_of(4));
-  EXPECT_EQ(source->rows("tokens")->dtype(), DType::kUint32);
-  EXPECT_THAT(source->notes().at(0), HasSubstr("has no header and is read as uint32 tokens; --token-type uint16"));
-  EXPECT_THAT(source->summary(), HasSubstr("9 tokens, 2 blocks of 4"));
+  EXPECT_EQ(source.find("tokens")->dtype(), DType::kUint32);
+  EXPECT_THAT(source.notes.at(0), HasSubstr("has no header and is read as uint32 tokens; --token-type uint16"));
+  EXPECT_THAT(source.summary, HasSubstr("9 tokens, 2 blocks of 4"));
   ReadOptions narrow = blocks_of(4);
   narrow.token_type = "uint16";
-  EXPECT_EQ(opened(wide, narrow)->rows("tokens")->shape(), (Shape{4, 4}));
-  EXPECT_TRUE(opened(wide, narrow)->notes().empty());
+  EXPECT_EQ(opened(wide, narrow).find("tokens")->spec().shape, (Shape{4, 4}));
+  EXPECT_TRUE(opened(wide, narrow).notes.empty());
   // Few tokens, such as the four of DNA: nothing tells 0, 1, 2, 3 from upper halves.
-  EXPECT_EQ(opened(write("dna.bin", bytes_of(std::vector<uint16_t>(20, 2))), blocks_of(4))->rows("tokens")->dtype(),
+  EXPECT_EQ(opened(write("dna.bin", bytes_of(std::vector<uint16_t>(20, 2))), blocks_of(4)).find("tokens")->dtype(),
             DType::kUint16);
   EXPECT_THAT(error_of([&] { opened(write("odd.bin", "12345"), blocks_of(1)); }),
               HasSubstr("no whole number of uint16"));
@@ -230,8 +230,7 @@ TEST(Tokens, OtherInputsAreFilledAndItIsSaid) {
   const Dataset data = load(path, kFixed);
   EXPECT_THAT(row(data, "attention_mask", 0), ElementsAre(1, 1, 1, 1));
   EXPECT_THAT(row(data, "position_ids", 0), ElementsAre(0, 1, 2, 3));
-  EXPECT_THAT(open_data(path, kFixed)->notes(),
-              ElementsAre(HasSubstr("'attention_mask'"), HasSubstr("'position_ids'")));
+  EXPECT_THAT(open_data(path, kFixed).notes, ElementsAre(HasSubstr("'attention_mask'"), HasSubstr("'position_ids'")));
 }
 
 TEST(Tokens, TextIsBytes) {
@@ -248,12 +247,12 @@ TEST(Tokens, TextIsRefusedWhereTheModelTellsMoreTokensApartThanBytes) {
   ReadOptions options = blocks_of(2);
   for (const int64_t vocabulary : {0, 256, 384}) {
     options.vocabulary = [=](const std::string&) { return vocabulary; };
-    EXPECT_EQ(open_data(path, kOpen, options)->read("tokens").shape(), (Shape{3, 2}));
+    EXPECT_EQ(open_data(path, kOpen, options).find("tokens")->spec().shape, (Shape{3, 2}));
   }
   options.vocabulary = [](const std::string& input) { return input == "tokens" ? 50257 : 0; };
   EXPECT_THAT(error_of([&] { open_data(path, kOpen, options); }), HasSubstr("tells 50257 tokens of 'tokens' apart"));
   const std::string binary = write("tokens_of_a_tokenizer.bin", bytes_of(counting<uint16_t>(0, 8)));
-  EXPECT_EQ(open_data(binary, kOpen, options)->read("tokens").shape(), (Shape{3, 2}));
+  EXPECT_EQ(open_data(binary, kOpen, options).find("tokens")->spec().shape, (Shape{3, 2}));
 }
 
 TEST(Tokens, TheLengthOfABlockIsTheModelsOrGiven) {
@@ -334,7 +333,7 @@ TEST(Tokens, SeveralSourcesAreReadWithTheSharesOfTheirWeights) {
   for (const int64_t epoch : {0, 1}) {
     EXPECT_EQ(first_tokens(data, Model(), epoch), (std::map<int64_t, int>{{1, 30}, {2, 20}}));
   }
-  EXPECT_THAT(open_data(weighted, kOpen, blocks_of(4))->notes(),
+  EXPECT_THAT(open_data(weighted, kOpen, blocks_of(4)).notes,
               Contains(HasSubstr("books.bin: 60% of an epoch, each of its 10 blocks 3 times")));
   EXPECT_THAT(DatasetBatches(&data, Model(), "step", 1, 3, true).identity(), HasSubstr("in parts 10:0.6, 40:0.4"));
   ReadOptions tests = blocks_of(4);

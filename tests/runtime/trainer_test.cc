@@ -347,9 +347,9 @@ TEST(Trainer, ResumingNamesWhatHasChangedAndRefusesWhatMustNot) {
   const TrainingPosition position = *checkpoint_position(last);
   Session session(clone(last));
   const Dataset data = make_data(10, last), longer = make_data(11, last);
-  Tensor x = data.find("x")->data.clone();
+  Tensor x = data.find("x")->rows.stored().clone();
   x.set(7, 99);
-  const Dataset other({{"x", x}, {"target", data.find("target")->data}}, entry_inputs(last, "step"));
+  const Dataset other({{"x", x}, {"target", data.find("target")->rows.stored()}}, entry_inputs(last, "step"));
   const auto refusal = [&](const Dataset& training, const Dataset* evaluation, const TrainerOptions& o) {
     try {
       Trainer(&session, &training, evaluation, o).resume(position);

@@ -131,6 +131,42 @@ TEST(Structure, NoListOfOperatorsStandsOutsideOfTheirRows) {
   EXPECT_EQ(offenders, "");
 }
 
+// The lines of the text outside of comments.
+std::string without_comments(const std::string& text) {
+  static const std::regex comment(R"re((^|[^:])//[^\n]*)re");
+  return std::regex_replace(text, comment, "$1");
+}
+
+// Returns the first literal in the text that names an entry point; "" if there is none.
+std::string named_entry_point(const std::string& text) {
+  // "step" and "accumulate" are also columns of reports, keys of checkpoints and options.
+  static const std::regex name(
+      R"re("(predict|evaluate|apply|initialize)"|)re"
+      R"re((entry\w*|flatten|state_of|run|start|plan\w*)\(([^;"]*, )?"(step|accumulate)"|entry(\.name\(\)|\.text\(\))? [!=]= "|)re"
+      R"re([Ee]ntry\w* \w+ = "\w)re");
+  std::smatch found;
+  const std::string code = without_comments(text);
+  return std::regex_search(code, found, name) ? found.str() : "";
+}
+
+// Names of entry points stand in one table (onnx_passes/ir/entry.h); all else asks for an Entry.
+TEST(Structure, EntryPointsAreNamedInOneTable) {
+  const std::map<std::string, std::string> other = {{"onnx_passes/ir/entry.cc", "the table"},
+                                                    {"tools/predict.cc", "the command's name"}};
+  std::string offenders;
+  for_each_source({"onnx_passes", "kernels", "runtime", "library", "tools"},
+                  [&](const std::string& path, const std::string& text) {
+                    const std::string name = named_entry_point(text);
+                    if (!name.empty() && !other.contains(path)) offenders += path + ": " + name + "\n";
+                  });
+  EXPECT_EQ(offenders, "");
+  EXPECT_NE(named_entry_point("session.run(\"step\", inputs);"), "");
+  EXPECT_NE(named_entry_point("if (entry == \"accumulate\") return;"), "");
+  EXPECT_NE(named_entry_point("return flatten(model, \"step\");"), "");
+  EXPECT_NE(named_entry_point("for (auto* e : {\"evaluate\"})"), "");
+  EXPECT_EQ(named_entry_point("json[\"step\"] = 1;  // of \"evaluate\""), "");
+}
+
 // The types of rows that an operator consists of: its facts, rewrites to and from it, its gradient, body and kernels.
 const std::set<std::string> kRowTypes = {"Operator",    "UpgradeRow", "Rewrite",         "GradientRule",
                                          "FunctionRow", "Kernel",     "KnownRow",        "UpdateRow",

@@ -35,10 +35,10 @@ void initialize(const FitArguments& a, Session* session) {
                                  [](const EntryPoint& entry) { return !entry.initialization_bindings.empty(); });
   if (!draws) return;
   TensorMap inputs;
-  for (const InputSpec& spec : entry_inputs(session->model(), "initialize")) {
+  for (const InputSpec& spec : entry_inputs(session->model(), Entry::kInitialize)) {
     if (spec.role == roles::kSeed && a.seed) inputs[spec.name] = Tensor::scalar(static_cast<uint64_t>(*a.seed));
   }
-  session->run("initialize", inputs);
+  session->run(Entry::kInitialize, inputs);
 }
 
 // One line, or a line of JSON with this key.
@@ -189,9 +189,8 @@ int run(FitArguments* a, const RunRanks& ranks) {
   }
   if (ranks.several() && a->session.threads == 0) a->session.threads = ranks.threads();
   SessionOptions options = options_of_session(a->session);
-  options.collectives = ranks.collectives();
+  options.topology.collectives = ranks.collectives();
   Session session(std::move(start.model), options);
-  session.share_out_step(a->trainer.accumulate);
   if (!checkpoint_position(session.model())) initialize(*a, &session);
   DataNotes notes;
   TrainingData data = load_data(*a, &session, &notes);

@@ -28,10 +28,11 @@ TrainingData load_data(const FitArguments& a, Session* session, DataNotes* notes
   TrainingData data{{a.data, all}, {}};
   if (!a.eval_data.empty()) {
     options.role = DataRole::kEvaluate;
-    data.evaluation = RunData{a.eval_data, load_dataset(a.eval_data, session->model(), "evaluate", options, &hints)};
+    data.evaluation =
+        RunData{a.eval_data, load_dataset(a.eval_data, session->model(), Entry::kEvaluate, options, &hints)};
     if (!a.reading.says_how()) notes->insert(notes->end(), hints.begin(), hints.end());
   } else if (splits(a.trainer.samples)) {
-    data.evaluation = RunData{a.data, load_dataset(a.data, session->model(), "evaluate", options, &hints)};
+    data.evaluation = RunData{a.data, load_dataset(a.data, session->model(), Entry::kEvaluate, options, &hints)};
   }
   data.select(a.trainer.samples, a.trainer.seed, a.batch_size);
   return data;

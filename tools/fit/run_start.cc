@@ -31,7 +31,7 @@ Model load_or_build(const FitArguments& a, std::optional<BuiltForRun>* built) {
         return guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kTrain, {}, {}});
       },
       [&](const Model& forward) {
-        return load_dataset(a.data, entry_inputs(forward, "predict"), DataRole::kTrain, {},
+        return load_dataset(a.data, entry_inputs(forward, Entry::kPredict), DataRole::kTrain, {},
                             ReadOptions{a.reading, {}, {}, {}});
       });
   if (!found.is_built) {

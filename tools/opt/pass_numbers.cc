@@ -191,11 +191,11 @@ class PlainRuns {
       const Tensor& value = given->second;
       inputs[input->name()] = value.dtype() == input->dtype() ? value : value.cast(input->dtype());
     }
-    for (const auto& [name, tensor] : session.run("predict", inputs)) outputs[name] = tensor.clone();
+    for (const auto& [name, tensor] : session.run(Entry::kPredict, inputs)) outputs[name] = tensor.clone();
     if (in_double) return outputs;
-    *expands_ = std::ranges::any_of(session.plan("predict", shapes_of(inputs)).passes(), [](const PassTiming& pass) {
-      return pass.name == "expand_functions" && pass.changed;
-    });
+    *expands_ =
+        std::ranges::any_of(session.plan(Entry::kPredict, shapes_of(inputs)).passes(),
+                            [](const PassTiming& pass) { return pass.name == "expand_functions" && pass.changed; });
     return outputs;
   }
 
@@ -206,7 +206,7 @@ class PlainRuns {
 };
 
 // The outputs of a run of the session, which its states belong to.
-TensorMap outputs_of_run(Session* session, const std::string& entry, const TensorMap& inputs) {
+TensorMap outputs_of_run(Session* session, const EntryName& entry, const TensorMap& inputs) {
   TensorMap outputs;
   for (const auto& [name, tensor] : session->run(entry, inputs)) outputs[name] = tensor.clone();
   for (const Value* output : session->plan(entry, shapes_of(inputs)).model().graph->outputs()) {
@@ -218,7 +218,7 @@ TensorMap outputs_of_run(Session* session, const std::string& entry, const Tenso
 
 }  // namespace
 
-std::vector<PassNumbers> verify_lowering(Model model, const std::string& entry, const TensorMap& inputs,
+std::vector<PassNumbers> verify_lowering(Model model, const EntryName& entry, const TensorMap& inputs,
                                          SessionOptions options) {
   const bool rounds = !model.metadata("onnx_train.precision").empty();
   TensorMap all = inputs;  // and what a session adds to them

@@ -77,7 +77,7 @@ class NumberCheck {
 
 // Runs an entry point of a training model once, and the model after each pass of its lowering besides. The last row is
 // of the plan itself. Throws Error for inputs that do not fit, and where the first of these models does not run.
-std::vector<PassNumbers> verify_lowering(Model model, const std::string& entry, const TensorMap& inputs,
+std::vector<PassNumbers> verify_lowering(Model model, const EntryName& entry, const TensorMap& inputs,
                                          SessionOptions options);
 
 }  // namespace onnx_train

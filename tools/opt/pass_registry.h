@@ -15,7 +15,7 @@ namespace onnx_train {
 struct PassSettings {
   std::vector<std::string> passes;
   BuildSettings build;
-  std::string entry = "step";  // of the pass flatten
+  std::string entry = name_of(Entry::kStep);  // of the pass flatten
 };
 
 struct RegisteredPass {

@@ -36,7 +36,7 @@ struct VerifyArguments {
 
 // The training step as a plain model of the loss and, where asked for, the gradients. Weights are inputs with a
 // default, other state is constant, so that dropout drops the same elements each time.
-Model loss_model(const Model& training, const std::string& entry, bool with_gradients) {
+Model loss_model(const Model& training, const EntryName& entry, bool with_gradients) {
   Model model = clone(training);
   EntryPoint& point = *model.find_entry_point(entry);
   for (EntryPoint& any : model.entry_points) {  // what nothing updates is no state
@@ -149,7 +149,7 @@ class Verifier {
   TensorMap gradients_at(const TensorMap& weights) {
     TensorMap inputs = inputs_, found;
     for (const auto& [name, value] : weights) inputs[name] = value;
-    for (const auto& [name, tensor] : gradients_.run("predict", inputs)) found[name] = tensor.clone();
+    for (const auto& [name, tensor] : gradients_.run(Entry::kPredict, inputs)) found[name] = tensor.clone();
     return found;
   }
 
@@ -182,7 +182,7 @@ class Verifier {
       Tensor there = value.clone();
       for (int64_t i = 0; i < there.size(); ++i) there.set(i, value.at(i) + distance * direction.at(i));
       inputs[weight.weight->name()] = there;
-      return losses_.run("predict", inputs).at(loss_).at(0);
+      return losses_.run(Entry::kPredict, inputs).at(loss_).at(0);
     };
     const double step = arguments_.step * std::max(1.0, length_of(value));
     const double usual = length_of(gradient) / std::sqrt(static_cast<double>(std::max<int64_t>(value.size(), 1)));
@@ -230,7 +230,7 @@ int report(std::vector<Check> checks, double tolerance) {
 }
 
 // One batch for an entry point, without the inputs that have a default.
-TensorMap batch_for(const VerifyArguments& arguments, const Model& training, const std::string& entry) {
+TensorMap batch_for(const VerifyArguments& arguments, const Model& training, const EntryName& entry) {
   const std::vector<InputSpec> specs = entry_inputs(training, entry);
   TensorMap inputs;
   if (arguments.inputs.empty()) {
@@ -250,12 +250,14 @@ TensorMap batch_for(const VerifyArguments& arguments, const Model& training, con
 
 int verify_gradients(const VerifyArguments& arguments) {
   Model training = in_precision(load_training_model(arguments.model), "float64");
-  const std::string entry = training.find_entry_point("step") ? "step" : "accumulate";
-  const EntryPoint* point = training.find_entry_point(entry);
-  if (!point) fail(arguments.model, " has neither an entry point 'step' nor 'accumulate'");
+  const EntryPoint* point = training.training_entry_point();
+  if (!point) {
+    fail(arguments.model, " has neither an entry point '", name_of(Entry::kStep), "' nor '",
+         name_of(Entry::kAccumulate), "'");
+  }
   if (point->gradients.empty()) fail(arguments.model, " does not say which of its values are gradients");
-  if (!point->output(roles::kLoss)) fail(arguments.model, ": the entry point '", entry, "' has no loss");
-  Verifier verifier(training, *point, batch_for(arguments, training, entry), arguments);
+  if (!point->output(roles::kLoss)) fail(arguments.model, ": the entry point '", point->name(), "' has no loss");
+  Verifier verifier(training, *point, batch_for(arguments, training, point->name()), arguments);
   std::vector<Check> checks;
   for (const WeightGradient& g : point->gradients) checks.push_back(verifier.check(g));
   return report(std::move(checks), arguments.tolerance);
@@ -272,7 +274,7 @@ std::string remark(const PassNumbers& row) {
   return "";
 }
 
-int report(const std::vector<PassNumbers>& rows, const std::string& entry) {
+int report(const std::vector<PassNumbers>& rows, const EntryName& entry) {
   using Result = PassNumbers::Verdict;
   TextTable table("lrrww");
   table.add({"pass", "difference", "bound", "output", ""});
@@ -300,11 +302,9 @@ int report(const std::vector<PassNumbers>& rows, const std::string& entry) {
 
 int verify_passes(const VerifyArguments& arguments) {
   Model training = load_any_model(arguments.model);
-  std::string entry = arguments.entry;
-  for (const char* name : {"step", "accumulate"}) {
-    if (entry.empty() && training.find_entry_point(name)) entry = name;
-  }
-  if (entry.empty()) entry = "predict";
+  const EntryPoint* trained = training.training_entry_point();
+  EntryName entry = trained ? trained->name() : Entry::kPredict;
+  if (!arguments.entry.empty()) entry = arguments.entry;
   TensorMap inputs = batch_for(arguments, training, entry);
   // With a rate of 1 the new weights show the digits of the updates.
   const EntryPoint* point = training.find_entry_point(entry);

@@ -75,12 +75,12 @@ double best_time(const Session& measured, bool is_product, DType dtype, const Sh
   Session session(std::move(model), options);
   const Operand left(device, dtype, shape, 0.3), right(device, dtype, shape, 0.7);
   const TensorMap inputs{{"x", left.tensor()}, {"y", right.tensor()}};
-  session.run("predict", inputs);
-  Plan& plan = session.plan("predict", shapes_of(inputs));
+  session.run(Entry::kPredict, inputs);
+  Plan& plan = session.plan(Entry::kPredict, shapes_of(inputs));
   double best = 0, spent = 0;
   for (int run = 0; run < kFewest || (run < kMost && spent < kSeconds); ++run) {
     plan.set_profiling(true);
-    session.run("predict", inputs);
+    session.run(Entry::kPredict, inputs);
     double time = 0;
     for (const PlanStep& step : plan.steps()) time += 1e-3 * step.last_milliseconds;
     best = run == 0 ? time : std::min(best, time);

@@ -29,7 +29,7 @@ void check_records(const std::string& path, const MappedFile& file) {
 
 }  // namespace
 
-std::unique_ptr<DataSource> open_cifar10(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs) {
+DataArrays open_cifar10(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs) {
   std::vector<std::shared_ptr<const MappedFile>> files;
   size_t count = 0;
   for (const std::string& path : paths) {
@@ -50,7 +50,7 @@ std::unique_ptr<DataSource> open_cifar10(const std::vector<std::string>& paths, 
   TensorMap arrays;
   if (const std::string name = first_input(inputs); !name.empty()) arrays[name] = images;
   if (const std::string name = first_label(inputs); !name.empty()) arrays[name] = labels;
-  return make_source(paths[0], std::move(arrays));
+  return arrays_of(arrays);
 }
 
 }  // namespace onnx_train

@@ -78,12 +78,11 @@ Tensor read_idx(const std::string& path) {
 
 }  // namespace
 
-std::unique_ptr<DataSource> open_idx(const std::string& images, const std::string& labels,
-                                     const std::vector<InputSpec>& inputs) {
+DataArrays open_idx(const std::string& images, const std::string& labels, const std::vector<InputSpec>& inputs) {
   TensorMap arrays;
   if (const std::string name = first_input(inputs); !name.empty()) arrays[name] = read_idx(images);
   if (const std::string name = first_label(inputs); !name.empty() && !labels.empty()) arrays[name] = read_idx(labels);
-  return make_source(images, std::move(arrays));
+  return arrays_of(arrays);
 }
 
 }  // namespace onnx_train

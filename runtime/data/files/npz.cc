@@ -1,6 +1,6 @@
 #include "runtime/data/files/npz.h"
 
-#include <map>
+#include <memory>
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/io/mapped_file.h"
@@ -16,48 +16,34 @@ namespace {
 
 constexpr std::string_view kSuffix = ".npy";
 
-class NpzSource : public DataSource {
- public:
-  explicit NpzSource(const std::string& path) : path_(path), archive_(MappedFile::open(path)) {
-    for (const ZipEntry& entry : archive_.entries()) {
-      if (entry.name.ends_with(kSuffix)) index_[entry.name.substr(0, entry.name.size() - kSuffix.size())] = &entry;
-    }
-  }
-
-  std::vector<std::string> names() const override {
-    std::vector<std::string> names;
-    for (const auto& [name, entry] : index_) {
-      if (name != kClassNames) names.push_back(name);
-    }
-    return names;
-  }
-  bool contains(const std::string& name) const override { return index_.count(name) > 0; }
-  Tensor read(const std::string& name) const override {
-    const auto found = index_.find(name);
-    if (found == index_.end()) fail_as(ErrorCode::kFile, path_, " has no array '", name, "'");
-    const ZipData bytes = archive_.read(*found->second);
-    return parse_npy(bytes.data, bytes.size, bytes.owner, concat(path_, ": '", name, "'"));
-  }
-
-  // onnx_train.tokenize_labelled keeps the names of classes as bytes.
-  std::map<std::string, std::string> metadata() const override {
-    if (!contains(kClassNames)) return {};
-    const Tensor bytes = read(kClassNames);
-    const bool is_text = bytes.dtype() == DType::kUint8 && bytes.shape().size() == 1;
-    const std::string text = is_text ? std::string(bytes.data<char>(), bytes.bytes()) : "";
-    if (classes_from_json(text).empty()) fail_as(ErrorCode::kFile, path_, ": '", kClassNames, "' is no list of names");
-    return {{kClassNames, text}};
-  }
-
- private:
-  std::string path_;
-  ZipArchive archive_;
-  std::map<std::string, const ZipEntry*> index_;
-};
+// The names of classes, which onnx_train.tokenize_labelled keeps as bytes.
+std::string read_class_names(const std::string& path, const Tensor& bytes) {
+  const bool is_text = bytes.dtype() == DType::kUint8 && bytes.shape().size() == 1;
+  const std::string text = is_text ? std::string(bytes.data<char>(), bytes.bytes()) : "";
+  if (classes_from_json(text).empty()) fail_as(ErrorCode::kFile, path, ": '", kClassNames, "' is no list of names");
+  return text;
+}
 
 }  // namespace
 
-std::unique_ptr<DataSource> open_npz(const std::string& path) { return std::make_unique<NpzSource>(path); }
+DataArrays open_npz(const std::string& path) {
+  const auto archive = std::make_shared<const ZipArchive>(MappedFile::open(path));
+  DataArrays file;
+  for (const ZipEntry& entry : archive->entries()) {
+    if (!entry.name.ends_with(kSuffix)) continue;
+    const std::string name = entry.name.substr(0, entry.name.size() - kSuffix.size());
+    const auto read = [path, name, archive, &entry] {
+      const ZipData bytes = archive->read(entry);
+      return parse_npy(bytes.data, bytes.size, bytes.owner, concat(path, ": '", name, "'"));
+    };
+    if (name == kClassNames) {
+      file.metadata[kClassNames] = read_class_names(path, read());
+    } else {
+      file.arrays[name] = Rows::in_file(read);
+    }
+  }
+  return file;
+}
 
 void write_npz(const std::string& path, const TensorMap& arrays) {
   ZipWriter writer;

@@ -259,8 +259,6 @@ bool is_safetensors(const std::string& path) {
   return suffix == ".safetensors";
 }
 
-std::unique_ptr<DataSource> open_safetensors(const std::string& path) {
-  return make_source(path, read_safetensors(path));
-}
+DataArrays open_safetensors(const std::string& path) { return arrays_of(read_safetensors(path)); }
 
 }  // namespace onnx_train

@@ -156,12 +156,12 @@ TensorMap read_records() {
 
 }  // namespace
 
-std::unique_ptr<DataSource> open_standard_input() {
+DataArrays open_standard_input() {
   static std::mutex mutex;
   static std::optional<TensorMap> arrays;
   const std::lock_guard lock(mutex);
   if (!arrays) arrays = read_records();
-  return make_source("standard input", *arrays);
+  return arrays_of(*arrays);
 }
 
 }  // namespace onnx_train

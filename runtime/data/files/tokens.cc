@@ -101,15 +101,13 @@ using SharedBlocks = std::shared_ptr<const TokenBlocks>;
 
 class InputRows : public RowReader {
  public:
-  InputRows(SharedBlocks blocks, int64_t shift)
-      : blocks_(std::move(blocks)), shift_(shift), shape_{blocks_->rows(), blocks_->block()} {}
+  InputRows(const SharedBlocks& blocks, int64_t shift)
+      : RowReader({blocks->dtype(), {blocks->rows(), blocks->block()}}), blocks_(blocks), shift_(shift) {}
 
-  DType dtype() const override { return blocks_->dtype(); }
-  Shape shape() const override { return shape_; }
   void read(int64_t row, const AugmentKey* /*key*/, void* to) const override {
     blocks_->at(row, [&](const Tensor& tokens, int64_t position) {
-      if (tokens.dtype() == dtype()) {
-        const size_t element = size_of(dtype());
+      if (tokens.dtype() == blocks_->dtype()) {
+        const size_t element = size_of(tokens.dtype());
         std::memcpy(to, static_cast<const char*>(tokens.data()) + static_cast<size_t>(position + shift_) * element,
                     static_cast<size_t>(blocks_->block()) * element);
         return;
@@ -137,20 +135,17 @@ class InputRows : public RowReader {
  private:
   SharedBlocks blocks_;
   int64_t shift_;
-  Shape shape_;
 };
 
 // The tokens that follow, but for those after the end of a document.
 class LabelRowsWithinDocuments : public RowReader {
  public:
-  LabelRowsWithinDocuments(SharedBlocks blocks, int64_t document_end, int64_t ignored)
-      : blocks_(std::move(blocks)),
+  LabelRowsWithinDocuments(const SharedBlocks& blocks, int64_t document_end, int64_t ignored)
+      : RowReader({DType::kInt64, {blocks->rows(), blocks->block()}}),
+        blocks_(blocks),
         document_end_(document_end),
-        ignored_(ignored),
-        shape_{blocks_->rows(), blocks_->block()} {}
+        ignored_(ignored) {}
 
-  DType dtype() const override { return DType::kInt64; }
-  Shape shape() const override { return shape_; }
   void read(int64_t row, const AugmentKey* /*key*/, void* to) const override {
     auto* labels = static_cast<int64_t*>(to);
     blocks_->at(row, [&](const Tensor& tokens, int64_t position) {
@@ -172,64 +167,24 @@ class LabelRowsWithinDocuments : public RowReader {
  private:
   SharedBlocks blocks_;
   int64_t document_end_, ignored_;
-  Shape shape_;
 };
 
 class FilledRows : public RowReader {
  public:
-  FilledRows(const Filler& filler, DType dtype, Shape shape)
-      : filler_(filler), shape_(std::move(shape)), row_(filled_row(filler, dtype, shape_[1])) {}
+  FilledRows(const Filler& filler, DType dtype, const Shape& shape)
+      : RowReader({dtype, shape}), filler_(filler), row_(filled_row(filler, dtype, shape[1])) {}
 
-  DType dtype() const override { return row_.dtype(); }
-  Shape shape() const override { return shape_; }
   void read(int64_t /*row*/, const AugmentKey* /*key*/, void* to) const override {
     std::memcpy(to, row_.data(), row_.bytes());
   }
-  std::string identity() const override { return concat(filler_.what, " ", to_string(shape_)); }
+  std::string identity() const override { return concat(filler_.what, " ", to_string(spec().shape)); }
   std::string describe(int64_t /*row*/) const override { return ""; }
   size_t memory() const override { return row_.bytes(); }
   bool is_quick() const override { return true; }
 
  private:
   const Filler& filler_;
-  Shape shape_;
   Tensor row_;
-};
-
-class TokenSource : public DataSource {
- public:
-  TokenSource(std::string path, std::string summary) : path_(std::move(path)), summary_(std::move(summary)) {}
-
-  std::vector<std::string> names() const override {
-    std::vector<std::string> names;
-    for (const auto& [name, reader] : readers_) names.push_back(name);
-    return names;
-  }
-  bool contains(const std::string& name) const override { return readers_.count(name) > 0; }
-  Tensor read(const std::string& name) const override {
-    const auto reader = rows(name);
-    if (!reader) fail_as(ErrorCode::kFile, path_, " has no array '", name, "'");
-    return read_all(*reader);
-  }
-  std::shared_ptr<const RowReader> rows(const std::string& name) const override {
-    const auto found = readers_.find(name);
-    return found == readers_.end() ? nullptr : found->second;
-  }
-  std::vector<std::string> notes() const override { return notes_; }
-  std::string summary() const override { return summary_; }
-  std::vector<DataPart> parts() const override { return parts_; }
-
-  void set_parts(std::vector<DataPart> parts) { parts_ = std::move(parts); }
-  void add(const std::string& name, std::shared_ptr<const RowReader> rows) { readers_[name] = std::move(rows); }
-  void note(const std::string& text) {
-    if (!text.empty()) notes_.push_back(text);
-  }
-
- private:
-  std::string path_, summary_;
-  RowReaders readers_;
-  std::vector<std::string> notes_;
-  std::vector<DataPart> parts_;
 };
 
 // "3 files of uint16 tokens (llm.c's header): 1234 tokens, 19 blocks of 64".
@@ -323,32 +278,28 @@ Tensor filled_input(const InputSpec& spec, const Shape& shape) {
   return filled;
 }
 
-void fill_positions(const std::vector<InputSpec>& inputs, DataArrays* arrays) {
+void fill_positions(const std::vector<InputSpec>& inputs, DataArrays* data) {
   const InputSpec* tokens = token_inputs(inputs).tokens;
-  if (!tokens) return;
-  const auto rows = arrays->readers.find(tokens->name);
-  const auto stored = arrays->tensors.find(tokens->name);
-  const bool is_made = rows != arrays->readers.end();
-  if (!is_made && stored == arrays->tensors.end()) return;
-  const Shape shape = is_made ? rows->second->shape() : stored->second.shape();
+  const Rows* rows = tokens ? data->find(tokens->name) : nullptr;
+  if (!rows) return;
+  const Shape shape = rows->spec().shape;
   if (shape.size() != 2) return;
   for (const InputSpec& spec : inputs) {
-    if (!is_filled(spec) || is_mask(spec) || arrays->tensors.count(spec.name) || arrays->readers.count(spec.name))
-      continue;
+    if (!is_filled(spec) || is_mask(spec) || data->find(spec.name)) continue;
     const Filler& filler = *filler_of(spec);
     const Dim &batch = spec.type.dims->front(), &length = spec.type.dims->back();
     if (length.known() && length.value() != shape[1]) continue;
     if (batch.known() && batch.value() == 1) {  // one row for all samples
-      arrays->tensors[spec.name] = filled_input(spec, {1, shape[1]});
+      data->arrays[spec.name] = filled_input(spec, {1, shape[1]});
     } else {
-      arrays->readers[spec.name] = std::make_shared<FilledRows>(filler, spec.type.dtype, shape);
+      data->arrays[spec.name] = std::make_shared<FilledRows>(filler, spec.type.dtype, shape);
     }
-    arrays->notes.push_back(concat("'", spec.name, "' is not in the data, and gets ", filler.what));
+    data->notes.push_back(concat("'", spec.name, "' is not in the data, and gets ", filler.what));
   }
 }
 
-std::unique_ptr<DataSource> open_tokens(const std::vector<TokenFiles>& sources, const std::vector<InputSpec>& inputs,
-                                        const ReadOptions& options) {
+DataArrays open_tokens(const std::vector<TokenFiles>& sources, const std::vector<InputSpec>& inputs,
+                       const ReadOptions& options) {
   const TokenInputs to = token_inputs(inputs);
   const std::string& first = sources[0].paths[0];
   if (!to.tokens) {
@@ -368,33 +319,34 @@ std::unique_ptr<DataSource> open_tokens(const std::vector<TokenFiles>& sources, 
             blocks->tokens(), " tokens; a sample needs ", block + (has_labels ? 1 : 0), " of one file",
             has_labels ? ", the last one as a label" : "");
   }
-  auto source = std::make_unique<TokenSource>(first, summary_of(shards, *blocks));
-  source->note(shards[0].guess);
+  DataArrays file;
+  file.summary = summary_of(shards, *blocks);
+  if (!shards[0].guess.empty()) file.notes.push_back(shards[0].guess);
   const std::vector<DataPart> parts = parts_of(sources, *blocks);
   double weights = 0;
   for (const DataPart& part : parts) weights += part.weight;
   if (is_for_training(options)) {
-    for (const DataPart& part : parts) source->note(share_text(part, weights, blocks->rows()));
-    source->set_parts(parts);
+    for (const DataPart& part : parts) file.notes.push_back(share_text(part, weights, blocks->rows()));
+    file.parts = parts;
   }
-  source->add(to.tokens->name, std::make_shared<InputRows>(blocks, 0));
+  file.arrays[to.tokens->name] = std::make_shared<InputRows>(blocks, 0);
   if (has_labels && options.document_end) {
     if (!options.ignored_label) {
       throw UsageError(concat("--document-end: the loss reads '", to.labels->name,
                               "' and ignores none of them; build it with ignore_index"));
     }
-    source->add(to.labels->name,
-                std::make_shared<LabelRowsWithinDocuments>(blocks, *options.document_end, *options.ignored_label));
+    file.arrays[to.labels->name] =
+        std::make_shared<LabelRowsWithinDocuments>(blocks, *options.document_end, *options.ignored_label);
   } else if (has_labels) {
-    source->add(to.labels->name, std::make_shared<InputRows>(blocks, 1));
+    file.arrays[to.labels->name] = std::make_shared<InputRows>(blocks, 1);
   }
   for (const InputSpec& spec : inputs) {
-    if (!is_filled(spec) || source->contains(spec.name)) continue;
+    if (!is_filled(spec) || file.find(spec.name)) continue;
     const Filler* filler = filler_of(spec);
-    source->add(spec.name, std::make_shared<FilledRows>(*filler, spec.type.dtype, Shape{blocks->rows(), block}));
-    source->note(concat("'", spec.name, "' is no part of tokens, and gets ", filler->what));
+    file.arrays[spec.name] = std::make_shared<FilledRows>(*filler, spec.type.dtype, Shape{blocks->rows(), block});
+    file.notes.push_back(concat("'", spec.name, "' is no part of tokens, and gets ", filler->what));
   }
-  return source;
+  return file;
 }
 
 }  // namespace onnx_train

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/files/data_source.h"
+#include "runtime/data/files/read_options.h"
 
 namespace onnx_train {
 
@@ -47,9 +47,9 @@ bool is_filled(const InputSpec& spec);
 bool is_mask(const InputSpec& spec);
 Tensor filled_input(const InputSpec& spec, const Shape& shape);  // [rows, tokens], each row alike
 
-// Adds the positions and token types that a model takes and `arrays` of tokens lack, and notes that say so. A mask is
+// Adds the positions and token types that a model takes and `data` of tokens lack, and notes that say so. A mask is
 // left out: only the data tell which tokens fill a sample.
-void fill_positions(const std::vector<InputSpec>& inputs, DataArrays* arrays);
+void fill_positions(const std::vector<InputSpec>& inputs, DataArrays* data);
 
 // The tokens of a sample: as many as the model takes, else --block-size.
 int64_t block_of(const InputSpec& tokens, const DataOptions& options);
@@ -65,7 +65,7 @@ struct TokenFiles {
   std::optional<double> weight = {};  // all sources have one, or none has, and each block comes once an epoch
 };
 // At least one source.
-std::unique_ptr<DataSource> open_tokens(const std::vector<TokenFiles>& sources, const std::vector<InputSpec>& inputs,
-                                        const ReadOptions& options);
+DataArrays open_tokens(const std::vector<TokenFiles>& sources, const std::vector<InputSpec>& inputs,
+                       const ReadOptions& options);
 
 }  // namespace onnx_train

@@ -6,6 +6,7 @@
 
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/model/table_metadata.h"
 #include "runtime/data/class_names.h"
 #include "runtime/data/images/boxes.h"
 #include "runtime/data/images/damaged.h"
@@ -95,28 +96,27 @@ class Samples {
 
 class SampleReader : public RowReader {
  public:
-  explicit SampleReader(std::shared_ptr<const Samples> samples) : samples_(std::move(samples)) {}
+  SampleReader(std::shared_ptr<const Samples> samples, DType dtype, const Shape& row)
+      : RowReader({dtype, with_samples(*samples, row)}), samples_(std::move(samples)) {}
   std::string describe(int64_t row) const override { return samples_->store().describe(row, false); }
   std::string identity() const override { return samples_->store().identity(); }
   size_t memory() const override { return 0; }
   bool is_quick() const override { return false; }
 
  protected:
-  Shape with_samples(Shape row) const {
-    row.insert(row.begin(), samples_->size());
+  const std::shared_ptr<const Samples> samples_;
+
+ private:
+  static Shape with_samples(const Samples& samples, Shape row) {
+    row.insert(row.begin(), samples.size());
     return row;
   }
-
-  const std::shared_ptr<const Samples> samples_;
 };
 
 class PictureReader : public SampleReader {
  public:
-  using SampleReader::SampleReader;
-  DType dtype() const override {
-    return samples_->plan.is_bytes ? DType::kUint8 : samples_->plan.is_double ? DType::kDouble : DType::kFloat;
-  }
-  Shape shape() const override { return with_samples(samples_->plan.row()); }
+  explicit PictureReader(const std::shared_ptr<const Samples>& samples)
+      : SampleReader(samples, type_of(samples->plan), samples->plan.row()) {}
   size_t memory() const override { return samples_->memory(); }
 
   void read(int64_t row, const AugmentKey* key, void* to) const override {
@@ -128,6 +128,9 @@ class PictureReader : public SampleReader {
   }
 
  private:
+  static DType type_of(const PicturePlan& plan) {
+    return plan.is_bytes ? DType::kUint8 : plan.is_double ? DType::kDouble : DType::kFloat;
+  }
   // Mixes the sample with its partner.
   template <typename T>
   void add_partner(const Augment::Mix& mix, const AugmentKey* key, T* out) const {
@@ -155,10 +158,10 @@ class PictureReader : public SampleReader {
 
 class MaskReader : public SampleReader {
  public:
-  MaskReader(std::shared_ptr<const Samples> samples, const PictureFiles& files)
-      : SampleReader(std::move(samples)), values_(files.mask_values), is_checked_(are_few_bytes(files)) {}
-  DType dtype() const override { return DType::kInt64; }
-  Shape shape() const override { return with_samples({samples_->plan.height, samples_->plan.width}); }
+  MaskReader(const std::shared_ptr<const Samples>& samples, const PictureFiles& files)
+      : SampleReader(samples, DType::kInt64, {samples->plan.height, samples->plan.width}),
+        values_(files.mask_values),
+        is_checked_(are_few_bytes(files)) {}
   std::string describe(int64_t row) const override { return samples_->store().describe(row, true); }
 
   void read(int64_t row, const AugmentKey* key, void* to) const override {
@@ -179,9 +182,10 @@ class BoxReader : public SampleReader {
   // `order`: what the files' labels are to the model; empty: the same.
   BoxReader(std::shared_ptr<const Samples> samples, std::shared_ptr<const BoxFile> file, std::vector<int64_t> order,
             int64_t rows)
-      : SampleReader(std::move(samples)), file_(std::move(file)), order_(std::move(order)), rows_(rows) {}
-  DType dtype() const override { return DType::kFloat; }
-  Shape shape() const override { return with_samples({rows_, kBoxNumbers}); }
+      : SampleReader(std::move(samples), DType::kFloat, {rows, kBoxNumbers}),
+        file_(std::move(file)),
+        order_(std::move(order)),
+        rows_(rows) {}
 
   void read(int64_t row, const AugmentKey* key, void* to) const override {
     const Picture picture = samples_->make(row, true, key);
@@ -205,9 +209,7 @@ class BoxReader : public SampleReader {
 class ClassReader : public SampleReader {
  public:
   ClassReader(std::shared_ptr<const Samples> samples, std::vector<int64_t> labels, int64_t classes)
-      : SampleReader(std::move(samples)), labels_(std::move(labels)), classes_(classes) {}
-  DType dtype() const override { return DType::kFloat; }
-  Shape shape() const override { return with_samples({classes_}); }
+      : SampleReader(std::move(samples), DType::kFloat, {classes}), labels_(std::move(labels)), classes_(classes) {}
 
   void read(int64_t row, const AugmentKey* key, void* to) const override {
     const Augment::Mix mix = samples_->mix(row, key);
@@ -248,7 +250,7 @@ const InputSpec* spec_of(const std::vector<InputSpec>& inputs, const std::string
 
 // Adds the targets of the samples: masks, classes, or classes as probabilities.
 void add_targets(const std::shared_ptr<const Samples>& samples, std::vector<int64_t> labels, const PictureFiles* files,
-                 size_t num_classes, const std::vector<InputSpec>& inputs, PictureRows* result) {
+                 size_t num_classes, const std::vector<InputSpec>& inputs, DataArrays* data) {
   const InputSpec* target = spec_of(inputs, first_label(inputs));
   const bool mixes = samples->plan.augment.mixes();
   if (mixes && (!target || labels.empty() || !takes_probabilities(*target))) {
@@ -261,7 +263,7 @@ void add_targets(const std::shared_ptr<const Samples>& samples, std::vector<int6
   if (files && !files->masks.empty()) {
     if (size_of(target->type.dtype) == 1)
       fail_as(ErrorCode::kData, "the target '", target->name, "' is ", to_string(target->type), "; masks need 16 bits");
-    result->readers[target->name] = std::make_shared<MaskReader>(samples, *files);
+    data->arrays[target->name] = std::make_shared<MaskReader>(samples, *files);
   } else if (!labels.empty() && takes_probabilities(*target)) {
     const Dim& dim = (*target->type.dims)[1];
     const int64_t most = *std::max_element(labels.begin(), labels.end());
@@ -271,14 +273,14 @@ void add_targets(const std::shared_ptr<const Samples>& samples, std::vector<int6
       fail_as(ErrorCode::kData, "the data has the class ", least < 0 ? least : most, "; the target '", target->name,
               "', ", to_string(target->type), ", takes 0 to ", classes - 1);
     }
-    result->readers[target->name] = std::make_shared<ClassReader>(samples, std::move(labels), classes);
+    data->arrays[target->name] = std::make_shared<ClassReader>(samples, std::move(labels), classes);
   } else if (!labels.empty()) {
-    result->tensors[target->name] = labels_tensor(labels);
+    data->arrays[target->name] = labels_tensor(labels);
   }
 }
 
 void add_boxes(const std::shared_ptr<const Samples>& samples, const PictureFiles& files,
-               const std::vector<std::string>& classes, const std::vector<InputSpec>& inputs, PictureRows* result) {
+               const std::vector<std::string>& classes, const std::vector<InputSpec>& inputs, DataArrays* data) {
   if (samples->plan.augment.mixes()) {
     fail_as(ErrorCode::kUsage, "--augment: mixup and cutmix mix classes; ", files.boxes->path, " has boxes");
   }
@@ -291,21 +293,23 @@ void add_boxes(const std::shared_ptr<const Samples>& samples, const PictureFiles
             ", does not take: build the model with a loss that reads float[batch, "
             "boxes, 5], such as models/losses/yolo.onnx");
   }
-  result->readers[target->name] =
+  data->arrays[target->name] =
       std::make_shared<BoxReader>(samples, files.boxes, label_order(files, classes), box_rows(files, *target));
 }
 
+// `classes` are the names of the model's classes, if it has some.
 void add_files(const std::shared_ptr<const PictureFiles>& files, const std::vector<InputSpec>& inputs,
                const std::vector<std::string>& classes, const Augment& augment, Preprocess* preprocess,
-               std::vector<std::string>* notes, PictureRows* result) {
+               DataArrays* data) {
   const InputSpec* spec = spec_of(inputs, first_input(inputs));
   if (!spec) fail_as(ErrorCode::kData, files->root, " holds pictures, but the model has no input for them");
-  const PicturePlan plan = picture_plan(*spec, /*are_files=*/true, augment, preprocess, notes);
+  const PicturePlan plan = picture_plan(*spec, /*are_files=*/true, augment, preprocess, &data->notes);
   const auto samples = std::make_shared<const Samples>(file_store(files), plan);
-  result->readers[spec->name] = std::make_shared<PictureReader>(samples);
-  result->classes = classes.empty() ? files->classes : classes;
-  notes->insert(notes->end(), files->notes.begin(), files->notes.end());
-  if (files->boxes) return add_boxes(samples, *files, classes, inputs, result);
+  data->arrays[spec->name] = std::make_shared<PictureReader>(samples);
+  const std::vector<std::string>& names = classes.empty() ? files->classes : classes;
+  if (!names.empty()) data->metadata[kClassNames] = classes_to_json(names);
+  data->notes.insert(data->notes.end(), files->notes.begin(), files->notes.end());
+  if (files->boxes) return add_boxes(samples, *files, classes, inputs, data);
   const bool has_target = !first_label(inputs).empty();
   if (has_target && !files->targets.empty()) {
     const InputSpec& target = *spec_of(inputs, first_label(inputs));
@@ -313,53 +317,53 @@ void add_files(const std::shared_ptr<const PictureFiles>& files, const std::vect
       fail_as(ErrorCode::kData, files->root, " has several classes for a picture, and the target '", target.name, "', ",
               to_string(target.type), ", takes one: build with --loss bce_with_logits");
     }
-    result->tensors[first_label(inputs)] = targets_tensor(*files, result->classes);
+    data->arrays[first_label(inputs)] = targets_tensor(*files, names);
     return;
   }
   std::vector<int64_t> labels = has_target ? labels_by(*files, classes) : std::vector<int64_t>();
   if (has_target && files->classes.empty() && labels != files->labels) {
-    notes->push_back(concat(files->root, ": its numbers are names of the model's classes, whose order is another one: ",
-                            classes_to_json(classes)));
+    data->notes.push_back(concat(
+        files->root,
+        ": its numbers are names of the model's classes, whose order is another one: ", classes_to_json(classes)));
   }
-  add_targets(samples, std::move(labels), files.get(), result->classes.size(), inputs, result);
+  add_targets(samples, std::move(labels), files.get(), names.size(), inputs, data);
 }
 
 // Arrays of bytes that are preprocessed or augmented as pictures.
 bool add_arrays(const std::vector<InputSpec>& inputs, const Augment& augment, Preprocess* preprocess,
-                std::vector<std::string>* notes, PictureRows* result) {
+                DataArrays* data) {
   bool augments = false;
   const std::string first = first_input(inputs);
   for (const InputSpec& spec : inputs) {
-    const auto found = result->tensors.find(spec.name);
-    if (spec.from_loss || found == result->tensors.end()) continue;
+    const Rows* found = data->find(spec.name);
+    if (spec.from_loss || !found || found->reader()) continue;
+    const Tensor stored = found->stored();
     const std::vector<Step>& steps = preprocess->steps(spec.name);
     const bool is_augmented = !augment.empty() && spec.name == first;
     if (!is_augmented && std::none_of(steps.begin(), steps.end(), is_picture_step)) continue;
-    if (found->second.dtype() != DType::kUint8) {
-      fail_as(ErrorCode::kData, "data '", spec.name, "' is ", name(found->second.dtype()),
-              to_string(found->second.shape()),
+    if (stored.dtype() != DType::kUint8) {
+      fail_as(ErrorCode::kData, "data '", spec.name, "' is ", name(stored.dtype()), to_string(stored.shape()),
               "; --preprocess and --augment take pictures in files, or arrays of their bytes (uint8)");
     }
-    auto store = array_store(spec.name, found->second);
+    auto store = array_store(spec.name, stored);
     const PicturePlan plan =
-        picture_plan(spec, /*are_files=*/false, is_augmented ? augment : Augment(), preprocess, notes);
-    result->tensors.erase(found);
+        picture_plan(spec, /*are_files=*/false, is_augmented ? augment : Augment(), preprocess, &data->notes);
     const auto samples = std::make_shared<const Samples>(std::move(store), plan);
-    result->readers[spec.name] = std::make_shared<PictureReader>(samples);
+    data->arrays[spec.name] = std::make_shared<PictureReader>(samples);
     if (plan.values.is_identity() && !plan.is_bytes) {
-      notes->push_back(concat("'", spec.name, "' holds bytes, which enter the network as 0 to 255: scale(1/255) in ",
-                              "--preprocess makes them 0 to 1"));
+      data->notes.push_back(concat("'", spec.name,
+                                   "' holds bytes, which enter the network as 0 to 255: scale(1/255) in ",
+                                   "--preprocess makes them 0 to 1"));
     }
     if (!is_augmented) continue;
     augments = true;
-    const auto target = result->tensors.find(first_label(inputs));
-    if (target == result->tensors.end()) continue;
-    if (target->second.shape().size() > 2)
+    const Rows* target = data->find(first_label(inputs));
+    if (!target || target->reader()) continue;
+    const Tensor labels = target->stored();
+    if (labels.shape().size() > 2)
       fail_as(ErrorCode::kUsage, "--augment: masks in arrays are not moved: give folders images/ and masks/");
-    if (augment.mixes() && is_integer(target->second.dtype()) && target->second.shape().size() == 1) {
-      const Tensor classes = target->second.cast(DType::kInt64);
-      result->tensors.erase(target);
-      add_targets(samples, classes.to_ints(), nullptr, 0, inputs, result);
+    if (augment.mixes() && is_integer(labels.dtype()) && labels.shape().size() == 1) {
+      add_targets(samples, labels.cast(DType::kInt64).to_ints(), nullptr, 0, inputs, data);
     } else if (augment.mixes()) {
       fail_as(ErrorCode::kUsage, "--augment: mixup and cutmix need classes as integers, one for each sample");
     }
@@ -369,22 +373,19 @@ bool add_arrays(const std::vector<InputSpec>& inputs, const Augment& augment, Pr
 
 }  // namespace
 
-PictureRows picture_rows(TensorMap tensors, const std::shared_ptr<const PictureFiles>& files,
-                         const std::vector<InputSpec>& inputs, const std::vector<std::string>& classes,
-                         const std::string& augment_text, bool trains, Preprocess* preprocess,
-                         std::vector<std::string>* notes) {
+void add_pictures(const std::vector<InputSpec>& inputs, const std::vector<std::string>& classes,
+                  const std::string& augment_text, bool trains, Preprocess* preprocess, DataArrays* data) {
   const Augment augment(augment_text);
-  PictureRows result{std::move(tensors), {}, classes};
-  if (files) {
+  if (const auto files = data->pictures) {
     const bool known = !trains || knows_classes(*files, classes);
-    if (!known) notes->push_back("the classes of the data take the place of those that the model was trained with");
-    add_files(files, inputs, known ? classes : std::vector<std::string>(), augment, preprocess, notes, &result);
-    return result;
+    if (!known)
+      data->notes.push_back("the classes of the data take the place of those that the model was trained with");
+    return add_files(files, inputs, known ? classes : std::vector<std::string>(), augment, preprocess, data);
   }
-  if (!add_arrays(inputs, augment, preprocess, notes, &result) && !augment.empty()) {
+  if (!classes.empty()) data->metadata[kClassNames] = classes_to_json(classes);
+  if (!add_arrays(inputs, augment, preprocess, data) && !augment.empty()) {
     fail_as(ErrorCode::kUsage, "--augment changes pictures, and the data has none");
   }
-  return result;
 }
 
 }  // namespace onnx_train

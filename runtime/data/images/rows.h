@@ -11,20 +11,12 @@
 
 namespace onnx_train {
 
-struct PictureRows {
-  TensorMap tensors;  // all other arrays, and the labels
-  RowReaders readers;
-  std::vector<std::string> classes;
-};
-
-// The arrays of a dataset. Pictures are `files`, which may be null, or arrays of bytes (uint8) that the steps or the
-// augmentation treat as pictures; those of files are the model's first input, their classes or masks the loss's first.
-// `classes` are those that the model was trained with; may be empty. If it `trains`, files of other classes have their
-// own. `preprocess` and `notes`: see plan.h. Throws Error for an augmentation without pictures, and for what plan.h and
-// augment.h throw.
-PictureRows picture_rows(TensorMap tensors, const std::shared_ptr<const PictureFiles>& files,
-                         const std::vector<InputSpec>& inputs, const std::vector<std::string>& classes,
-                         const std::string& augment, bool trains, Preprocess* preprocess,
-                         std::vector<std::string>* notes);
+// Adds the rows of pictures to the arrays of `data`, and their notes and classes. Pictures are `data->pictures` or
+// arrays of bytes (uint8) that the steps or the augmentation treat as pictures, whose place their rows take; those of
+// files are the model's first input, their classes or masks the loss's first. `classes` are those that the model was
+// trained with; may be empty. If it `trains`, files of other classes have their own. `preprocess`: see plan.h. Throws
+// Error for an augmentation without pictures, and for what plan.h and augment.h throw.
+void add_pictures(const std::vector<InputSpec>& inputs, const std::vector<std::string>& classes,
+                  const std::string& augment, bool trains, Preprocess* preprocess, DataArrays* data);
 
 }  // namespace onnx_train

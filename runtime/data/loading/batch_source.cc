@@ -18,20 +18,12 @@ void BatchSource::share_out(const Rounds& rounds) {
   if (rounds.ranks > 1) fail_as(ErrorCode::kUsage, "several ranks train on data sets, not on batches of a program");
 }
 
-Rounds rounds_of(const Session& session, int64_t per_step) {
-  if (!session.is_pipeline()) return {.rank = session.rank(), .ranks = session.ranks(), .per_step = per_step};
-  return {.rank = session.pipeline(),
-          .ranks = session.pipelines(),
-          .per_step = per_step,
-          .at_once = session.micro_batches()};
-}
-
 std::vector<int64_t> BatchSource::next_round(TensorMap* batch) {
   const int64_t samples = next(batch);
   return samples == 0 ? std::vector<int64_t>() : std::vector{samples};
 }
 
-DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const std::string& entry, int64_t batch_size,
+DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const EntryName& entry, int64_t batch_size,
                                uint64_t seed, bool shuffle, const SampleOptions& options)
     : data_(*data),
       model_(model),
@@ -63,7 +55,7 @@ DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const st
 DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, int64_t batch_size)
     : data_(*data),
       model_(model),
-      entry_("evaluate"),
+      entry_(Entry::kEvaluate),
       batch_size_(data->fixed_batch() > 0 ? data->fixed_batch() : batch_size),
       samples_(data->num_samples()),
       batches_(data) {}

@@ -11,7 +11,6 @@
 #include "runtime/data/gather_ahead.h"
 #include "runtime/data/selection.h"
 #include "runtime/distribution/rounds.h"
-#include "runtime/session/session.h"
 
 namespace onnx_train {
 
@@ -46,16 +45,13 @@ class BatchSource {
   virtual std::string augment() const { return "none"; }
 };
 
-// How the session's ranks share out steps of `per_step` batches.
-Rounds rounds_of(const Session& session, int64_t per_step);
-
 // The batches of a dataset.
 class DatasetBatches : public BatchSource {
  public:
   // For training: in the order of sample_order or, with class_balance or parts of the data, of grouped_order. An
   // incomplete batch is left out if the model prescribes the batch size, and with drop_last. Throws Error when the
   // batch size does not fit the data or the model. `data` and `model` must outlive the source.
-  DatasetBatches(const Dataset* data, const Model& model, const std::string& entry, int64_t batch_size, uint64_t seed,
+  DatasetBatches(const Dataset* data, const Model& model, const EntryName& entry, int64_t batch_size, uint64_t seed,
                  bool shuffle, const SampleOptions& options = {});
   // For evaluation: all samples in their order, `batch_size` at a time unless the model prescribes another one; start()
   // throws Error if that leaves an incomplete batch.
@@ -79,7 +75,7 @@ class DatasetBatches : public BatchSource {
  private:
   const Dataset& data_;
   const Model& model_;
-  std::string entry_;
+  EntryName entry_;
   int64_t batch_size_, samples_;
   Rounds rounds_;
   int64_t given_ = 0, batch_of_step_ = 0;  // samples of the epoch and batches of the step that ranks have been given

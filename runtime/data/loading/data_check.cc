@@ -109,7 +109,7 @@ void dispatch_stored(DType dtype, F&& f) {
 template <typename Look>
 void for_each_test(const Dataset::Array& array, const std::vector<IndexRange>* ranges, const std::string* loss,
                    Look&& look) {
-  const DType from = array.data.dtype();
+  const DType from = array.rows.dtype();
   if (is_float(from)) {
     const bool is_double = array.dtype == DType::kDouble;
     const std::string why = is_double ? "every number must be finite" : "every number must be finite in float32";
@@ -135,8 +135,8 @@ void for_each_test(const Dataset::Array& array, const std::vector<IndexRange>* r
 
 // The index in its array, as "[17, 3]", of an element that is counted from the first of the first sample.
 std::string place(const Dataset::Array& array, int64_t element) {
-  const auto axis = static_cast<std::ptrdiff_t>(array.per_sample && !array.rows ? array.axis : 0);
-  Shape index = array.data.shape();
+  const auto axis = static_cast<std::ptrdiff_t>(array.per_sample && !array.rows.reader() ? array.axis : 0);
+  Shape index = array.rows.spec().shape;
   if (!index.empty()) std::rotate(index.begin(), index.begin() + axis, index.begin() + axis + 1);
   for (size_t i = index.size(); i-- > 0;) {
     const int64_t size = index[i];
@@ -152,18 +152,19 @@ std::string place(const Dataset::Array& array, int64_t element) {
 // Describes element `element` of the array, whose bytes are at `at`.
 std::string describe(const Dataset::Array& array, int64_t element, const char* at, const std::string& why) {
   const int64_t row = std::max<int64_t>(num_elements(array.row), 1);
-  const DType type = array.data.dtype();
+  const DType type = array.rows.dtype();
   // A copy is aligned.
   Tensor value(type, {1});
   std::memcpy(value.data(), at, size_of(type));
   std::string number = concat(value.at(0));
   if (is_integer(type)) dispatch_integer(type, [&](auto tag) { number = concat(+*value.data<decltype(tag)>()); });
-  if (const std::string where = array.rows ? array.rows->place(element / row, element % row) : ""; !where.empty())
+  const RowReader* const reader = array.rows.reader();
+  if (const std::string where = reader ? reader->place(element / row, element % row) : ""; !where.empty())
     return concat("token ", number, " ", where, ", for '", array.name, "'; ", why,
                   ": are these tokens of another tokenizer, or of another --token-type?");
   return concat("'", array.name, "' holds ", number, array.per_sample ? concat(" in sample ", element / row) : "",
-                array.rows ? concat(", ", array.rows->describe(element / row)) : "", " (element ",
-                place(array, element), "); ", why);
+                reader ? concat(", ", reader->describe(element / row)) : "", " (element ", place(array, element), "); ",
+                why);
 }
 
 // The sizes of the data: of arrays that are cut into batches all but that of the samples.
@@ -226,7 +227,7 @@ std::set<double> values_of(const Dataset& data, const Dataset::Array& array) {
       for (int64_t k = 0; k < elements && values.size() <= kFew; ++k)
         values.insert(static_cast<double>(static_cast<float>(load_element<decltype(tag)>(row, k))));
     };
-    dispatch_stored(array.data.dtype(), collect);
+    dispatch_stored(array.rows.dtype(), collect);
   }
   return values.size() <= kFew ? values : std::set<double>();
 }
@@ -241,10 +242,10 @@ std::string DataCheck::first_output(const Model& model) {
   return "OUTPUT";
 }
 
-DataCheck::DataCheck(const Dataset* data, const Model& model, const std::string& entry)
+DataCheck::DataCheck(const Dataset* data, const Model& model, const EntryName& entry)
     : data_(*data),
       ranges_(index_ranges(model, entry, sizes_of(*data))),
-      probabilities_(entry == "predict" ? std::map<std::string, std::string>() : probability_inputs(model)),
+      probabilities_(entry == Entry::kPredict ? std::map<std::string, std::string>() : probability_inputs(model)),
       copied_labels_(copied_labels(*data, model, entry)),
       output_(first_output(model)) {}
 
@@ -267,16 +268,18 @@ DataCheck::Fault DataCheck::find(const int64_t* samples, int64_t count) const {
   Fault fault;
   const bool is_all = !samples && !data_.is_selection();
   for (const Dataset::Array& array : data_.arrays()) {
-    if (!samples && array.rows && !array.rows->is_checked()) continue;  // a step finds what is wrong with them
+    const RowReader* const reader = array.rows.reader();
+    if (!samples && reader && !reader->is_checked()) continue;  // a step finds what is wrong with them
     const auto ranges = ranges_.find(array.name);
     const auto loss = probabilities_.find(array.name);
-    const bool is_whole = !array.per_sample || (is_all && !array.rows && array.axis == 0);
+    const bool is_whole = !array.per_sample || (is_all && !reader && array.axis == 0);
     const auto test = [&](auto tag, auto good, const std::string& why, const IndexRange* range) {
       using T = decltype(tag);
       if (fault.array) return;
       if (is_whole) {
-        const auto* data = static_cast<const char*>(array.data.data());
-        const int64_t end = array.data.size(), bad = first_bad_of_many<T>(data, 0, end, good);
+        const Tensor& stored = array.rows.stored();
+        const auto* data = static_cast<const char*>(stored.data());
+        const int64_t end = stored.size(), bad = first_bad_of_many<T>(data, 0, end, good);
         if (bad < end) fault = {describe(array, bad, data + bad * static_cast<int64_t>(sizeof(T)), why), &array, range};
         return;
       }
@@ -288,7 +291,7 @@ DataCheck::Fault DataCheck::find(const int64_t* samples, int64_t count) const {
         if (bad == elements) return "";
         return describe(array, row * elements + bad, data + bad * static_cast<int64_t>(sizeof(T)), why);
       };
-      const std::string text = first_of_rows(count, array.rows && !array.rows->is_quick(), look_at);
+      const std::string text = first_of_rows(count, !array.rows.is_quick(), look_at);
       if (!text.empty()) fault = {text, &array, range};
     };
     for_each_test(array, ranges == ranges_.end() ? nullptr : &ranges->second,
@@ -305,7 +308,7 @@ std::string DataCheck::way_out(const Fault& fault) const {
   if (values.empty()) return "";
   const double least = *values.begin(), most = *values.rbegin();
   if (values.size() == 2 && least == 0 && most > 1) {
-    const std::string option = array.rows ? array.rows->values_option() : "";
+    const std::string option = array.rows.reader() ? array.rows.reader()->values_option() : "";
     const std::string all = concat("; it holds 0 and ", most, " alone: ");
     return all + (option.empty() ? "make them 0 and 1" : concat(option, " 0,", most, " makes them 0 and 1"));
   }

@@ -26,16 +26,16 @@ struct IndexRange {
 // The ranges of the integer inputs of an entry point, by input. An input is followed through nodes that keep its values
 // (Cast, Reshape, ...) to Gather, GatherElements and losses. There is no range if a node reads only part of the input,
 // or if the size is not known, also not by `sizes`: those of inputs, where the model leaves them open.
-std::map<std::string, std::vector<IndexRange>> index_ranges(const Model& model, const std::string& entry,
+std::map<std::string, std::vector<IndexRange>> index_ranges(const Model& model, const EntryName& entry,
                                                             const std::map<std::string, Dims>& sizes = {});
 
 // The classes that a loss model takes in its boxes, [batch, M, 5], where it uses them as indices.
-std::optional<IndexRange> classes_of_boxes(const Model& model, const std::string& entry, const std::string& input);
+std::optional<IndexRange> classes_of_boxes(const Model& model, const EntryName& entry, const std::string& input);
 
 class DataCheck {
  public:
   // For the entry point of `model`.
-  DataCheck(const Dataset* data, const Model& model, const std::string& entry);
+  DataCheck(const Dataset* data, const Model& model, const EntryName& entry);
 
   // Describes the first fault of the data, "'labels' holds 12 in sample 17 ([17, 3]); node ... takes 0 to 9", or
   // returns "". Samples are counted from 0 in the order of the file. Of rows that are made those are looked at whose

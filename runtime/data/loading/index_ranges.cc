@@ -181,7 +181,7 @@ void refine(Graph* graph, const std::map<std::string, Dims>& sizes) {
 
 }  // namespace
 
-std::map<std::string, std::vector<IndexRange>> index_ranges(const Model& model, const std::string& entry,
+std::map<std::string, std::vector<IndexRange>> index_ranges(const Model& model, const EntryName& entry,
                                                             const std::map<std::string, Dims>& sizes) {
   Model flat = flatten(model, entry);
   refine(flat.graph.get(), sizes);
@@ -199,7 +199,7 @@ std::map<std::string, std::vector<IndexRange>> index_ranges(const Model& model, 
   return ranges;
 }
 
-std::optional<IndexRange> classes_of_boxes(const Model& model, const std::string& entry, const std::string& input) {
+std::optional<IndexRange> classes_of_boxes(const Model& model, const EntryName& entry, const std::string& input) {
   Model flat = flatten(model, entry);
   const Value* boxes = flat.graph->find(input);
   if (!boxes) return {};

@@ -24,27 +24,10 @@
 namespace onnx_train {
 namespace {
 
-// Pictures in files, of which nothing is read before a batch needs it.
-class PictureSource : public DataSource {
- public:
-  PictureSource(std::shared_ptr<const PictureFiles> files, std::map<std::string, std::string> metadata)
-      : files_(std::move(files)), metadata_(std::move(metadata)) {}
-  std::vector<std::string> names() const override { return {}; }
-  bool contains(const std::string&) const override { return false; }
-  Tensor read(const std::string& name) const override {
-    fail_as(ErrorCode::kFile, files_->root, " holds pictures, no array '", name, "'");
-  }
-  std::shared_ptr<const PictureFiles> pictures() const override { return files_; }
-  std::map<std::string, std::string> metadata() const override { return metadata_; }
-
- private:
-  const std::shared_ptr<const PictureFiles> files_;
-  const std::map<std::string, std::string> metadata_;
-};
-
-// With masks as the options say, or as the model knows them.
-std::unique_ptr<DataSource> picture_source(std::shared_ptr<const PictureFiles> files, const ReadOptions& options,
-                                           std::map<std::string, std::string> metadata = {}) {
+// Pictures in files, of which nothing is read before a batch needs it: with masks as the options say, or as the model
+// knows them.
+DataArrays picture_arrays(std::shared_ptr<const PictureFiles> files, const ReadOptions& options,
+                          std::map<std::string, std::string> metadata = {}) {
   expect_decoders(files->root);
   const auto known = options.metadata.find(kMaskValues);
   std::string values;
@@ -56,7 +39,7 @@ std::unique_ptr<DataSource> picture_source(std::shared_ptr<const PictureFiles> f
     files = std::move(mapped);
     metadata[kMaskValues] = values;
   }
-  return std::make_unique<PictureSource>(std::move(files), std::move(metadata));
+  return {.pictures = std::move(files), .metadata = std::move(metadata)};
 }
 
 namespace fs = std::filesystem;
@@ -109,8 +92,7 @@ std::vector<std::string> files_like(const std::string& pattern) {
   return files;
 }
 
-std::unique_ptr<DataSource> open_folder(const std::string& folder, const std::vector<InputSpec>& inputs,
-                                        const ReadOptions& options) {
+DataArrays open_folder(const std::string& folder, const std::vector<InputSpec>& inputs, const ReadOptions& options) {
   const bool train = is_for_training(options);
   const std::string set = train ? "train" : "t10k";
   const auto images = files_starting(folder, set + "-images"), labels = files_starting(folder, set + "-labels");
@@ -124,12 +106,12 @@ std::unique_ptr<DataSource> open_folder(const std::string& folder, const std::ve
   }
   const bool has_arrays = !files_of(folder, [](const std::string& name) { return name.ends_with(".npy"); }).empty();
   const auto pictures = has_arrays ? nullptr : find_pictures(folder, train);
-  return pictures ? picture_source(pictures, options) : open_npy_folder(folder);
+  return pictures ? picture_arrays(pictures, options) : open_npy_folder(folder);
 }
 
 }  // namespace
 
-std::unique_ptr<DataSource> open_npy_folder(const std::string& folder) {
+DataArrays open_npy_folder(const std::string& folder) {
   TensorMap arrays;
   for (const std::string& path : files_of(folder, [](const std::string& name) { return name.ends_with(".npy"); })) {
     const auto file = MappedFile::open(path);
@@ -147,14 +129,13 @@ std::unique_ptr<DataSource> open_npy_folder(const std::string& folder) {
         ", but no *.npy, no train-images* with train-labels* (MNIST; t10k-* to evaluate), no data_batch_* (CIFAR-10; ",
         "test_batch* to evaluate), no pictures and no folders of them; ", kFormats);
   }
-  return make_source(folder, std::move(arrays));
+  return arrays_of(arrays);
 }
 
 namespace {
 
 // A folder for training and for tests is chosen from by role; a pattern means all that it stands for.
-std::unique_ptr<DataSource> open_pattern(const std::string& pattern, const std::vector<InputSpec>& inputs,
-                                         const ReadOptions& options) {
+DataArrays open_pattern(const std::string& pattern, const std::vector<InputSpec>& inputs, const ReadOptions& options) {
   const std::vector<std::string> files = files_like(pattern);
   if (files.empty()) fail_as(ErrorCode::kNoData, "no file is named like ", pattern);
   if (files.size() == 1) return open_data(files[0], inputs, options);
@@ -209,8 +190,7 @@ std::vector<TokenFiles> token_sources(const std::string& text, bool train) {
 
 }  // namespace
 
-std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<InputSpec>& inputs,
-                                     const ReadOptions& options) {
+DataArrays open_csv(const std::string& path, const std::vector<InputSpec>& inputs, const ReadOptions& options) {
   DataTable table = read_csv(path);
   const std::string label = first_label(inputs);
   const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const auto& spec) { return spec.name == label; });
@@ -229,7 +209,7 @@ std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<
     std::map<std::string, std::string> metadata;
     if (!read.columns.empty() && target) metadata[kTableInputs] = columns_to_json({{label, read.columns}});
     if (read.columns.empty() && !read.files->targets.empty()) metadata[kLabelSeparator] = reading.label_separator;
-    return picture_source(read.files, options, std::move(metadata));
+    return picture_arrays(read.files, options, std::move(metadata));
   }
   if (takes_pictures) {
     std::string columns;
@@ -238,20 +218,20 @@ std::unique_ptr<DataSource> open_csv(const std::string& path, const std::vector<
             "'; it has ", columns, ": --map COLUMN=path says which it is");
   }
   if (takes_labelled_texts(inputs, options)) {
-    if (auto texts = open_labelled_texts(table, inputs, options)) return texts;
+    if (auto texts = open_labelled_texts(table, inputs, options)) return std::move(*texts);
   }
-  return make_source(path, arrays_of(table, inputs, options));
+  return arrays_of(table, inputs, options);
 }
 
 namespace {
 
-using Opened = std::unique_ptr<DataSource>;
+using Opened = std::optional<DataArrays>;
 using Inputs = std::vector<InputSpec>;
 
 // A format of single files. The first row that matches a path and opens it is what the path is.
 struct DataFormat {
   bool (*matches)(const std::string& path);
-  Opened (*open)(const std::string& path, const Inputs& inputs, const ReadOptions& options);  // null: another row's
+  Opened (*open)(const std::string& path, const Inputs& inputs, const ReadOptions& options);  // nothing: another row's
 };
 
 template <const char* suffix>
@@ -260,7 +240,7 @@ bool ends(const std::string& path) {
 }
 
 Opened open_labelled_lines(const std::string& path, const Inputs& inputs, const ReadOptions& options) {
-  if (!takes_labelled_texts(inputs, options)) return nullptr;
+  if (!takes_labelled_texts(inputs, options)) return std::nullopt;
   if (auto texts = open_labelled_texts(read_json_lines(path), inputs, options)) return texts;
   fail_as(ErrorCode::kData, path, " has no \"text\" in its first line; --map NAME=", token_inputs(inputs).tokens->name,
           " says which name has the texts");
@@ -268,7 +248,7 @@ Opened open_labelled_lines(const std::string& path, const Inputs& inputs, const 
 
 Opened open_token_file(const std::string& path, const Inputs& inputs, const ReadOptions& options) {
   if (token_inputs(inputs).tokens) return open_tokens({{path, {path}}}, inputs, options);
-  if (path.ends_with(".bin")) return nullptr;  // CIFAR-10's
+  if (path.ends_with(".bin")) return std::nullopt;  // CIFAR-10's
   fail_as(ErrorCode::kData, path, " holds tokens, but the model has no input int64[batch, tokens]");
 }
 
@@ -284,30 +264,39 @@ constexpr char kNpz[] = ".npz", kSafetensors[] = ".safetensors", kJson[] = ".jso
                kJsonLines[] = ".jsonl", kBin[] = ".bin";
 
 constexpr DataFormat kFormatsOfFiles[] = {
-    {ends<kNpz>, [](const std::string& path, const Inputs&, const ReadOptions&) { return open_npz(path); }},
+    {ends<kNpz>, [](const std::string& path, const Inputs&, const ReadOptions&) -> Opened { return open_npz(path); }},
     {ends<kSafetensors>,
-     [](const std::string& path, const Inputs&, const ReadOptions&) { return open_safetensors(path); }},
-    {is_picture_name, [](const std::string& path, const Inputs&,
-                         const ReadOptions& options) { return picture_source(one_picture(path), options); }},
-    {ends<kJson>, [](const std::string& path, const Inputs&,
-                     const ReadOptions& options) { return picture_source(read_coco(path), options); }},
-    {ends<kCsv>, open_csv},
+     [](const std::string& path, const Inputs&, const ReadOptions&) -> Opened { return open_safetensors(path); }},
+    {is_picture_name,
+     [](const std::string& path, const Inputs&, const ReadOptions& options) -> Opened {
+       return picture_arrays(one_picture(path), options);
+     }},
+    {ends<kJson>,
+     [](const std::string& path, const Inputs&, const ReadOptions& options) -> Opened {
+       return picture_arrays(read_coco(path), options);
+     }},
+    {ends<kCsv>,
+     [](const std::string& path, const Inputs& inputs, const ReadOptions& options) -> Opened {
+       return open_csv(path, inputs, options);
+     }},
     {ends<kJsonLines>, open_labelled_lines},
     {is_token_file, open_token_file},
     {ends<kBin>,
-     [](const std::string& path, const Inputs& inputs, const ReadOptions&) { return open_cifar10({path}, inputs); }},
+     [](const std::string& path, const Inputs& inputs, const ReadOptions&) -> Opened {
+       return open_cifar10({path}, inputs);
+     }},
     {is_read_by_python,
      [](const std::string& path, const Inputs&, const ReadOptions&) -> Opened {
        fail_as(ErrorCode::kDataFormat, path, " is read from Python alone, by pyarrow: onnx_train.fit(model, '", path,
                "'), or onnx_train.convert_table('", path, "', 'table.csv') for the command");
      }},
-    {is_idx,
-     [](const std::string& path, const Inputs& inputs, const ReadOptions&) { return open_idx(path, "", inputs); }}};
+    {is_idx, [](const std::string& path, const Inputs& inputs, const ReadOptions&) -> Opened {
+       return open_idx(path, "", inputs);
+     }}};
 
 }  // namespace
 
-std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector<InputSpec>& inputs,
-                                      const ReadOptions& options) {
+DataArrays open_data(const std::string& path, const std::vector<InputSpec>& inputs, const ReadOptions& options) {
   if (path == "-") return open_standard_input();
   std::error_code error;
   if (fs::is_directory(path, error)) return open_folder(path, inputs, options);
@@ -323,7 +312,7 @@ std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector
   if (!exists) fail_as(ErrorCode::kNoData, "there is no data at ", path);
   for (const DataFormat& format : kFormatsOfFiles) {
     if (!format.matches(path)) continue;
-    if (Opened source = format.open(path, inputs, options)) return source;
+    if (Opened file = format.open(path, inputs, options)) return std::move(*file);
   }
   fail_as(ErrorCode::kDataFormat, "the kind of ", path, " is not known by its name; ", kFormats);
 }

@@ -71,7 +71,7 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
   const int64_t batch = fixed > 0 ? fixed : std::min(batch_size, n);
   if (fixed > 0 && static_cast<size_t>(batch) > session->device().available_bytes() / sizeof(int64_t))
     fail_as(ErrorCode::kData, "the model's batch size is fixed at ", fixed, ", which this machine has no memory for");
-  const std::string symbol = batch_symbol(session->model(), entry_inputs(session->model(), "predict"));
+  const std::string symbol = batch_symbol(session->model(), entry_inputs(session->model(), Entry::kPredict));
   std::map<std::string, size_t> axes;
   for (const Value* output : session->model().graph->outputs())
     axes[output->name()] = sample_axis(output->type(), symbol);
@@ -88,7 +88,7 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
   };
   batches.start(next_rows, std::nullopt);
   for (int64_t at = 0; const int64_t count = batches.next(&inputs); at += batch) {
-    for (const auto& [name, output] : session->run("predict", inputs)) {
+    for (const auto& [name, output] : session->run(Entry::kPredict, inputs)) {
       if (batch < n && session->is_sized_by_data(name)) expect_samples(name, output, axes[name], count, n);
       place_samples(output, axes[name], count, at, std::min(batch, n - at), n, &results[name]);
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/text/expression.h"
@@ -52,45 +53,32 @@ DataArrays read_needed(const std::string& path, const std::vector<InputSpec>& in
   std::vector<InputSpec> known = inputs;
   known.insert(known.end(), others.begin(), others.end());
   const std::vector<NamedList> map = checked_map(options, known);
-  const std::unique_ptr<DataSource> source = open_data(path, known, options);
-  DataArrays arrays;
-  if ((arrays.pictures = source->pictures())) {
-    if (arrays.pictures->files.empty()) fail_as(ErrorCode::kData, path, " holds no pictures");
-    arrays.pictures = readable_pictures(std::move(arrays.pictures), options.on_bad_picture, options.faults.get());
-    arrays.metadata = source->metadata();
-    return arrays;
+  DataArrays data = open_data(path, known, options);
+  if (data.pictures) {
+    if (data.pictures->files.empty()) fail_as(ErrorCode::kData, path, " holds no pictures");
+    data.pictures = readable_pictures(std::move(data.pictures), options.on_bad_picture, options.faults.get());
+    return data;
   }
-  std::vector<const InputSpec*> missing;
+  const std::map<std::string, Rows> all = std::exchange(data.arrays, {});
   std::string found;
-  for (const std::string& name : source->names()) found += concat(found.empty() ? "" : ", ", name);
+  for (const auto& [name, rows] : all) found += concat(found.empty() ? "" : ", ", name);
   for (const InputSpec& spec : inputs) {
     // Tables rename their columns themselves.
-    std::string name = name_in_file(spec.name, map);
-    if (!source->contains(name)) name = spec.name;
-    if (auto rows = source->rows(name)) {
-      arrays.readers[spec.name] = std::move(rows);
-    } else if (source->contains(name)) {
-      arrays.tensors[spec.name] = source->read(name);
-    } else if (!spec.has_default) {
-      missing.push_back(&spec);
-    }
+    auto rows = all.find(name_in_file(spec.name, map));
+    if (rows == all.end()) rows = all.find(spec.name);
+    if (rows != all.end()) data.arrays[spec.name] = rows->second.loaded();
   }
-  arrays.summary = source->summary();
-  arrays.notes = source->notes();
-  fill_positions(inputs, &arrays);
-  for (const InputSpec* spec : missing) {
-    if (arrays.tensors.count(spec->name) || arrays.readers.count(spec->name)) continue;
-    fail_as(ErrorCode::kArrayMissing, path, " has no '", spec->name, "', which the model expects as ",
-            to_string(spec->type), "; it holds ", found.empty() ? "nothing" : found);
+  fill_positions(inputs, &data);
+  for (const InputSpec& spec : inputs) {
+    if (spec.has_default || data.find(spec.name)) continue;
+    fail_as(ErrorCode::kArrayMissing, path, " has no '", spec.name, "', which the model expects as ",
+            to_string(spec.type), "; it holds ", found.empty() ? "nothing" : found);
   }
-  arrays.metadata = source->metadata();
-  arrays.parts = source->parts();
-  return arrays;
+  return data;
 }
 
 // The label that the loss ignores.
-std::optional<int64_t> ignored_label(const Model& model, const std::string& entry,
-                                     const std::vector<InputSpec>& inputs) {
+std::optional<int64_t> ignored_label(const Model& model, const EntryName& entry, const std::vector<InputSpec>& inputs) {
   const auto ranges = index_ranges(model, entry);
   const auto found = ranges.find(first_label(inputs));
   if (found == ranges.end()) return {};
@@ -100,7 +88,7 @@ std::optional<int64_t> ignored_label(const Model& model, const std::string& entr
   return {};
 }
 
-int64_t vocabulary_of(const Model& model, const std::string& entry, const std::string& input) {
+int64_t vocabulary_of(const Model& model, const EntryName& entry, const std::string& input) {
   const auto ranges = index_ranges(model, entry);
   int64_t most = -1;
   if (const auto found = ranges.find(input); found != ranges.end()) {
@@ -110,14 +98,12 @@ int64_t vocabulary_of(const Model& model, const std::string& entry, const std::s
 }
 
 // Texts are as long as the model has positions, at most.
-void check_positions(const DataArrays& arrays, const Model& model, const std::vector<InputSpec>& inputs) {
+void check_positions(const DataArrays& data, const Model& model, const std::vector<InputSpec>& inputs) {
   const TokenInputs to = token_inputs(inputs);
-  if (!to.tokens) return;
-  const auto rows = arrays.readers.find(to.tokens->name);
-  const auto stored = arrays.tensors.find(to.tokens->name);
-  const bool is_made = rows != arrays.readers.end();
-  if (!is_made && stored == arrays.tensors.end()) return;
-  const Shape shape = is_made ? rows->second->shape() : stored->second.shape();
+  const Rows* rows = to.tokens ? data.find(to.tokens->name) : nullptr;
+  if (!rows) return;
+  const bool is_made = rows->reader() != nullptr;
+  const Shape shape = rows->spec().shape;
   const PositionTable table = position_table(model);
   if (shape.size() != 2 || table.positions == 0 || shape[1] <= table.positions) return;
   fail_as(ErrorCode::kTokenBlocks, "'", to.tokens->name, "' has ", shape[1], " tokens in a sample, and '", table.weight,
@@ -126,7 +112,7 @@ void check_positions(const DataArrays& arrays, const Model& model, const std::ve
 }
 
 // Throws Error for boxes of more categories than the detector has.
-void check_categories(const PictureFiles& files, const Model& model, const std::string& entry,
+void check_categories(const PictureFiles& files, const Model& model, const EntryName& entry,
                       const std::vector<InputSpec>& inputs) {
   const InputSpec* target = files.boxes ? box_target(inputs) : nullptr;
   const auto taken = target ? classes_of_boxes(model, entry, target->name) : std::nullopt;
@@ -150,15 +136,15 @@ void check_categories(const PictureFiles& files, const Model& model, const std::
 
 }  // namespace
 
-DataArrays read_arrays(const std::string& path, const Model& model, const std::string& entry,
+DataArrays read_arrays(const std::string& path, const Model& model, const EntryName& entry,
                        const std::vector<InputSpec>& inputs, const ReadOptions& given) {
   // For a prediction a table may hold targets: they are not among the columns that are left for the first input.
   std::vector<InputSpec> others;
-  if (entry == "predict" && model.find_entry_point("evaluate")) others = entry_inputs(model, "evaluate");
+  if (entry == Entry::kPredict && model.find_entry_point(Entry::kEvaluate))
+    others = entry_inputs(model, Entry::kEvaluate);
   for (InputSpec& spec : others) spec.has_default = true;
-  const bool tests = entry == "evaluate" || entry == "predict";
   ReadOptions options = given;
-  if (!options.role) options.role = tests ? DataRole::kEvaluate : DataRole::kTrain;
+  if (!options.role) options.role = trains(entry.kind()) ? DataRole::kTrain : DataRole::kEvaluate;
   if (options.document_end || options.shift_labels) options.ignored_label = ignored_label(model, entry, inputs);
   options.vocabulary = [&](const std::string& input) { return vocabulary_of(model, entry, input); };
   for (const char* key : kTableMetadata) {
@@ -167,7 +153,7 @@ DataArrays read_arrays(const std::string& path, const Model& model, const std::s
   DataArrays arrays = read_needed(path, inputs, options, others);
   if (arrays.pictures) check_categories(*arrays.pictures, model, entry, inputs);
   check_positions(arrays, model, inputs);
-  if (options.shift_labels && entry != "predict") {
+  if (options.shift_labels && entry != Entry::kPredict) {
     if (!options.ignored_label)
       throw UsageError("--shift-labels: the loss ignores no label; build it with ignore_index");
     shift_labels(&arrays, inputs, *options.ignored_label);
@@ -176,10 +162,10 @@ DataArrays read_arrays(const std::string& path, const Model& model, const std::s
 }
 
 TensorMap read_arrays(const std::string& path) {
-  const std::unique_ptr<DataSource> source = open_data(path, {});
-  if (source->pictures()) fail_as(ErrorCode::kUsage, path, " holds pictures, which are read when a model needs them");
+  const DataArrays data = open_data(path, {});
+  if (data.pictures) fail_as(ErrorCode::kUsage, path, " holds pictures, which are read when a model needs them");
   TensorMap arrays;
-  for (const std::string& name : source->names()) arrays[name] = source->read(name);
+  for (const auto& [name, rows] : data.arrays) arrays[name] = rows.read_all();
   if (arrays.empty()) {
     fail_as(ErrorCode::kUsage, path, " names no arrays: they get the names of a model's inputs; say which model");
   }
@@ -192,14 +178,11 @@ void write_arrays(const std::string& path, const TensorMap& arrays) {
 
 Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Preprocess preprocess, const Model& model,
                      const std::string& augment, bool trains, DataNotes* notes) {
-  const size_t said = data.notes.size();
+  data.notes.clear();  // the caller has said them
   fill_positions(inputs, &data);
-  notes->insert(notes->end(), data.notes.begin() + static_cast<std::ptrdiff_t>(said), data.notes.end());
-  PictureRows rows = picture_rows(std::move(data.tensors), data.pictures, inputs,
-                                  classes_from_json(model.metadata(kClassNames)), augment, trains, &preprocess, notes);
+  add_pictures(inputs, classes_from_json(model.metadata(kClassNames)), augment, trains, &preprocess, &data);
   const std::string target = first_label(inputs);
-  if (data.pictures && !data.pictures->boxes && !target.empty() && !rows.tensors.count(target) &&
-      !rows.readers.count(target)) {
+  if (data.pictures && !data.pictures->boxes && !target.empty() && !data.find(target)) {
     if (const std::string& why = data.pictures->unlabelled; !why.empty())
       fail_as(ErrorCode::kPictureClass, data.pictures->root, " has no classes for '", target, "': ", why);
     fail_as(ErrorCode::kPictureClass, data.pictures->root,
@@ -208,12 +191,9 @@ Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Prep
             ", or say which of its other columns are: --columns ",
             target, "=A,B (docs/data.md has all forms)");
   }
-  rows.readers.merge(data.readers);
-  Dataset dataset(rows.tensors, inputs, preprocess, rows.readers);
-  if (!rows.classes.empty()) data.metadata[kClassNames] = classes_to_json(rows.classes);
-  dataset.set_metadata(std::move(data.metadata));
+  Dataset dataset(data, inputs, preprocess);
+  notes->insert(notes->end(), data.notes.begin(), data.notes.end());
   if (const std::string note = sample_axes_note(dataset); !note.empty()) notes->push_back(note);
-  dataset.set_parts(std::move(data.parts));
   dataset.augment = augment;
   if (data.pictures) dataset.left_out = data.pictures->left_out;
   return dataset;
@@ -228,7 +208,7 @@ Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inpu
   return make_dataset(std::move(arrays), inputs, preprocess, Model(), "", /*trains=*/true, &ignored);
 }
 
-Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, const ReadOptions& options,
+Dataset load_dataset(const std::string& path, const Model& model, const EntryName& entry, const ReadOptions& options,
                      DataNotes* notes) {
   const std::vector<InputSpec> inputs = entry_inputs(model, entry);
   std::string note;
@@ -237,9 +217,9 @@ Dataset load_dataset(const std::string& path, const Model& model, const std::str
   DataArrays arrays = read_arrays(path, model, entry, inputs, options);
   if (!arrays.summary.empty()) notes->push_back(arrays.summary);
   notes->insert(notes->end(), arrays.notes.begin(), arrays.notes.end());
-  const bool trains = entry != "evaluate" && entry != "predict";
-  Dataset data = make_dataset(std::move(arrays), inputs, preprocess, model, options.augment, trains, notes);
-  if (const auto names = data.metadata().find(kClassNames); names != data.metadata().end() && trains) {
+  const bool is_training = trains(entry.kind());
+  Dataset data = make_dataset(std::move(arrays), inputs, preprocess, model, options.augment, is_training, notes);
+  if (const auto names = data.metadata().find(kClassNames); names != data.metadata().end() && is_training) {
     const auto classes = static_cast<int64_t>(classes_from_json(names->second).size());
     if (const int64_t told = vocabulary_of(model, entry, first_label(inputs)); classes > 0 && told > classes) {
       notes->push_back(concat(path, " has ", classes, " classes, and the model tells ", told,

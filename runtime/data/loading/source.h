@@ -1,8 +1,7 @@
-// Files of training data, as named arrays: what the command, the C interface and the Python package read. A source
-// lists what a file holds and reads one array at a time, as a view of the mapped file where it can. The caller owns a
-// source; its arrays keep the file mapped, and may outlive it. Sources do not change: any thread may read one. Nothing
-// in a file is trusted: sizes are checked against the file before memory is asked for, and every fault is one Error
-// that names the file, of the code kFile.
+// Files of training data, as named arrays: what the command, the C interface and the Python package read. Arrays are
+// views of the mapped file where they can be, and keep it mapped. Functions run on any thread. Nothing in a file is
+// trusted: sizes are checked against the file before memory is asked for, and every fault is one Error that names the
+// file, of the code kFile.
 //
 //   X.npz          arrays by key; stored ones are mapped, compressed ones inflated
 //   X.safetensors  tensors by name, mapped
@@ -22,24 +21,22 @@
 //   FOLDER, X.csv, X.json, X.png  pictures, with a class, a mask or boxes each: images/files.h
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "onnx_passes/ir/tensor.h"
 #include "runtime/data/dataset.h"
-#include "runtime/data/files/data_source.h"
+#include "runtime/data/files/read_options.h"
 
 namespace onnx_train {
 
-// Opens `path` by what it is; `inputs` tells formats without names which array goes where.
-std::unique_ptr<DataSource> open_data(const std::string& path, const std::vector<InputSpec>& inputs,
-                                      const ReadOptions& options = {});
+// What `path` holds, by what it is; `inputs` tells formats without names which array goes where.
+DataArrays open_data(const std::string& path, const std::vector<InputSpec>& inputs, const ReadOptions& options = {});
 
 // The arrays of `path` that an entry point of `model` takes; `inputs` are its entry_inputs. Of a folder that holds
-// both, "evaluate" and "predict" read the files for tests. Throws Error when an input without a default has no array.
-DataArrays read_arrays(const std::string& path, const Model& model, const std::string& entry,
+// both, kEvaluate and kPredict read the files for tests. Throws Error when an input without a default has no array.
+DataArrays read_arrays(const std::string& path, const Model& model, const EntryName& entry,
                        const std::vector<InputSpec>& inputs, const ReadOptions& options = {});
 // All arrays of a file that names them. Throws Error for formats whose arrays have the names of a model's inputs.
 TensorMap read_arrays(const std::string& path);
@@ -49,9 +46,9 @@ void write_arrays(const std::string& path, const TensorMap& arrays);
 // What a user should be told of how data enter the network; mostly empty.
 using DataNotes = std::vector<std::string>;
 
-// A dataset of what read_arrays gives. The steps on pictures that `preprocess` lacks are those that the model's input
-// suggests, and `notes` say them. `model` knows the classes that it was trained with, if any; `augment` is as --augment
-// takes it.
+// A dataset of what read_arrays gives, whose notes the caller has said. The steps on pictures that `preprocess` lacks
+// are those that the model's input suggests, and `notes` say them. `model` knows the classes that it was trained with,
+// if any; `augment` is as --augment takes it.
 Dataset make_dataset(DataArrays data, const std::vector<InputSpec>& inputs, Preprocess preprocess, const Model& model,
                      const std::string& augment, bool trains, DataNotes* notes);
 
@@ -61,7 +58,7 @@ Dataset load_dataset(const std::string& path, const std::vector<InputSpec>& inpu
 
 // The same for a command: with the model's own preprocessing or, if it is given, that of `options`. `notes` say where
 // the two differ, what was guessed, and that bytes enter the network as they are.
-Dataset load_dataset(const std::string& path, const Model& model, const std::string& entry, const ReadOptions& options,
+Dataset load_dataset(const std::string& path, const Model& model, const EntryName& entry, const ReadOptions& options,
                      DataNotes* notes);
 
 // The first `count` samples of `path` as one batch; without a number, 32 or all where there are fewer. Throws Error

@@ -108,11 +108,11 @@ DataTable read_json_lines(const std::string& path) {
   return table;
 }
 
-std::unique_ptr<DataSource> open_labelled_texts(const DataTable& table, const std::vector<InputSpec>& inputs,
-                                                const ReadOptions& options) {
+std::optional<DataArrays> open_labelled_texts(const DataTable& table, const std::vector<InputSpec>& inputs,
+                                              const ReadOptions& options) {
   const InputSpec& tokens = *token_inputs(inputs).tokens;
   const auto column = text_column(table, tokens.name, options);
-  if (!column) return nullptr;
+  if (!column) return std::nullopt;
   check_is_of_bytes(table.path, tokens.name, options,
                     "write an .npz of its tokenizer's tokens with onnx_train.tokenize_labelled");
   std::vector<InputSpec> others;
@@ -138,11 +138,12 @@ std::unique_ptr<DataSource> open_labelled_texts(const DataTable& table, const st
     cut += static_cast<int64_t>(text.size()) > block ? 1 : 0;
     shorter += length < block ? 1 : 0;
   }
-  arrays.tensors[tokens.name] = bytes;
+  arrays.arrays[tokens.name] = bytes;
   bool has_mask = false;
   for (const InputSpec& spec : inputs) {
     if (!is_filled(spec)) continue;
-    Tensor& filled = arrays.tensors[spec.name] = filled_input(spec, shape);
+    Tensor filled = filled_input(spec, shape);
+    arrays.arrays[spec.name] = filled;
     if (!is_mask(spec)) continue;
     has_mask = true;
     for (int64_t i = 0; i < shape[0]; ++i) {
@@ -158,7 +159,7 @@ std::unique_ptr<DataSource> open_labelled_texts(const DataTable& table, const st
     arrays.notes.push_back(concat(shorter, " texts are shorter than ", block,
                                   " tokens, and filled with 0, which the model has no mask for"));
   }
-  return make_source(table.path, std::move(arrays));
+  return arrays;
 }
 
 }  // namespace onnx_train

@@ -4,11 +4,11 @@
 // (tables/table.h). Functions run on any thread, and throw Error that names file and line.
 #pragma once
 
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "runtime/data/files/data_source.h"
+#include "runtime/data/files/read_options.h"
 #include "runtime/data/tables/table.h"
 
 namespace onnx_train {
@@ -17,8 +17,8 @@ namespace onnx_train {
 bool takes_labelled_texts(const std::vector<InputSpec>& inputs, const ReadOptions& options);
 
 DataTable read_json_lines(const std::string& path);
-// Null where the table has no column of texts.
-std::unique_ptr<DataSource> open_labelled_texts(const DataTable& table, const std::vector<InputSpec>& inputs,
-                                                const ReadOptions& options);
+// Nothing where the table has no column of texts.
+std::optional<DataArrays> open_labelled_texts(const DataTable& table, const std::vector<InputSpec>& inputs,
+                                              const ReadOptions& options);
 
 }  // namespace onnx_train

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/files/data_source.h"
+#include "runtime/data/files/read_options.h"
 #include "runtime/data/images/files.h"
 #include "runtime/data/tables/table.h"
 

@@ -74,7 +74,7 @@ class TableReader {
     const std::vector<size_t> rows = rows_without_missing(columns);
     for (auto& [index, column] : columns) fill(&column);
     if (left) *left = rows;
-    for (const auto& [name, indices] : assigned) result_.tensors[name] = make_array(columns, indices, rows);
+    for (const auto& [name, indices] : assigned) result_.arrays[name] = make_array(columns, indices, rows);
     if (!columns_.empty()) result_.metadata[kTableColumns] = columns_.dump(-1, ' ', false, kReplace);
     result_.metadata[kTableInputs] = columns_to_json(names_of(assigned));
     return std::move(result_);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "onnx_passes/model/table_metadata.h"
-#include "runtime/data/files/data_source.h"
+#include "runtime/data/files/read_options.h"
 
 namespace onnx_train {
 

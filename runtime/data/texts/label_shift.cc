@@ -15,7 +15,7 @@ std::vector<int64_t> integers_of(const Dataset::Array& array, int64_t index) {
   Tensor buffer;
   const char* from = array.row_data(index, &buffer);
   std::vector<int64_t> row(static_cast<size_t>(num_elements(array.row)));
-  dispatch_integer(array.data.dtype(), [&](auto tag) {
+  dispatch_integer(array.rows.dtype(), [&](auto tag) {
     for (size_t t = 0; t < row.size(); ++t)
       row[t] = static_cast<int64_t>(load_element<decltype(tag)>(from, static_cast<int64_t>(t)));
   });
@@ -24,13 +24,13 @@ std::vector<int64_t> integers_of(const Dataset::Array& array, int64_t index) {
 
 }  // namespace
 
-std::string copied_labels(const Dataset& data, const Model& model, const std::string& entry) {
+std::string copied_labels(const Dataset& data, const Model& model, const EntryName& entry) {
   const std::vector<InputSpec> inputs = entry_inputs(model, entry);
   const TokenInputs names = token_inputs(inputs);
   if (!names.tokens || !names.labels) return "";
   const Dataset::Array *tokens = data.find(names.tokens->name), *labels = data.find(names.labels->name);
-  if (!tokens || !labels || labels->rows || !tokens->per_sample || !labels->per_sample) return "";
-  if (tokens->row != labels->row || !is_integer(tokens->data.dtype()) || !is_integer(labels->data.dtype())) return "";
+  if (!tokens || !labels || labels->rows.reader() || !tokens->per_sample || !labels->per_sample) return "";
+  if (tokens->row != labels->row || !is_integer(tokens->rows.dtype()) || !is_integer(labels->rows.dtype())) return "";
   bool is_moved = false;  // whether the labels would be others if they followed the tokens
   for (int64_t sample = 0; sample < data.num_samples(); ++sample) {
     const std::vector<int64_t> from = integers_of(*tokens, data.row_of(sample)),
@@ -48,15 +48,15 @@ std::string copied_labels(const Dataset& data, const Model& model, const std::st
       "after token t here, while the models of transformers shift labels inside; --shift-labels shifts them");
 }
 
-void shift_labels(DataArrays* arrays, const std::vector<InputSpec>& inputs, int64_t ignored) {
+void shift_labels(DataArrays* data, const std::vector<InputSpec>& inputs, int64_t ignored) {
   const TokenInputs names = token_inputs(inputs);
   if (!names.labels) throw UsageError("--shift-labels: the model takes no labels int64[batch, tokens]");
   const std::string& name = names.labels->name;
-  if (arrays->readers.count(name))
+  const auto found = data->arrays.find(name);
+  if (found == data->arrays.end()) return;
+  if (found->second.reader())
     throw UsageError(concat("--shift-labels: '", name, "' of files of tokens follows the tokens already"));
-  const auto found = arrays->tensors.find(name);
-  if (found == arrays->tensors.end()) return;
-  const Tensor& given = found->second;
+  const Tensor& given = found->second.stored();
   if (!is_integer(given.dtype()) || given.shape().size() != 2) return;  // a Dataset says what the model expects
   const int64_t length = given.shape()[1];
   Tensor shifted(DType::kInt64, given.shape());

@@ -16,7 +16,7 @@ InputSpec spec(const char* name, const std::vector<Dim>& dims, bool from_loss) {
 }
 
 Tensor all_rows(const RowReader& reader, const AugmentKey& key) {
-  Tensor all(reader.dtype(), reader.shape());
+  Tensor all(reader.spec().dtype, reader.spec().shape);
   const int64_t rows = all.shape()[0];
   for (int64_t i = 0; i < rows; ++i) {
     reader.read(i, &key, static_cast<char*>(all.data()) + static_cast<size_t>(i) * (all.bytes() / size_t(rows)));
@@ -31,14 +31,13 @@ void write_rows(char** arguments) {
       spec("image", {Dim("N"), Dim(int64_t{3}), height, width}, false),
       spec("boxes", {Dim("N"), most > 0 ? Dim(most) : Dim("M"), Dim(int64_t{5})}, true)};
   Preprocess preprocess = Preprocess::of_steps(arguments[5], inputs);
-  std::vector<std::string> notes;
-  const auto files = open_data(arguments[1], inputs)->pictures();
-  const PictureRows rows = picture_rows({}, files, inputs, {}, arguments[6], true, &preprocess, &notes);
+  DataArrays data = open_data(arguments[1], inputs);
+  add_pictures(inputs, {}, arguments[6], true, &preprocess, &data);
   const AugmentKey key{uint64_t(std::atoi(arguments[7])), /*epoch=*/1};
   TensorMap arrays;
-  for (const auto& [name, reader] : rows.readers) arrays[name] = all_rows(*reader, key);
+  for (const auto& [name, rows] : data.arrays) arrays[name] = all_rows(*rows.reader(), key);
   write_arrays(arguments[8], arrays);
-  for (const std::string& note : notes) std::printf("%s\n", note.c_str());
+  for (const std::string& note : data.notes) std::printf("%s\n", note.c_str());
 }
 
 }  // namespace
