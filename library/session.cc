@@ -31,7 +31,7 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   Collectives* const collectives = settings.ranks.empty() ? nullptr : ranks_of_environment();
   SessionOptions options = resolve(settings);
   TopologyOptions& topology = options.topology;
-  check_ranks(collectives ? collectives->size() : 1, topology.stages, topology.sharding, topology.sync_batch_norm);
+  check_ranks(collectives ? collectives->size() : 1, topology);
   topology.collectives = collectives;
   if (collectives && settings.threads == 0) options.threads = threads_of(*rank_place_of_environment());
   return options;

@@ -23,6 +23,7 @@ struct ScaleArguments {
   std::optional<int64_t> batch_size;
   std::optional<int64_t> accumulate;
   int64_t zero = 0, pipeline = 1, ranks_of_machine = 0;
+  std::string reduction = "exact";
   double latency = 20, bandwidth = 10, machine_bandwidth = 0, overhead = 0, copy_bandwidth = 0, compute = 0,
          seconds = 2;
   bool sync_batch_norm = false, nccl = false, json = false;
@@ -92,6 +93,7 @@ SessionOptions rank_options(const ScaleArguments& a, int ranks) {
   SessionOptions options = options_of_session(a.runtime);
   if (ranks == 1) return options;
   options.topology.sharding = static_cast<Sharding>(a.zero);
+  options.topology.sums_once = a.reduction == "fast";
   options.topology.sync_batch_norm = a.sync_batch_norm;
   options.topology.stages = static_cast<int>(a.pipeline);
   return options;
@@ -117,7 +119,7 @@ Scaled measure(const ScaleArguments& a, const ScaledModel& scaled, int ranks, in
   if (ranks > 1) options.topology.collectives = &simulated;
   Session session(clone(scaled.model), options);
   const auto step = [&] {
-    for (int64_t i = 0; i < batches; i += ranks) session.run(Entry::kAccumulate, scaled.batch);
+    for (int64_t i = 0; i < batches; i += ranks) session.run(Entry::kAccumulate, scaled.batch, 0, i + ranks >= batches);
     session.run(Entry::kApply, {});
   };
   step();
@@ -202,7 +204,13 @@ Subcommand scale_command() {
       {"--batch-size", {&a->batch_size, kCount}, "samples of a batch [32, or all where the data has fewer]", "N"},
       {"--ranks", &a->ranks, "numbers of ranks [1,2,4,8]", "N,..."},
       {"--accumulate", {&a->accumulate, kCount}, "batches of a step, which the ranks share out [one for each]", "N"},
-      {"--zero", {&a->zero, Range{0, false, 2}}, "states that ranks share out, as fit has it [0]", "STAGE"},
+      {"--zero", {&a->zero, Range{0, false, 3}}, "states that ranks share out, as fit has it [0]", "STAGE"},
+      {"--reduction",
+       &a->reduction,
+       "when ranks add up gradients, as fit has it [exact]",
+       "WHEN",
+       false,
+       {"exact", "fast"}},
       {"--pipeline", {&a->pipeline, kCount}, "stages of the model, as fit has it; with --compute [1]", "N"},
       {"--sync-batch-norm", &a->sync_batch_norm, "as fit has it"},
       {"--latency", {&a->latency, Range{0}}, "of an exchange between all ranks, in microseconds [20]", "US"},

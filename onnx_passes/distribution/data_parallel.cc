@@ -32,6 +32,12 @@ Marks<Value> dependents(const Graph& graph, const Value* from) {
   return marks;
 }
 
+bool is_sum(const Value& state) { return state.has_role(roles::kGradientSum) || state.has_role(roles::kAccumulated); }
+
+Var sum_of_all(Builder& b, const Var& own, int ranks) {
+  return call(b, "AllReduce", {b.scalar(own.value()->dtype(), 0), own, b.scalar(DType::kInt64, ranks)});
+}
+
 class Distribution {
  public:
   Distribution(Graph* graph, int ranks, GradientSums sums) : graph_(*graph), ranks_(ranks), sums_(sums) {}
@@ -46,7 +52,7 @@ class Distribution {
       if (!result) continue;
       const Marks<Value> reached = dependents(graph_, input);
       if (!reached.contains(result)) continue;
-      if (input->has_role(roles::kGradientSum) || input->has_role(roles::kAccumulated)) {
+      if (is_sum(*input)) {
         add_up(*input, reached, result);
       } else if (!is_made_of(*input, alike, result)) {
         apply_in_turn(input, reached, result);
@@ -71,8 +77,7 @@ class Distribution {
   Var sum_over_ranks(Builder& b, const Var& before, const Var& term) {
     if (sums_ == GradientSums::kEachRound) return call(b, "AllReduce", {before, term, b.var(active_)});
     const Var own = where(b.var(rank_) < b.var(active_), before + term, before);
-    if (sums_ == GradientSums::kOwn) return own;
-    return call(b, "AllReduce", {b.scalar(own.value()->dtype(), 0), own, b.scalar(DType::kInt64, ranks_)});
+    return sums_ == GradientSums::kOwn ? own : sum_of_all(b, own, ranks_);
   }
 
   // The nodes by which `next` depends on the state that reaches `reached`, in order.
@@ -228,6 +233,18 @@ class Distribution {
 };
 
 }  // namespace
+
+void sum_before_apply(Model* flat, int ranks) {
+  Graph& graph = *flat->graph;
+  for (Value* input : std::vector<Value*>(graph.inputs())) {
+    if (!is_sum(*input) || input->uses().empty()) continue;
+    const std::vector<Use> uses = input->uses();
+    Builder b(&graph, graph.first());
+    b.set_name(input->name() + "/ranks");
+    const Var sum = sum_of_all(b, b.var(input), ranks);
+    for (const Use& use : uses) use.node->set_input(use.index, sum.value());
+  }
+}
 
 void distribute_over_ranks(Model* flat, int ranks, bool sync_batch_norm, GradientSums sums) {
   Distribution(flat->graph.get(), ranks, sums).run(sync_batch_norm);

@@ -34,5 +34,7 @@ enum class GradientSums {
 
 // Throws Error for a state that a batch reads and changes in one, so that batches would wait for each other.
 void distribute_over_ranks(Model* flat, int ranks, bool sync_batch_norm, GradientSums sums = GradientSums::kEachRound);
+// Where no round has made the sums of a step, "apply" does it, before it reads them.
+void sum_before_apply(Model* flat, int ranks);
 
 }  // namespace onnx_train

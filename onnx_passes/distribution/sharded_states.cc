@@ -192,15 +192,16 @@ StateOwners share_out_states(const Model& model, Sharding sharding, int ranks) {
   std::set<std::string> wanted;
   for (const EntryPoint& point : model.entry_points) {
     if (point.is(Entry::kApply)) continue;
-    const bool adds_up = point.is(Entry::kAccumulate) && sharding == Sharding::kGradients;
+    const bool adds_up = point.is(Entry::kAccumulate) && sharding >= Sharding::kGradients;
     wanted.merge(states_read(model, point.name(), !adds_up));
   }
   std::map<std::string, std::vector<const Value*>> of_weight;
   for (const EntryPoint& point : model.entry_points) {
     for (const Binding& binding : point.update_bindings) {
       const Value* state = binding.state;
-      if (!state->role() || state->role()->of.empty() || wanted.count(state->name())) continue;
-      std::vector<const Value*>& states = of_weight[state->role()->of];
+      const bool is_weight = sharding == Sharding::kWeights && point.is(Entry::kApply) && !state->role();
+      if (!is_weight && (!state->role() || state->role()->of.empty() || wanted.count(state->name()))) continue;
+      std::vector<const Value*>& states = of_weight[is_weight ? state->name() : state->role()->of];
       if (std::find(states.begin(), states.end(), state) == states.end()) states.push_back(state);
     }
   }

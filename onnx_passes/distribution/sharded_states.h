@@ -16,13 +16,14 @@ enum class Sharding {
   kNone,
   kOptimizer,  // stage 1: the states of the optimizer
   kGradients,  // stage 2: and the sums of gradients
+  kWeights,    // stage 3: and the weights (gathered_weights.h)
 };
 
 // The rank that keeps a state, by the state's name. All ranks keep the states that are not here.
 using StateOwners = std::map<std::string, int>;
 
-// Shares out the states of weights that only "apply" reads, and with kGradients the sums that "accumulate" adds to: the
-// largest weights first, each to the rank that has the least.
+// Shares out the states of weights that only "apply" reads, and from kGradients on the sums that "accumulate" adds to,
+// with kWeights the weights that it updates: the largest weights first, each to the rank that has the least.
 StateOwners share_out_states(const Model& model, Sharding sharding, int ranks);
 
 // Makes a flattened entry point, after distribute_over_ranks, that of one rank: it keeps the states that are its own

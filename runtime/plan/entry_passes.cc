@@ -7,6 +7,7 @@
 
 #include "kernels/collectives.h"
 #include "onnx_passes/distribution/data_parallel.h"
+#include "onnx_passes/distribution/gathered_weights.h"
 #include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/distribution/overlap_collectives.h"
 #include "onnx_passes/passes.h"
@@ -43,7 +44,10 @@ Pass changing(const char* name, F run) {
 // The passes of the entry point as one rank, or one stage, has it.
 std::vector<PassRow> rank_rows(const Options& o) {
   const bool staged = o->stages > 1, shared = !staged && o->ranks > 1, shards = !staged && !o->owners.empty();
-  const auto distribute = [o, staged](Model& m) { distribute_over_ranks(&m, o->ranks, o->sync_batch_norm && !staged); };
+  const auto distribute = [o, staged](Model& m) {
+    distribute_over_ranks(&m, o->ranks, o->sync_batch_norm && !staged, o->sums);
+  };
+  const bool sums_first = o->ranks_of_sums > 1;
   const auto cut = [o](Model& m) {
     make_stage(&m, o->owners, o->states, o->owner, o->stages, o->micro_batches, o->stage);
   };
@@ -51,17 +55,21 @@ std::vector<PassRow> rank_rows(const Options& o) {
   return {
       {changing("distribute_over_ranks", distribute),
        "computes on one batch of a round, and adds up those of all ranks", o->ranks > 1, kRanks},
+      {changing("sum_before_apply", [o](Model& m) { sum_before_apply(&m, o->ranks_of_sums); }),
+       "adds up the sums of all ranks", sums_first, "--reduction fast of several processes"},
       {changing("name_data_axis", [](Model& m) { name_data_axis(m.graph.get()); }), "says that sums are over pipelines",
        staged, kStages},
       {changing(kMakeStage, cut), "keeps one stage, for all micro-batches", staged, kStages},
       {changing("sum_early", [](Model& m) { sum_early(&m); }), "moves sums over ranks to where their terms are known",
        shared && o->overlaps, kRanks},
+      {changing("gather_weights", [o](Model& m) { gather_weights(&m, o->owners, o->owner); }),
+       "receives weights of other ranks before they are read", o->gathers_weights, "--zero 3 of several processes"},
       {changing("shard_states", [o](Model& m) { shard_states(&m, o->owners, o->owner); }),
        "keeps the states of this rank", shards, "--zero of several processes"},
       {changing("overlap_collectives", [](Model& m) { overlap_collectives(&m); }),
-       "starts exchanges before their results are read", (shared || shards) && o->overlaps, kRanks},
+       "starts exchanges before their results are read", (shared || shards || sums_first) && o->overlaps, kRanks},
       {changing("order_collectives", [](Model& m) { order_collectives(&m); }), "keeps exchanges in one order",
-       staged || shared || shards, kRanks},
+       staged || shared || shards || sums_first, kRanks},
   };
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "onnx_passes/adapt/test_time_augmentation.h"
+#include "onnx_passes/distribution/data_parallel.h"
 #include "onnx_passes/distribution/pipeline_stages.h"
 #include "onnx_passes/distribution/sharded_states.h"
 #include "onnx_passes/pipeline/pass_rows.h"
@@ -21,10 +22,14 @@ struct EntryOptions {
 
   int ranks = 1;  // that share out the batches of this entry point; with stages: pipelines
   bool sync_batch_norm = false, overlaps = false;
+  // Of kAccumulate. Of kApply, kOfStep: each rank has sums of its own, which it adds up first; then `ranks` is 1.
+  GradientSums sums = GradientSums::kEachRound;
+  int ranks_of_sums = 1;
   StateOwners owners = {};  // of states that one rank keeps, or one stage; `owner` is this one
   int owner = 0;
-  int stages = 1;                                   // more than 1: the entry point is cut into them
-  StageOptions stage = {};                          // with stages
+  bool gathers_weights = false;  // the owners are those of weights, too, and the entry point computes with these
+  int stages = 1;                // more than 1: the entry point is cut into them
+  StageOptions stage = {};       // with stages
   std::map<std::string, Shape> micro_batches = {};  // with stages: the shapes of the inputs of all of them
 };
 

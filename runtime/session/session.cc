@@ -111,11 +111,12 @@ void check_rates(const EntryPoint& point, const TensorMap& inputs) {
 
 }  // namespace
 
-void Session::start(const EntryName& entry, const TensorMap& inputs, int64_t batches) {
-  start(entry, inputs, batches, std::nullopt);
+void Session::start(const EntryName& entry, const TensorMap& inputs, int64_t batches, bool ends_step) {
+  start(entry, inputs, batches, ends_step, std::nullopt);
 }
 
-void Session::start(const EntryName& entry, const TensorMap& given, int64_t batches, const FoundSizes& sizes) {
+void Session::start(const EntryName& entry, const TensorMap& given, int64_t batches, bool ends_step,
+                    const FoundSizes& sizes) {
   if (batches == 0) batches = topology_.ranks();
   const SessionThreads threads(options_.threads);
   TensorMap own = own_inputs(entry, topology_.is_staged(entry) ? count_micro_batches(shapes_of(given)) : 1, batches);
@@ -127,7 +128,8 @@ void Session::start(const EntryName& entry, const TensorMap& given, int64_t batc
             "'accumulate' and 'apply'");
   }
   if (const EntryPoint* point = model_.find_entry_point(entry)) check_rates(*point, inputs);
-  CachedPlan& cached = find_plan(entry, inputs, sizes);
+  const GradientSums sums = topology_.sums_of(entry, ends_step, has_own_sums_);
+  CachedPlan& cached = find_plan(entry, sums, inputs, sizes);
   cached.last_used = ++clock_;
   Executable& executable = *cached.executable;
   Collectives* const ranks = topology_.collectives();
@@ -146,6 +148,7 @@ void Session::start(const EntryName& entry, const TensorMap& given, int64_t batc
     if (on_device) stream_->synchronize();  // the caller may free them
     throw;
   }
+  if (entry == Entry::kAccumulate || entry == Entry::kApply) has_own_sums_ = sums == GradientSums::kOwn;
   run.is_started = true;
   started_.push_back(&run);
   drawn_[entry] += topology_.shares(entry) ? static_cast<uint64_t>(batches) : 1;

@@ -90,15 +90,16 @@ class Session {
   // clone those that must live longer. Throws Error for missing, unknown or ill-typed inputs.
   // An output of `predict` whose shape depends on data has that of this run: what decides it is computed first, so that
   // the part of the model before it runs twice.
-  // `batches`: how many all ranks together have in this round; 0: one each.
-  const TensorMap& run(const EntryName& entry, const TensorMap& inputs, int64_t batches = 0);
+  // `batches`: how many all ranks together have in this round; 0: one each. `ends_step`: kApply is next. Where that is
+  // not known, and not said, kApply does what is left.
+  const TensorMap& run(const EntryName& entry, const TensorMap& inputs, int64_t batches = 0, bool ends_step = false);
   // Whether such a run has found the shape of this output to depend on data.
   bool is_sized_by_data(const std::string& output) const { return sized_by_data_.contains(output); }
   // The same in two parts, so that a device has work while the host reads results. `start` enqueues a run; it throws
   // Error for the names, types and shapes of the inputs. `finish` waits for the earliest unfinished run and returns its
   // outputs; it throws Error for the data in the inputs. In that case this run and all runs started after it have
   // changed no state, and none of them remains to be finished.
-  void start(const EntryName& entry, const TensorMap& inputs, int64_t batches = 0);
+  void start(const EntryName& entry, const TensorMap& inputs, int64_t batches = 0, bool ends_step = false);
   const TensorMap& finish();
   // Waits until the inputs of started runs that are in device memory have been read; the caller may then change them.
   // Those in host memory have been read when `start` returns.
@@ -143,20 +144,22 @@ class Session {
   // `sizes` are those of PlanOptions.
   using FoundSizes = std::optional<std::vector<Tensor>>;
   void keep_choices();  // in the model's metadata
-  std::unique_ptr<Plan> compile(const EntryName& entry, Model flat, const std::map<std::string, Shape>& shapes,
-                                const FoundSizes& sizes);
-  CachedPlan& make_plan(const EntryName& entry, Model flat, const std::map<std::string, Shape>& shapes,
-                        const FoundSizes& sizes);
+  std::unique_ptr<Plan> compile(const EntryName& entry, GradientSums sums, Model flat,
+                                const std::map<std::string, Shape>& shapes, const FoundSizes& sizes);
+  CachedPlan& make_plan(const EntryName& entry, GradientSums sums, Model flat,
+                        const std::map<std::string, Shape>& shapes, const FoundSizes& sizes);
   void make_room(const Plan& plan);
-  CachedPlan& find_plan(const EntryName& entry, const TensorMap& inputs, const FoundSizes& sizes);
-  void start(const EntryName& entry, const TensorMap& inputs, int64_t batches, const FoundSizes& sizes);
+  CachedPlan& find_plan(const EntryName& entry, GradientSums sums, const TensorMap& inputs, const FoundSizes& sizes);
+  void start(const EntryName& entry, const TensorMap& inputs, int64_t batches, bool ends_step, const FoundSizes& sizes);
+  GradientSums sums_of_plan(const EntryName& entry) const;  // of the larger plan
   void abandon_runs() noexcept;
   void wait_for_run(int64_t mark) { topology_.wait(stream_.get(), mark, device_); }
   bool refuses_non_finite_loss(const EntryName& entry) const;
-  EntryOptions entry_options(const EntryName& entry, const std::map<std::string, Shape>& shapes) const;
+  EntryOptions entry_options(const EntryName& entry, GradientSums sums,
+                             const std::map<std::string, Shape>& shapes) const;
   // The entry point as Plan takes it.
-  Model plain(const EntryName& entry, const std::map<std::string, Shape>& shapes) const;
-  Model plain(const EntryName& entry, const std::map<std::string, Shape>& shapes,
+  Model plain(const EntryName& entry, GradientSums sums, const std::map<std::string, Shape>& shapes) const;
+  Model plain(const EntryName& entry, GradientSums sums, const std::map<std::string, Shape>& shapes,
               const PipelineOptions& pipeline) const;
   // What the entry point is told beside the data: of ranks, and the key of random numbers.
   TensorMap own_inputs(const EntryName& entry, int micro_batches, int64_t batches) const;
@@ -177,6 +180,7 @@ class Session {
   Fault* fault_ = nullptr;               // of the device; all runs report to it
   void* arena_ = nullptr;
   size_t arena_bytes_ = 0;
+  bool has_own_sums_ = false;                // kApply has to make the sums of all ranks (GradientSums::kOwn)
   std::map<EntryName, uint64_t> drawn_;      // how many batches each entry point has drawn numbers for
   mutable std::map<EntryName, bool> draws_;  // what draws() has found
   uint64_t clock_ = 0;

@@ -11,8 +11,9 @@
 
 namespace onnx_train {
 
-EntryOptions Session::entry_options(const EntryName& entry, const std::map<std::string, Shape>& shapes) const {
-  EntryOptions options = topology_.entry_options(entry);
+EntryOptions Session::entry_options(const EntryName& entry, GradientSums sums,
+                                    const std::map<std::string, Shape>& shapes) const {
+  EntryOptions options = topology_.entry_options(entry, sums);
   if (has_entry(entry)) options.views = options_.views;
   options.states = state_.names();
   options.overlaps = options.overlaps && !options_.plan.detect_anomaly;  // what is under way cannot be looked at
@@ -32,11 +33,11 @@ bool Session::draws(const EntryName& entry) const {
   return found->second = may && has_random_operators(*flatten(model_, entry).graph);
 }
 
-Model Session::plain(const EntryName& entry, const std::map<std::string, Shape>& shapes,
+Model Session::plain(const EntryName& entry, GradientSums sums, const std::map<std::string, Shape>& shapes,
                      const PipelineOptions& pipeline) const {
   PipelineOptions own = pipeline;
   if (!own.dump_dir.empty()) own.dump_dir += concat("/", entry, "/entry");
-  const EntryOptions options = entry_options(entry, shapes);
+  const EntryOptions options = entry_options(entry, sums, shapes);
   const std::vector<Pass> passes = wanted_passes(entry_rows(options));
   // What is shown has the contents of the states, so that its files can be loaded.
   const bool keeps_states = !options_.plans_only && !topology_.shards_states();
@@ -44,17 +45,19 @@ Model Session::plain(const EntryName& entry, const std::map<std::string, Shape>&
   return make_entry(model_, options, passes, own);
 }
 
-Model Session::plain(const EntryName& entry, const std::map<std::string, Shape>& shapes) const {
+Model Session::plain(const EntryName& entry, GradientSums sums, const std::map<std::string, Shape>& shapes) const {
   return keeping_faults(options_.plan.pipeline,
-                        [&](const PipelineOptions& pipeline) { return plain(entry, shapes, pipeline); });
+                        [&](const PipelineOptions& pipeline) { return plain(entry, sums, shapes, pipeline); });
 }
+
+GradientSums Session::sums_of_plan(const EntryName& entry) const { return topology_.sums_of(entry, true, false); }
 
 void Session::connect_device() {
   if (topology_.ranks() == 1 || device_.uses_host_memory()) return;
   Topology::Pairs pairs;
   for (const Entry entry : {Entry::kAccumulate, Entry::kEvaluate}) {
     if (!topology_.is_staged(entry) || !has_entry(entry)) continue;
-    const EntryOptions options = entry_options(entry, {});
+    const EntryOptions options = entry_options(entry, GradientSums::kEachRound, {});
     pairs.merge(topology_.stages_that_send(make_entry(model_, options, passes_before_stages(options)), state_.names()));
   }
   topology_.connect(&device_, pairs);

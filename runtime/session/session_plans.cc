@@ -14,8 +14,8 @@
 
 namespace onnx_train {
 
-std::unique_ptr<Plan> Session::compile(const EntryName& entry, Model flat, const std::map<std::string, Shape>& shapes,
-                                       const FoundSizes& sizes) {
+std::unique_ptr<Plan> Session::compile(const EntryName& entry, GradientSums sums, Model flat,
+                                       const std::map<std::string, Shape>& shapes, const FoundSizes& sizes) {
   std::optional<Model> first = std::move(flat);
   auto plan = keeping_faults(options_.plan.pipeline, [&](const PipelineOptions& pipeline) {
     PlanOptions plan_options = options_.plan;
@@ -24,7 +24,7 @@ std::unique_ptr<Plan> Session::compile(const EntryName& entry, Model flat, const
     if (plan_options.detect_anomaly) plan_options.lowering.on = false;
     if (std::string& folder = plan_options.pipeline.dump_dir; !folder.empty()) folder += concat("/", entry);
     return plan_within(plan_options.memory, [&](size_t values) {
-      Model model = first ? *std::exchange(first, std::nullopt) : plain(entry, shapes, pipeline);
+      Model model = first ? *std::exchange(first, std::nullopt) : plain(entry, sums, shapes, pipeline);
       plan_options.lowering.memory = values;
       return std::make_unique<Plan>(std::move(model), state_.names(), shapes, device_, plan_options);
     });
@@ -37,11 +37,12 @@ void Session::keep_choices() {
   if (const std::string forms = choices_->text(); !forms.empty()) set_metadata(Choices::kMetadata, forms);
 }
 
-Session::CachedPlan& Session::make_plan(const EntryName& entry, Model flat, const std::map<std::string, Shape>& shapes,
-                                        const FoundSizes& sizes) {
+Session::CachedPlan& Session::make_plan(const EntryName& entry, GradientSums sums, Model flat,
+                                        const std::map<std::string, Shape>& shapes, const FoundSizes& sizes) {
   auto cached = std::make_unique<CachedPlan>();
   cached->entry = entry;
-  std::unique_ptr<Plan> made = compile(entry, std::move(flat), shapes, sizes);
+  cached->sums = sums;
+  std::unique_ptr<Plan> made = compile(entry, sums, std::move(flat), shapes, sizes);
   make_room(*made);
   cached->executable = std::make_unique<Executable>(std::move(made), device_, *stream_, fault_);
   Executable& executable = *cached->executable;
@@ -138,8 +139,9 @@ bool same_contents(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
 Plan& Session::plan(const EntryName& entry, const std::map<std::string, Shape>& own) {
   const SessionThreads threads(options_.threads);
   const std::map<std::string, Shape> shapes = with_own_inputs(entry, own);
+  const GradientSums sums = sums_of_plan(entry);
   for (auto& cached : plans_) {
-    if (cached->entry != entry) continue;
+    if (cached->entry != entry || cached->sums != sums) continue;
     const auto& ports = cached->plan().inputs();
     const bool same = std::all_of(ports.begin(), ports.end(), [&](const Port& port) {
       const auto given = shapes.find(port.name);
@@ -147,13 +149,14 @@ Plan& Session::plan(const EntryName& entry, const std::map<std::string, Shape>& 
     });
     if (same && ports.size() == shapes.size()) return cached->plan();
   }
-  return make_plan(entry, plain(entry, shapes), shapes, first_sizes(entry)).plan();
+  return make_plan(entry, sums, plain(entry, sums, shapes), shapes, first_sizes(entry)).plan();
 }
 
 std::unique_ptr<Plan> Session::planned(const EntryName& entry, const std::map<std::string, Shape>& shapes) {
   const SessionThreads threads(options_.threads);
   const std::map<std::string, Shape> all = with_own_inputs(entry, shapes);
-  return compile(entry, plain(entry, all), all, first_sizes(entry));
+  const GradientSums sums = sums_of_plan(entry);
+  return compile(entry, sums, plain(entry, sums, all), all, first_sizes(entry));
 }
 
 PlannedMemory Session::planned_memory(const EntryName& entry, const std::map<std::string, Shape>& shapes) {
@@ -163,28 +166,30 @@ PlannedMemory Session::planned_memory(const EntryName& entry, const std::map<std
   return memory;
 }
 
-Session::CachedPlan& Session::find_plan(const EntryName& entry, const TensorMap& inputs, const FoundSizes& sizes) {
+Session::CachedPlan& Session::find_plan(const EntryName& entry, GradientSums sums, const TensorMap& inputs,
+                                        const FoundSizes& sizes) {
   for (auto& candidate : plans_) {
     const Plan& plan = candidate->plan();
     const bool is_sized = same_contents(plan.found_sizes(), sizes ? *sizes : std::vector<Tensor>());
-    if (candidate->entry != entry || !is_sized || (!sizes && plan.wanted_sizes() > 0)) continue;
+    if (candidate->entry != entry || candidate->sums != sums || !is_sized || (!sizes && plan.wanted_sizes() > 0))
+      continue;
     if (matches(plan, inputs, &candidate->inputs)) return *candidate;
   }
-  Model model = plain(entry, shapes_of(inputs));
+  Model model = plain(entry, sums, shapes_of(inputs));
   check_inputs(model.graph->inputs(), entry, inputs, state_.names());
-  CachedPlan& made = make_plan(entry, std::move(model), shapes_of(inputs), sizes);
+  CachedPlan& made = make_plan(entry, sums, std::move(model), shapes_of(inputs), sizes);
   if (!matches(made.plan(), inputs, &made.inputs)) {
     fail_as(ErrorCode::kData, "entry point '", entry, "': an input has no value");
   }
   return made;
 }
 
-const TensorMap& Session::run(const EntryName& entry, const TensorMap& inputs, int64_t batches) {
+const TensorMap& Session::run(const EntryName& entry, const TensorMap& inputs, int64_t batches, bool ends_step) {
   if (!started_.empty()) fail_as(ErrorCode::kUsage, "a run of the session is started and not finished");
   const uint64_t drawn = drawn_[entry];
   for (FoundSizes sizes = first_sizes(entry);;) {
     drawn_[entry] = drawn;  // each of the runs draws the same numbers
-    start(entry, inputs, batches, sizes);
+    start(entry, inputs, batches, ends_step, sizes);
     const Run& run = *started_.front();
     const TensorMap& outputs = finish();
     const Plan& plan = run.plan->plan();

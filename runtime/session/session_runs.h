@@ -23,6 +23,7 @@ struct Session::Run {
 
 struct Session::CachedPlan {
   EntryName entry = Entry::kOther;
+  GradientSums sums = GradientSums::kEachRound;
   std::unique_ptr<Executable> executable;
   std::vector<const Tensor*> inputs;
   std::vector<std::unique_ptr<Run>> runs;  // as many as have been started at the same time

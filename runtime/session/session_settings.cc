@@ -107,15 +107,34 @@ std::vector<CommandOption> rank_options(SessionSettings* settings) {
            "several processes: batch normalization over their batches as over one; the number of processes then "
            "matters"},
           {"--zero",
-           {&settings->zero, Range{0, false, 2}},
-           "several processes keep one copy of the optimizer's states (1), and of the sums of gradients (2), together "
-           "[0]",
+           {&settings->zero, Range{0, false, 3}},
+           "several processes keep one copy of the optimizer's states (1), of the sums of gradients (2), and of the "
+           "weights (3), together [0]",
            "STAGE"},
+          {"--reduction",
+           &settings->reduction,
+           "several processes add up gradients after each round of batches, so that no bit depends on their number "
+           "(exact), or once a step (fast); auto: exact on CPUs [auto]",
+           "WHEN",
+           false,
+           {"auto", "exact", "fast"}},
           {"--pipeline",
            {&settings->pipeline, kCount},
            "several processes: each has a stage of the model, of as many layers as take about the same time, and the "
            "batches of a step go through all of them [1]",
            "STAGES"}};
+}
+
+TopologyOptions topology_of(const SessionSettings& settings) {
+  TopologyOptions options;
+  options.sync_batch_norm = settings.sync_batch_norm;
+  options.sharding = static_cast<Sharding>(settings.zero);
+  options.stages = static_cast<int>(settings.pipeline);
+  // The order of sums on GPUs is NCCL's in any case.
+  const bool may_be_fast = options.stages == 1 && options.sharding < Sharding::kGradients;
+  options.sums_once = settings.reduction == "fast" ||
+                      (settings.reduction == "auto" && settings.device.starts_with("cuda") && may_be_fast);
+  return options;
 }
 
 SessionOptions resolve(const SessionSettings& settings) {
@@ -134,9 +153,7 @@ SessionOptions resolve(const SessionSettings& settings) {
   options.refuse_non_finite_loss = !settings.allow_non_finite;
   options.views = parse_views(settings.tta);
   options.seed = settings.seed;
-  options.topology.sync_batch_norm = settings.sync_batch_norm;
-  options.topology.sharding = static_cast<Sharding>(settings.zero);
-  options.topology.stages = static_cast<int>(settings.pipeline);
+  options.topology = topology_of(settings);
   return options;
 }
 

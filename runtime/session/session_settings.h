@@ -24,6 +24,7 @@ struct SessionSettings {
   uint64_t seed = 0;               // SessionOptions::seed
   std::string ranks;               // "environment"; "": this process alone
   int64_t zero = 0, pipeline = 1;  // stages of Sharding, and of the model
+  std::string reduction = "auto";  // "exact", "fast"
   bool sync_batch_norm = false;
 };
 
@@ -39,6 +40,8 @@ CommandOption seed_option(SessionSettings* settings);
 // --device alone.
 CommandOption device_option(std::string* device);
 
+// What ranks share out.
+TopologyOptions topology_of(const SessionSettings& settings);
 // What a session takes. Loads the device. Throws Error where there is no such device. The ranks are connected by the
 // caller.
 SessionOptions resolve(const SessionSettings& settings);

@@ -14,25 +14,30 @@
 
 namespace onnx_train {
 
-void check_ranks(int64_t ranks, int64_t stages, Sharding sharding, bool sync_batch_norm) {
-  if (ranks == 1 && (stages > 1 || sync_batch_norm)) {
-    throw UsageError(concat(stages > 1 ? "--pipeline" : "--sync-batch-norm",
+void check_ranks(int64_t ranks, const TopologyOptions& o) {
+  const bool shares_states = o.sharding != Sharding::kNone;
+  if (ranks == 1 && (o.stages > 1 || o.sync_batch_norm)) {
+    throw UsageError(concat(o.stages > 1 ? "--pipeline" : "--sync-batch-norm",
                             " is for several processes; leave it out, or start them (docs/distributed.md)"));
   }
-  if (ranks % stages != 0) {
-    throw UsageError(concat("--pipeline ", stages, " takes ", stages,
+  if (ranks % o.stages != 0) {
+    throw UsageError(concat("--pipeline ", o.stages, " takes ", o.stages,
                             " processes, one for each stage, or a multiple, and there are ", ranks));
   }
-  if (stages > 1 && (sharding != Sharding::kNone || sync_batch_norm)) {
+  if (o.stages > 1 && (shares_states || o.sync_batch_norm)) {
     throw UsageError(concat("--pipeline: a stage has the states of its own layers, and one batch at a time; leave out ",
-                            sync_batch_norm ? "--sync-batch-norm" : "--zero"));
+                            o.sync_batch_norm ? "--sync-batch-norm" : "--zero"));
+  }
+  if (o.sums_once && (o.stages > 1 || o.sharding >= Sharding::kGradients)) {
+    throw UsageError(concat("--reduction fast: each process adds up gradients of all weights; leave out ",
+                            o.stages > 1 ? "--pipeline" : "--zero, or take --zero 1"));
   }
 }
 
 namespace {
 
 StateOwners owners_of_states(const Model& model, const TopologyOptions& options, int ranks) {
-  check_ranks(ranks, options.stages, options.sharding, options.sync_batch_norm);
+  check_ranks(ranks, options);
   if (options.stages <= 1) return share_out_states(model, options.sharding, ranks);
   if (!model.find_entry_point(Entry::kAccumulate))
     fail_as(ErrorCode::kNeedsAccumulate, "a pipeline takes micro-batches; build the model with accumulate");
@@ -63,13 +68,23 @@ bool Topology::shares(const EntryName& entry) const {
   return ranks() > 1 && (entry == Entry::kAccumulate || entry == Entry::kEvaluate);
 }
 
-EntryOptions Topology::entry_options(const EntryName& entry) const {
+GradientSums Topology::sums_of(const EntryName& entry, bool ends_step, bool has_own_sums) const {
+  if (!options_.sums_once || ranks() == 1) return GradientSums::kEachRound;
+  if (entry == Entry::kAccumulate) return ends_step ? GradientSums::kOfStep : GradientSums::kOwn;
+  return entry == Entry::kApply && has_own_sums ? GradientSums::kOfStep : GradientSums::kEachRound;
+}
+
+EntryOptions Topology::entry_options(const EntryName& entry, GradientSums sums) const {
   EntryOptions options;
   options.entry = entry;
   options.sync_batch_norm = options_.sync_batch_norm;
   options.overlaps = options_.overlap;
   options.owners = owners_;
   options.owner = owner();
+  options.sums = sums;
+  if (entry == Entry::kApply && sums == GradientSums::kOfStep) options.ranks_of_sums = ranks();
+  options.gathers_weights =
+      options_.sharding == Sharding::kWeights && ranks() > 1 && entry != Entry::kApply && entry != Entry::kInitialize;
   if (is_staged(entry)) {
     options.ranks = pipelines();
     options.stages = options_.stages;

@@ -26,6 +26,9 @@ struct TopologyOptions {
   bool overlap = true;                  // ranks exchange gradients while they compute others
   bool sync_batch_norm = false;         // over the batches of a round, as one batch
   Sharding sharding = Sharding::kNone;  // of several ranks
+  // Gradients travel once a step (GradientSums::kOwn, kOfStep), so that a run equals one of another number of ranks
+  // within rounding.
+  bool sums_once = false;
   // With more than 1, each rank has a stage of the model (onnx_passes/distribution/pipeline_stages.h), and so many
   // consecutive ranks are a pipeline; several share out batches. Runs of kAccumulate and kEvaluate take a pipeline's
   // micro-batches, one or several, as inputs of names by micro_batch_input, the same on all its ranks. Their outputs
@@ -33,9 +36,8 @@ struct TopologyOptions {
   int stages = 1;
 };
 
-// Throws UsageError for what `ranks` processes cannot do, or cannot do at once: stages of a pipeline, states
-// that they share out, batch normalization over all batches.
-void check_ranks(int64_t ranks, int64_t stages, Sharding sharding, bool sync_batch_norm);
+// Throws UsageError for what `ranks` processes cannot do, or cannot do at once.
+void check_ranks(int64_t ranks, const TopologyOptions& options);
 
 class Topology {
  public:
@@ -58,8 +60,11 @@ class Topology {
   // Whether the ranks run the entry point on the batches of a round, and whether as stages.
   bool shares(const EntryName& entry) const;
   bool is_staged(const EntryName& entry) const { return is_pipeline() && shares(entry); }
-  // What this rank has of the entry point.
-  EntryOptions entry_options(const EntryName& entry) const;
+  // What this rank has of the entry point, with sums as `sums_of` gives them.
+  EntryOptions entry_options(const EntryName& entry, GradientSums sums) const;
+  // How kAccumulate sums gradients, in the last round of its step or before, and kApply, where ranks have sums of their
+  // own or not.
+  GradientSums sums_of(const EntryName& entry, bool ends_step, bool has_own_sums) const;
   // Of a round of `batches` batches, the number of the one that this rank takes as micro-batch `i`; 0 for an entry
   // point that is not shared. `add_inputs` adds the inputs of the plan that say so.
   int64_t batch_of_round(const EntryName& entry, int i) const;

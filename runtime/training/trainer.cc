@@ -226,11 +226,12 @@ bool Trainer::start_step(TrainerEvents* events) {
     }
     const int64_t samples = std::accumulate(batches.begin(), batches.end(), int64_t{0});
     i += std::ssize(batches);
+    const bool ends_epoch = samples_per_epoch_ > 0 && position_.sample + samples >= samples_per_epoch_;
     if (whole) {
       for (const auto& [name, value] : controls) inputs_.insert_or_assign(name, value);
     }
     start_run({whole ? Entry::kStep : Entry::kAccumulate, step, position_.sample, samples, begin, rate, whole,
-               std::move(batches), start},
+               std::move(batches), start, i >= options_.accumulate || ends_epoch},
               inputs_, events);
     position_.sample += samples;
   }
@@ -254,7 +255,7 @@ void Trainer::refuse(const BatchRun& run, const Error& error) const {
 
 void Trainer::start_run(BatchRun run, const TensorMap& inputs, TrainerEvents* events) {
   try {
-    session_.start(run.entry, inputs, std::ssize(run.batches));
+    session_.start(run.entry, inputs, std::ssize(run.batches), run.is_last_round);
   } catch (const Error& error) {
     refuse(run, error);
   }

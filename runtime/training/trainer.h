@@ -132,6 +132,7 @@ class Trainer {
     bool ends_step;
     std::vector<int64_t> batches;                 // the samples of each rank's batch; none for the update
     std::chrono::steady_clock::time_point start;  // of the step
+    bool is_last_round = false;                   // of its step, as far as that is known
   };
   bool start_step(TrainerEvents* events);  // false: the epoch had no more batches
   void start_run(BatchRun run, const TensorMap& inputs, TrainerEvents* events);

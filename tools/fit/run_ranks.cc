@@ -74,7 +74,7 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
     throw UsageError(concat("--elastic: with ", a->session.pipeline > 1 ? "--pipeline" : "--sync-batch-norm",
                             " a run needs its number of processes; leave out one of them"));
   const int64_t ranks = place_ ? place_->size : std::max<int64_t>(std::ssize(devices), 1);
-  check_ranks(ranks, a->session.pipeline, static_cast<Sharding>(a->session.zero), a->session.sync_batch_norm);
+  check_ranks(ranks, topology_of(a->session));
   if (!place_ && devices.size() < 2) {
     if (!devices.empty() && a->given->count("device") == 0) a->session.device = devices[0];
     return;
