@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "onnx_passes/ir/internal_error.h"
 #include "onnx_passes/ir/tensor.h"
 #include "onnx_passes/ir/tensor_spec.h"
 
@@ -24,8 +25,9 @@ struct AugmentKey {
 
 class RowReader {
  public:
+  explicit RowReader(TensorSpec spec) : spec_(std::move(spec)) {}
   virtual ~RowReader() = default;
-  virtual TensorSpec spec() const = 0;  // of the whole array; the first dimension counts the rows
+  const TensorSpec& spec() const { return spec_; }  // of the whole array; the first dimension counts the rows
   // Writes the row in C order to `to`, which is aligned to its elements. With a key it is changed at random, if the
   // reader does that: in the same way for the same key and row.
   virtual void read(int64_t row, const AugmentKey* key, void* to) const = 0;
@@ -40,6 +42,9 @@ class RowReader {
   virtual bool is_checked() const { return is_quick(); }
   // The option that says which values stand for 0, 1, ...; "" if there is none.
   virtual std::string values_option() const { return ""; }
+
+ private:
+  const TensorSpec spec_;
 };
 
 // The rows of one array. A copy shares them.
@@ -56,20 +61,22 @@ class Rows {
     return rows;
   }
 
-  // The same, read from its file where it is still there. Of all others below, rows in a file have nothing.
+  // The same, read from its file where it is still there. All below but read_all() are for rows that are loaded.
   Rows loaded() const { return read_ ? Rows(read_()) : *this; }
 
   const RowReader* reader() const { return reader_.get(); }  // null where the rows are stored
-  const Tensor& stored() const { return stored_; }           // of rows that are made: empty
-  TensorSpec spec() const { return reader_ ? reader_->spec() : TensorSpec{stored_.dtype(), stored_.shape()}; }
-  DType dtype() const { return reader_ ? reader_->spec().dtype : stored_.dtype(); }
-  size_t memory() const { return reader_ ? reader_->memory() : stored_.bytes(); }
+  const Tensor& stored() const {                             // of rows that are made: empty
+    if (read_) throw InternalError("rows that are still in their file");
+    return stored_;
+  }
+  TensorSpec spec() const { return reader_ ? reader_->spec() : TensorSpec{stored().dtype(), stored().shape()}; }
+  DType dtype() const { return reader_ ? reader_->spec().dtype : stored().dtype(); }
+  size_t memory() const { return reader_ ? reader_->memory() : stored().bytes(); }
   bool is_quick() const { return !reader_ || reader_->is_quick(); }
   // All rows in memory.
   Tensor read_all() const {
     if (!reader_) return loaded().stored_;
-    const TensorSpec all_of = reader_->spec();
-    Tensor all(all_of.dtype, all_of.shape);
+    Tensor all(reader_->spec().dtype, reader_->spec().shape);
     const int64_t rows = all.shape()[0];
     auto* to = static_cast<char*>(all.data());
     for (int64_t i = 0; i < rows; ++i)

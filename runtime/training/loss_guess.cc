@@ -256,8 +256,12 @@ LossGuess guess_loss(const Model& forward, const std::string& path, const ReadOp
     const auto found = renamed.find(file_name);
     const std::string name = found == renamed.end() ? file_name : found->second;
     if (guess.is_input(name)) continue;
-    const TensorSpec spec = rows.spec();
-    targets.push_back(rows.reader() ? Target{name, spec.dtype, spec.shape} : target_of(name, rows.read_all()));
+    if (const RowReader* reader = rows.reader()) {
+      const TensorSpec spec = reader->spec();
+      targets.push_back({name, spec.dtype, spec.shape});
+    } else {
+      targets.push_back(target_of(name, rows.read_all()));
+    }
   }
   return guess_from(guess, targets);
 }

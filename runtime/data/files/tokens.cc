@@ -101,10 +101,9 @@ using SharedBlocks = std::shared_ptr<const TokenBlocks>;
 
 class InputRows : public RowReader {
  public:
-  InputRows(SharedBlocks blocks, int64_t shift)
-      : blocks_(std::move(blocks)), shift_(shift), shape_{blocks_->rows(), blocks_->block()} {}
+  InputRows(const SharedBlocks& blocks, int64_t shift)
+      : RowReader({blocks->dtype(), {blocks->rows(), blocks->block()}}), blocks_(blocks), shift_(shift) {}
 
-  TensorSpec spec() const override { return {blocks_->dtype(), shape_}; }
   void read(int64_t row, const AugmentKey* /*key*/, void* to) const override {
     blocks_->at(row, [&](const Tensor& tokens, int64_t position) {
       if (tokens.dtype() == blocks_->dtype()) {
@@ -136,19 +135,17 @@ class InputRows : public RowReader {
  private:
   SharedBlocks blocks_;
   int64_t shift_;
-  Shape shape_;
 };
 
 // The tokens that follow, but for those after the end of a document.
 class LabelRowsWithinDocuments : public RowReader {
  public:
-  LabelRowsWithinDocuments(SharedBlocks blocks, int64_t document_end, int64_t ignored)
-      : blocks_(std::move(blocks)),
+  LabelRowsWithinDocuments(const SharedBlocks& blocks, int64_t document_end, int64_t ignored)
+      : RowReader({DType::kInt64, {blocks->rows(), blocks->block()}}),
+        blocks_(blocks),
         document_end_(document_end),
-        ignored_(ignored),
-        shape_{blocks_->rows(), blocks_->block()} {}
+        ignored_(ignored) {}
 
-  TensorSpec spec() const override { return {DType::kInt64, shape_}; }
   void read(int64_t row, const AugmentKey* /*key*/, void* to) const override {
     auto* labels = static_cast<int64_t*>(to);
     blocks_->at(row, [&](const Tensor& tokens, int64_t position) {
@@ -170,26 +167,23 @@ class LabelRowsWithinDocuments : public RowReader {
  private:
   SharedBlocks blocks_;
   int64_t document_end_, ignored_;
-  Shape shape_;
 };
 
 class FilledRows : public RowReader {
  public:
-  FilledRows(const Filler& filler, DType dtype, Shape shape)
-      : filler_(filler), shape_(std::move(shape)), row_(filled_row(filler, dtype, shape_[1])) {}
+  FilledRows(const Filler& filler, DType dtype, const Shape& shape)
+      : RowReader({dtype, shape}), filler_(filler), row_(filled_row(filler, dtype, shape[1])) {}
 
-  TensorSpec spec() const override { return {row_.dtype(), shape_}; }
   void read(int64_t /*row*/, const AugmentKey* /*key*/, void* to) const override {
     std::memcpy(to, row_.data(), row_.bytes());
   }
-  std::string identity() const override { return concat(filler_.what, " ", to_string(shape_)); }
+  std::string identity() const override { return concat(filler_.what, " ", to_string(spec().shape)); }
   std::string describe(int64_t /*row*/) const override { return ""; }
   size_t memory() const override { return row_.bytes(); }
   bool is_quick() const override { return true; }
 
  private:
   const Filler& filler_;
-  Shape shape_;
   Tensor row_;
 };
 

@@ -96,29 +96,27 @@ class Samples {
 
 class SampleReader : public RowReader {
  public:
-  explicit SampleReader(std::shared_ptr<const Samples> samples) : samples_(std::move(samples)) {}
+  SampleReader(std::shared_ptr<const Samples> samples, DType dtype, const Shape& row)
+      : RowReader({dtype, with_samples(*samples, row)}), samples_(std::move(samples)) {}
   std::string describe(int64_t row) const override { return samples_->store().describe(row, false); }
   std::string identity() const override { return samples_->store().identity(); }
   size_t memory() const override { return 0; }
   bool is_quick() const override { return false; }
 
  protected:
-  Shape with_samples(Shape row) const {
-    row.insert(row.begin(), samples_->size());
+  const std::shared_ptr<const Samples> samples_;
+
+ private:
+  static Shape with_samples(const Samples& samples, Shape row) {
+    row.insert(row.begin(), samples.size());
     return row;
   }
-
-  const std::shared_ptr<const Samples> samples_;
 };
 
 class PictureReader : public SampleReader {
  public:
-  using SampleReader::SampleReader;
-  TensorSpec spec() const override {
-    const PicturePlan& plan = samples_->plan;
-    const DType dtype = plan.is_bytes ? DType::kUint8 : plan.is_double ? DType::kDouble : DType::kFloat;
-    return {dtype, with_samples(plan.row())};
-  }
+  explicit PictureReader(const std::shared_ptr<const Samples>& samples)
+      : SampleReader(samples, type_of(samples->plan), samples->plan.row()) {}
   size_t memory() const override { return samples_->memory(); }
 
   void read(int64_t row, const AugmentKey* key, void* to) const override {
@@ -130,6 +128,9 @@ class PictureReader : public SampleReader {
   }
 
  private:
+  static DType type_of(const PicturePlan& plan) {
+    return plan.is_bytes ? DType::kUint8 : plan.is_double ? DType::kDouble : DType::kFloat;
+  }
   // Mixes the sample with its partner.
   template <typename T>
   void add_partner(const Augment::Mix& mix, const AugmentKey* key, T* out) const {
@@ -157,11 +158,10 @@ class PictureReader : public SampleReader {
 
 class MaskReader : public SampleReader {
  public:
-  MaskReader(std::shared_ptr<const Samples> samples, const PictureFiles& files)
-      : SampleReader(std::move(samples)), values_(files.mask_values), is_checked_(are_few_bytes(files)) {}
-  TensorSpec spec() const override {
-    return {DType::kInt64, with_samples({samples_->plan.height, samples_->plan.width})};
-  }
+  MaskReader(const std::shared_ptr<const Samples>& samples, const PictureFiles& files)
+      : SampleReader(samples, DType::kInt64, {samples->plan.height, samples->plan.width}),
+        values_(files.mask_values),
+        is_checked_(are_few_bytes(files)) {}
   std::string describe(int64_t row) const override { return samples_->store().describe(row, true); }
 
   void read(int64_t row, const AugmentKey* key, void* to) const override {
@@ -182,8 +182,10 @@ class BoxReader : public SampleReader {
   // `order`: what the files' labels are to the model; empty: the same.
   BoxReader(std::shared_ptr<const Samples> samples, std::shared_ptr<const BoxFile> file, std::vector<int64_t> order,
             int64_t rows)
-      : SampleReader(std::move(samples)), file_(std::move(file)), order_(std::move(order)), rows_(rows) {}
-  TensorSpec spec() const override { return {DType::kFloat, with_samples({rows_, kBoxNumbers})}; }
+      : SampleReader(std::move(samples), DType::kFloat, {rows, kBoxNumbers}),
+        file_(std::move(file)),
+        order_(std::move(order)),
+        rows_(rows) {}
 
   void read(int64_t row, const AugmentKey* key, void* to) const override {
     const Picture picture = samples_->make(row, true, key);
@@ -207,8 +209,7 @@ class BoxReader : public SampleReader {
 class ClassReader : public SampleReader {
  public:
   ClassReader(std::shared_ptr<const Samples> samples, std::vector<int64_t> labels, int64_t classes)
-      : SampleReader(std::move(samples)), labels_(std::move(labels)), classes_(classes) {}
-  TensorSpec spec() const override { return {DType::kFloat, with_samples({classes_})}; }
+      : SampleReader(std::move(samples), DType::kFloat, {classes}), labels_(std::move(labels)), classes_(classes) {}
 
   void read(int64_t row, const AugmentKey* key, void* to) const override {
     const Augment::Mix mix = samples_->mix(row, key);
