@@ -27,8 +27,8 @@ bool on_gpus(const Lowering& l) { return l.options.on && l.traits.is_gpu; }
 
 // ---- Runs
 
-PlanInputs* inputs_of(const Lowering& l) {
-  if (l.options.inputs) return l.options.inputs;
+PlanInputs* inputs_of(Lowering& l) {
+  if (l.inputs) return &*l.inputs;
   fail_as(ErrorCode::kUsage, "a plan says which inputs are given, and their sizes: show --plan --dump-lowering");
 }
 
@@ -52,14 +52,14 @@ bool fold_again(Model& model, Lowering& l) { return l.is_unfolded && fold_consta
 bool cut_open(Model& model, Lowering& l) {
   if (!has_open_shapes(*model.graph)) return false;
   if (l.is_unfolded) fold_constants(model);
-  return cut_segments(model, l.options.output_sizes);
+  return cut_segments(model, l.output_sizes ? &*l.output_sizes : nullptr);
 }
 
 bool lay_channels_last(Model& model, Lowering& l) {
   const auto takes = l.traits.takes_channels_last;
   if (!takes) return channels_last(model);
-  return channels_last(
-      model, [&](const Node& node, ChannelsLastRule* rule) { return takes(node, l.options.arithmetic, rule); });
+  return channels_last(model,
+                       [&](const Node& node, ChannelsLastRule* rule) { return takes(node, l.arithmetic, rule); });
 }
 
 bool expand_for_device(Model& model, Lowering& l) { return expand_control_flow(model, l.device.uses_host_memory()); }
@@ -87,9 +87,8 @@ bool update_large_early(Model& model, Lowering& l) {
 
 bool recompute_within_memory(Model& model, Lowering& l) {
   if (l.options.memory == 0) return false;
-  const Recomputation done = recompute(model, l.options.memory);
-  if (l.options.recomputation) *l.options.recomputation = done;
-  return done.nodes > 0;
+  l.recomputation = recompute(model, l.options.memory);
+  return l.recomputation.nodes > 0;
 }
 
 bool order_by_memory(Model& model, Lowering& l) {
@@ -186,6 +185,12 @@ std::set<std::string> optional_passes(const Device& device) {
 }
 
 std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& options) {
+  return lowering_passes(std::make_shared<Lowering>(Lowering{device, device.lowering(), options}));
+}
+
+std::vector<Pass> lowering_passes(const std::shared_ptr<Lowering>& lowering) {
+  const Device& device = lowering->device;
+  const LoweringOptions& options = lowering->options;
   const std::set<std::string> optional = optional_passes(device);
   for (std::string name : options.on ? options.without : std::vector<std::string>()) {
     std::replace(name.begin(), name.end(), '-', '_');
@@ -194,7 +199,6 @@ std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& o
     for (const std::string& known : optional) all += (all.empty() ? "" : ", ") + known;
     fail("no lowering pass '", name, "' can be left out on ", device.name(), "; there are: ", all);
   }
-  const auto lowering = std::make_shared<Lowering>(Lowering{device, device.lowering(), options});
   std::vector<Pass> passes;
   for (const LoweringPass& pass : lowering_table()) {
     if (!pass.when(*lowering) || (optional.count(pass.name) && !options.takes(pass.name))) continue;

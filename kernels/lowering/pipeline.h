@@ -3,9 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
+#include "kernels/lowering/canonical/inputs.h"
+#include "kernels/lowering/memory/recompute.h"
 #include "kernels/lowering/support/lowering.h"
 
 namespace onnx_train {
@@ -26,12 +29,17 @@ struct LoweringTraits {
   size_t early_update = 0;  // least size of a gradient, in bytes, for update_early
 };
 
-// The lowering of one plan.
+// The lowering of one plan: what it is for, and what its passes have found, beside the graph.
 struct Lowering {
   const Device& device;
   const LoweringTraits& traits;
   LoweringOptions options;
-  bool is_unfolded = false;  // whether a pass has added nodes since fold_constants
+  Arithmetic arithmetic = {};
+
+  std::optional<PlanInputs> inputs = {};         // none: passes that need them refuse
+  std::optional<OutputSizes> output_sizes = {};  // none: an output whose shape depends on data is refused
+  Recomputation recomputation = {};              // what recompute has done
+  bool is_unfolded = false;                      // whether a pass has added nodes since fold_constants
 };
 
 // A pass as a function of a model and its lowering; converts from functions of a model, or of a model and a device.

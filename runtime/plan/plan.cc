@@ -1,12 +1,14 @@
 #include "runtime/plan/plan.h"
 
 #include <algorithm>
+#include <memory>
 #include <unordered_set>
+#include <utility>
 
 #include "kernels/collectives.h"
 #include "kernels/host.h"
-#include "kernels/lowering/canonical/inputs.h"
 #include "kernels/lowering/canonical/segments.h"
+#include "kernels/lowering/pipeline.h"
 #include "kernels/registry.h"
 #include "onnx_passes/foreign/missing.h"
 #include "onnx_passes/import/declared_shapes.h"
@@ -105,17 +107,13 @@ bool Plan::scales_loss() const {
 
 void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>& shapes) {
   Graph& graph = *model_.graph;
-  PlanInputs given{{state_names_.begin(), state_names_.end()}, shapes};
   const DeclaredFacts declared(model_);
-  LoweringOptions lowering = options.lowering;
-  lowering.inputs = &given;
-  lowering.recomputation = &recomputation_;
-  lowering.arithmetic = options.arithmetic;
-  if (options.sizes) {
-    output_sizes_.found = *options.sizes;
-    lowering.output_sizes = &output_sizes_;
-  }
-  std::vector<Pass> passes = lowering_passes(device_, lowering);
+  const auto lowering =
+      std::make_shared<Lowering>(Lowering{device_, device_.lowering(), options.lowering, options.arithmetic});
+  lowering->inputs = PlanInputs{{state_names_.begin(), state_names_.end()}, shapes};
+  const PlanInputs& given = *lowering->inputs;
+  if (options.sizes) lowering->output_sizes = OutputSizes{*options.sizes};
+  std::vector<Pass> passes = lowering_passes(lowering);
   // This pass infers all shapes. A wrong declaration may make it fail with another error, so declarations are
   // checked in both cases.
   Pass& first_inference = *std::ranges::find(passes, "fold_constants", &Pass::name);
@@ -130,6 +128,8 @@ void Plan::lower(const PlanOptions& options, const std::map<std::string, Shape>&
     }
   };
   passes_ = run_pipeline(passes, &model_, options.pipeline);
+  recomputation_ = std::move(lowering->recomputation);
+  if (lowering->output_sizes) output_sizes_ = std::move(*lowering->output_sizes);
   expect_operators(graph, device_);
   expect_sizes(graph);
   const auto is_state = [&](const std::string& name) { return given.states.contains(name); };

@@ -86,7 +86,6 @@ class Subplan {
     }
     PlanOptions inner = options;
     inner.memory = inner.lowering.memory = 0;
-    inner.lowering.recomputation = nullptr;
     inner.sizes.reset();
     inner.pipeline = {};
     Fault* fault = &fault_;
@@ -323,7 +322,6 @@ class SegmentPlans {
  public:
   SegmentPlans(const Node& node, Device& device, const PlanOptions& options)
       : node_(node), device_(device), options_(options), arena_(device) {
-    options_.lowering.recomputation = nullptr;
     options_.pipeline = {};
     const auto count = static_cast<int>(node.attr("found", 0));
     for (int i = 0; i < count; ++i) found_.emplace_back(node.input(i)->dtype(), node.input(i)->type().shape());

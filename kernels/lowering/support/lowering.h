@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,8 +16,7 @@ namespace onnx_train {
 
 class Device;
 struct ChannelsLastRule;
-struct PlanInputs;
-struct Recomputation;
+struct Lowering;
 
 // Outputs whose shapes depend on data, in plans that follow each other. A plan leaves them out and computes, as its
 // last outputs, the values that decide their shapes; the next one has the contents of these as constants, until all
@@ -30,15 +30,7 @@ struct OutputSizes {
 struct LoweringOptions {
   bool on = true;                    // false: only the passes that every plan needs
   std::vector<std::string> without;  // passes and choices to skip; '-' counts as '_'
-
-  Arithmetic arithmetic = {};  // that of PlanOptions, in a plan
-
-  // Limit in bytes of the values alive at once (0: no limit), and the destination of the report of `recompute`.
-  size_t memory = 0;
-  Recomputation* recomputation = nullptr;
-
-  PlanInputs* inputs = nullptr;         // of a plan; canonical/inputs.h
-  OutputSizes* output_sizes = nullptr;  // null: a plan is refused for an output whose shape depends on data
+  size_t memory = 0;                 // limit in bytes of the values alive at once; 0: no limit
 
   // Whether the pass or choice of this name is enabled.
   bool takes(const std::string& name) const;
@@ -54,7 +46,10 @@ inline constexpr const char* kReplay = "replay";  // a device that supports repl
 // Returns the names of the passes and choices that a plan on `device` may leave out.
 std::set<std::string> optional_passes(const Device& device);
 
-// Returns the passes of a plan on `device`, in order. Throws Error that lists optional_passes for another name.
+// Returns the passes of a plan, in order, which leave what they find in `lowering` (pipeline.h). Throws Error that
+// lists optional_passes for another name.
+std::vector<Pass> lowering_passes(const std::shared_ptr<Lowering>& lowering);
+// The same to run one by one: what a plan is for is not known.
 std::vector<Pass> lowering_passes(const Device& device, const LoweringOptions& options);
 
 // Infers every node from the concrete input shapes. The CPU kernels compute nodes with constant inputs and small
