@@ -61,7 +61,7 @@ void restore(Session* session, const Model& model, const std::string& path) {
 std::optional<ResumedRun> find_run(FitSettings* settings, onnx_train_session* s, RunLock* lock) {
   const std::string& folder = settings->trainer.folder;
   if (folder.empty() && settings->resume) throw UsageError("--resume needs the folder of a run: --out");
-  const bool leads = s->session.rank() == 0;  // rank 0 writes the run's folder
+  const bool leads = s->session.topology().rank() == 0;  // rank 0 writes the run's folder
   if (leads && !folder.empty() && folder_exists(folder)) *lock = RunLock(folder);
   if (!finds_run(*settings)) return std::nullopt;
   const std::string last = settings->last_checkpoint();
@@ -168,14 +168,14 @@ onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data*
   RunLock lock;
   DataMetadata metadata(&session);
   std::optional<ResumedRun> run = find_run(&settings, s, &lock);
-  if (!run && settings.given->count("accumulate") == 0) options.accumulate = session.ranks();
+  if (!run && settings.given->count("accumulate") == 0) options.accumulate = session.topology().ranks();
   complete(&settings, built_rate(session.model()));
   if (!options.folder.empty()) options.model = s->identity.empty() ? fingerprint(session.snapshot()) : s->identity;
   if (run) take_over(*run, &session, &settings);
   ProgramEvents events(s, observer);
   TrainingData data = open_program_data(s, training, evaluation, &settings, &events);
   options.recorded = fixed_settings(joined(data_options(&settings.reading), sample_options(&options.samples)));
-  const std::optional<RankPlace> place = session.ranks() > 1 ? rank_place_of_environment() : std::nullopt;
+  const std::optional<RankPlace> place = session.topology().ranks() > 1 ? rank_place_of_environment() : std::nullopt;
   TrainingRun training_run(&session, &settings, std::move(data), place ? place->local_size : 1);
   if (run) {
     const auto state = [&, path = settings.last_checkpoint()] { restore(&session, run->model, path); };
@@ -189,7 +189,7 @@ onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data*
   training_run.write_options(recorded_options(&settings));
   metadata.begin();
   const onnx_train_stop_reason reason = public_reason(training_run.train(&events, events.interrupt()));
-  if (session.ranks() > 1) session.collectives()->end();
+  if (session.topology().ranks() > 1) session.topology().collectives()->end();
   return reason;
 }
 
@@ -199,7 +199,7 @@ onnx_train_stop_reason fit(onnx_train_session* s, const onnx_train_data* trainin
   try {
     return fit_as_rank(s, training, evaluation, settings, observer);
   } catch (const std::exception& error) {
-    if (Collectives* const ranks = s->session.collectives()) ranks->give_up(error.what());
+    if (Collectives* const ranks = s->session.topology().collectives()) ranks->give_up(error.what());
     throw;
   }
 }

@@ -30,8 +30,9 @@ SessionOptions read_session_options(const onnx_train_option* given, size_t count
   read_options(given, count, options_of_session(&settings));
   Collectives* const collectives = settings.ranks.empty() ? nullptr : ranks_of_environment();
   SessionOptions options = resolve(settings);
-  check_ranks(collectives ? collectives->size() : 1, options.stages, options.sharding, options.sync_batch_norm);
-  options.collectives = collectives;
+  TopologyOptions& topology = options.topology;
+  check_ranks(collectives ? collectives->size() : 1, topology.stages, topology.sharding, topology.sync_batch_norm);
+  topology.collectives = collectives;
   if (collectives && settings.threads == 0) options.threads = threads_of(*rank_place_of_environment());
   return options;
 }
@@ -337,8 +338,8 @@ onnx_train_status onnx_train_session_set_from_device(onnx_train_session* session
 
 onnx_train_status onnx_train_session_ranks(onnx_train_session* session, int32_t* rank, int32_t* ranks) {
   return in_session(session, [&](onnx_train_session& s) {
-    if (rank) *rank = s.session.rank();
-    if (ranks) *ranks = s.session.ranks();
+    if (rank) *rank = s.session.topology().rank();
+    if (ranks) *ranks = s.session.topology().ranks();
   });
 }
 

@@ -81,29 +81,26 @@ ScaledModel load(const ScaleArguments& a) {
       },
       [&](const Model& forward) { return load_dataset(a.data, entry_inputs(forward, Entry::kPredict)); });
   ScaledModel scaled{std::move(found.model), {}, found.is_built ? found.loss : ""};
-  const bool has_accumulate = std::any_of(scaled.model.entry_points.begin(), scaled.model.entry_points.end(),
-                                          [](const EntryPoint& e) { return e.is(Entry::kAccumulate); });
-  if (!has_accumulate)
+  if (!scaled.model.find_entry_point(Entry::kAccumulate))
     fail_as(ErrorCode::kNeedsAccumulate, a.model, " updates its weights with each batch; build it with --accumulate");
   scaled.batch =
       first_batch(a.data, entry_inputs(scaled.model, Entry::kAccumulate), a.batch_size, Preprocess(scaled.model));
   return scaled;
 }
 
-SessionOptions rank_options(const ScaleArguments& a) {
+SessionOptions rank_options(const ScaleArguments& a, int ranks) {
   SessionOptions options = options_of_session(a.runtime);
-  options.sharding = static_cast<Sharding>(a.zero);
-  options.sync_batch_norm = a.sync_batch_norm;
-  options.stages = static_cast<int>(a.pipeline);
+  if (ranks == 1) return options;
+  options.topology.sharding = static_cast<Sharding>(a.zero);
+  options.topology.sync_batch_norm = a.sync_batch_norm;
+  options.topology.stages = static_cast<int>(a.pipeline);
   return options;
 }
 
 // Where the time of a rank is given.
 Scaled simulate(const ScaleArguments& a, const ScaledModel& scaled, int ranks, int64_t batches) {
-  SessionOptions options = rank_options(a);
-  if (ranks == 1) options.stages = 1;
-  const SimulatedStep step =
-      simulate_step(scaled.model, options, ranks, batches, shapes_of(scaled.batch), network_of(a), 1e-3 * a.compute);
+  const SimulatedStep step = simulate_step(scaled.model, rank_options(a, ranks), ranks, batches,
+                                           shapes_of(scaled.batch), network_of(a), 1e-3 * a.compute);
   return {.compute = 1e3 * step.compute,
           .network = 1e3 * step.network,
           .step = 1e3 * step.time,
@@ -116,8 +113,8 @@ Scaled simulate(const ScaleArguments& a, const ScaledModel& scaled, int ranks, i
 // Where a rank computes here.
 Scaled measure(const ScaleArguments& a, const ScaledModel& scaled, int ranks, int64_t batches) {
   SimulatedRanks simulated(ranks, network_of(a));
-  SessionOptions options = rank_options(a);
-  if (ranks > 1) options.collectives = &simulated;
+  SessionOptions options = rank_options(a, ranks);
+  if (ranks > 1) options.topology.collectives = &simulated;
   Session session(clone(scaled.model), options);
   const auto step = [&] {
     for (int64_t i = 0; i < batches; i += ranks) session.run(Entry::kAccumulate, scaled.batch);

@@ -399,6 +399,14 @@ int count_micro_batches(const std::map<std::string, Shape>& inputs) {
   return count;
 }
 
+std::map<std::string, Shape> micro_batch_shapes(const std::map<std::string, Shape>& first, int count) {
+  std::map<std::string, Shape> all = first;
+  for (int i = 1; i < count; ++i) {
+    for (const auto& [name, shape] : first) all[micro_batch_input(name, i)] = shape;
+  }
+  return all;
+}
+
 std::set<std::pair<int, int>> stages_that_send(const Model& flat, const StateOwners& owners,
                                                const std::vector<std::string>& states) {
   const StagePlacement placement(*flat.graph, owners, {states.begin(), states.end()});

@@ -19,6 +19,8 @@ namespace onnx_train {
 std::string micro_batch_input(const std::string& input, int i);
 // How many micro-batches have inputs among these names.
 int count_micro_batches(const std::map<std::string, Shape>& inputs);
+// The shapes of the inputs of `count` micro-batches, all like the first, whose inputs have these.
+std::map<std::string, Shape> micro_batch_shapes(const std::map<std::string, Shape>& first, int count);
 
 struct StageOptions {
   // Several pipelines share out batches, and the entry point is one after distribute_over_ranks: a micro-batch is one

@@ -19,9 +19,10 @@ namespace {
 
 // The least of all ranks' numbers, each above 0.
 int64_t least_of_ranks(const Session& session, const std::string& what, int64_t number) {
-  if (session.ranks() == 1) return number;
+  if (session.topology().ranks() == 1) return number;
   constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
-  const std::vector<uint32_t> all = session.collectives()->gather(what, static_cast<uint32_t>(std::min(number, kMost)));
+  const std::vector<uint32_t> all =
+      session.topology().collectives()->gather(what, static_cast<uint32_t>(std::min(number, kMost)));
   return *std::min_element(all.begin(), all.end());
 }
 
@@ -68,7 +69,7 @@ void TrainingRun::resume(TrainingPosition position, std::function<void()> restor
 
 void TrainingRun::prepare(RunEvents* events, const std::atomic<bool>& interrupt) {
   TrainerOptions& options = settings_.trainer;
-  if (session_.rank() > 0) options.folder.clear();  // rank 0 writes what a run writes
+  if (session_.topology().rank() > 0) options.folder.clear();  // rank 0 writes what a run writes
   if (!settings_.schedule.rate) options.schedule.peak = built_rate(session_.model());
   find_batch(events);
   std::vector<std::string> changes;
@@ -88,8 +89,9 @@ void TrainingRun::find_batch(RunEvents* events) {
       throw UsageError("--batch-size auto is for arrays and files; batches of the program are what they are");
     const Dataset* const evaluation =
         data_.evaluation && data_.evaluation->dataset ? &*data_.evaluation->dataset : nullptr;
-    FoundBatch found = find_largest_batch(&session_, {*dataset, evaluation, parse_bytes(settings_.memory_limit),
-                                                      /*copies=*/!settings_.trainer.folder.empty(), local_ranks_});
+    FoundBatch found = find_largest_batch(
+        &session_, {*dataset, evaluation, parse_bytes(settings_.memory_limit),
+                    /*copies=*/!settings_.trainer.folder.empty(), local_ranks_, settings_.trainer.accumulate});
     found.batch = least_of_ranks(session_, "the largest batch", found.batch);
     settings_.batch_size = found.batch;
     events->on_batch(found);
@@ -110,7 +112,7 @@ std::unique_ptr<Trainer> TrainingRun::make_trainer(std::vector<std::string>* cha
 
 // Ranks have the same data, of which one looks at all.
 void TrainingRun::check_data() {
-  if (settings_.no_data_check || session_.rank() > 0) return;
+  if (settings_.no_data_check || session_.topology().rank() > 0) return;
   data_.training.check(session_, training_entry(session_), &checked_);
   if (data_.evaluation) data_.evaluation->check(session_, Entry::kEvaluate, &checked_);
 }
@@ -118,7 +120,8 @@ void TrainingRun::check_data() {
 void TrainingRun::find_rate(RunEvents* events, const std::atomic<bool>& interrupt) {
   if (!settings_.schedule.find_rate) return;
   // A rank whose loss becomes infinite in the test leaves it, where the others wait for it.
-  if (session_.ranks() > 1) throw UsageError("--lr auto is for one process; run it on one, and give its result");
+  if (session_.topology().ranks() > 1)
+    throw UsageError("--lr auto is for one process; run it on one, and give its result");
   if (!data_.training.dataset)
     throw UsageError("--lr auto is for arrays and files, which can be read again; batches of the program are not");
   events->on_rate_search();

@@ -36,13 +36,12 @@ Session::Session(Model model, const SessionOptions& options)
       stream_(device_.make_stream()),
       options_(options),
       choices_(std::make_unique<Choices>(model_.metadata(Choices::kMetadata))),
-      pipeline_(options.stages > 1 && options.collectives ? pipeline_of(options.collectives, options.stages) : nullptr),
-      owners_(owners_of_states(model_, options_, ranks())),
+      topology_(model_, options.topology),
       state_(&model_, device_, *stream_, memory_of_states()) {
   if (!options_.plans_only) options_.plan.choices = choices_.get();
-  options_.plan.collectives = pipeline_ ? pipeline_.get() : options_.collectives;
+  options_.plan.collectives = topology_.collectives_of_plans();
   // The body of AllReduce would be one rank's.
-  if (ranks() > 1 && device_.kernels().rows(kDomain, "AllReduce").empty())
+  if (topology_.ranks() > 1 && device_.kernels().rows(kDomain, "AllReduce").empty())
     fail_as(ErrorCode::kUsage, "several ranks train on the CPU and on CUDA, not on ", device_.name());
   connect_device();
   assign_roles(&model_);
@@ -59,7 +58,7 @@ std::function<StateMemory(const std::string&)> Session::memory_of_states() const
     on_host = streamed_states(model_);
   }
   return [this, on_host = std::move(on_host)](const std::string& name) {
-    if (options_.plans_only || !has_state(name)) return StateMemory::kNone;
+    if (options_.plans_only || !topology_.has_state(name)) return StateMemory::kNone;
     return on_host.contains(name) ? StateMemory::kHost : StateMemory::kDevice;
   };
 }
@@ -117,12 +116,12 @@ void Session::start(const EntryName& entry, const TensorMap& inputs, int64_t bat
 }
 
 void Session::start(const EntryName& entry, const TensorMap& given, int64_t batches, const FoundSizes& sizes) {
-  if (batches == 0) batches = ranks();
+  if (batches == 0) batches = topology_.ranks();
   const SessionThreads threads(options_.threads);
-  TensorMap own = own_inputs(entry, is_staged(entry) ? count_micro_batches(shapes_of(given)) : 1, batches);
+  TensorMap own = own_inputs(entry, topology_.is_staged(entry) ? count_micro_batches(shapes_of(given)) : 1, batches);
   if (!own.empty()) own.insert(given.begin(), given.end());
   const TensorMap& inputs = own.empty() ? given : own;
-  if (ranks() > 1 && entry == Entry::kStep) {
+  if (topology_.ranks() > 1 && entry == Entry::kStep) {
     fail_as(ErrorCode::kNeedsAccumulate,
             "ranks share out the batches of a step, and 'step' is one batch; build the model with accumulate, and run "
             "'accumulate' and 'apply'");
@@ -131,6 +130,7 @@ void Session::start(const EntryName& entry, const TensorMap& given, int64_t batc
   CachedPlan& cached = find_plan(entry, inputs, sizes);
   cached.last_used = ++clock_;
   Executable& executable = *cached.executable;
+  Collectives* const ranks = topology_.collectives();
   if (executable.plan().arena_bytes() > arena_bytes_) make_room(executable.plan());
   Run& run = cached.free_run();
   const std::vector<const Tensor*>& tensors = cached.inputs;
@@ -139,16 +139,16 @@ void Session::start(const EntryName& entry, const TensorMap& given, int64_t batc
     for (size_t i = 0; i < tensors.size(); ++i) executable.set_input(i, *tensors[i]);
     if (on_device) inputs_read_ = stream_->mark();
     executable.run(run.ports, &run.fault);
-    if (collectives()) collectives()->drain();  // a fault has left some under way
+    if (ranks) ranks->drain();  // a fault has left some under way
     run.mark = stream_->mark();
   } catch (...) {
-    if (collectives()) collectives()->drain();
+    if (ranks) ranks->drain();
     if (on_device) stream_->synchronize();  // the caller may free them
     throw;
   }
   run.is_started = true;
   started_.push_back(&run);
-  drawn_[entry] += is_shared(entry) ? static_cast<uint64_t>(batches) : 1;
+  drawn_[entry] += topology_.shares(entry) ? static_cast<uint64_t>(batches) : 1;
 }
 
 bool Session::refuses_non_finite_loss(const EntryName& entry) const {

@@ -2,8 +2,8 @@
 //
 //     Session session(load_model("train.onnx"));
 //     session.initialize(/*seed=*/1);
-//     auto out = session.run(Entry::kStep, {{"x", images}, {"labels", labels}, {"learning_rate",
-//     Tensor::scalar(1e-3f)}}); float loss = out.at("loss").at(0);
+//     auto out = session.run(Entry::kStep, {{"x", images}, {"labels", labels}});
+//     float loss = out.at("loss").at(0);
 //
 // A run is all or nothing: state updates are committed only if it succeeds. The caller owns the session and uses it
 // from one thread at a time. All functions throw Error.
@@ -18,11 +18,10 @@
 
 #include "kernels/choices/choices.h"
 #include "onnx_passes/adapt/test_time_augmentation.h"
-#include "onnx_passes/distribution/sharded_states.h"
-#include "runtime/distribution/rank_group.h"
 #include "runtime/plan/entry_passes.h"
 #include "runtime/plan/executable.h"
 #include "runtime/session/state_store.h"
+#include "runtime/session/topology.h"
 
 namespace onnx_train {
 
@@ -32,10 +31,6 @@ enum class Offload {
   kNone,
   kOptimizer,  // the states that a step streams (onnx_passes/training/streamed_states.h)
 };
-
-// Throws UsageError for what `ranks` processes cannot do, or cannot do at once: stages of a pipeline, states
-// that they share out, batch normalization over all batches.
-void check_ranks(int64_t ranks, int64_t stages, Sharding sharding, bool sync_batch_norm);
 
 struct SessionOptions {
   Device* device = nullptr;  // null: default_device()
@@ -49,20 +44,9 @@ struct SessionOptions {
   // part of the key. Training draws from the state.
   uint64_t seed = 0;
   TestTimeViews views = {};  // over which kEvaluate and kPredict average
-  // Where this session is one rank of several: kAccumulate and kEvaluate run on the batches of a round, one a rank
-  // (onnx_passes/distribution/data_parallel.h), and their outputs have a first axis of ranks. It outlives the session.
-  Collectives* collectives = nullptr;
-  bool overlap = true;                  // ranks exchange gradients while they compute others
-  bool sync_batch_norm = false;         // over the batches of a round, as one batch
-  Sharding sharding = Sharding::kNone;  // of several ranks
-  // With more than 1, each rank has a stage of the model (onnx_passes/distribution/pipeline_stages.h), and so many
-  // consecutive ranks are a pipeline; several share out batches. Runs of kAccumulate and kEvaluate take a pipeline's
-  // micro-batches, one or several, as inputs of names by micro_batch_input, the same on all its ranks. Their outputs
-  // have a first axis of batches: the first of each pipeline, the second of each, ...
-  int stages = 1;
-  int micro_batches = 1;    // of a pipeline, in the memory that is planned
-  bool plans_only = false;  // states get no memory: entry points are planned, and cannot run
-  size_t max_plans = 16;    // the least recently used plan beyond that is dropped
+  TopologyOptions topology;  // where this session is one rank of several
+  bool plans_only = false;   // states get no memory: entry points are planned, and cannot run
+  size_t max_plans = 16;     // the least recently used plan beyond that is dropped
 };
 
 // What the runs of one entry point with inputs of given shapes take beside the state, in bytes.
@@ -85,24 +69,10 @@ class Session {
   // metadata_props, which checkpoints, snapshots and exports have, too.
   void set_metadata(const std::string& key, const std::string& value) { model_.set_metadata(key, value); }
   Device& device() const { return device_; }
-  int ranks() const;
-  int rank() const;
-  Collectives* collectives() const { return options_.collectives; }
   const SessionOptions& options() const { return options_; }
-  bool is_pipeline() const { return options_.stages > 1; }
-  int pipelines() const { return ranks() / options_.stages; }  // 1 rank is 1 pipeline of one stage
-  int pipeline() const { return rank() / options_.stages; }    // this rank's
-  int micro_batches() const { return options_.micro_batches; }
-  // How many micro-batches a step of so many batches has for each pipeline; 1 without pipelines.
-  void share_out_step(int64_t batches) {
-    if (is_pipeline()) options_.micro_batches = static_cast<int>((batches + pipelines() - 1) / pipelines());
-  }
-  // Whether one rank alone keeps some states, or this one.
-  bool shards_states() const { return !owners_.empty(); }
-  bool is_sharded(const std::string& state) const { return owners_.count(state) > 0; }
-  bool has_state(const std::string& name) const { return !is_sharded(name) || owners_.at(name) == owner(); }
-  // Copies the value of a state to `to` on rank 0, from the rank that keeps it. All ranks call it; those
-  // that give null want no value.
+  const Topology& topology() const { return topology_; }
+  // Copies the value of a state to `to` on rank 0, from the rank that keeps it. All ranks call it; those that give null
+  // want no value.
   void collect_state(size_t i, void* to);
   // Gives rank 0 the forms of the nodes of other stages, for checkpoints. All ranks call it.
   void collect_choices();
@@ -113,12 +83,11 @@ class Session {
   // The name of an output of the entry point in reports: its role, or its name if it has none.
   std::string metric_name(const EntryName& entry, const std::string& output) const;
 
-  // Runs an entry point with outputs and commits its updates. Inputs with a
-  // default may be omitted. Input tensors are read in place, or copied to the device. They may be in device memory
-  // (Tensor::on_device), also states of this session: the stream copies them before the run, in its order, so that what
-  // writes them must be complete or the stream must wait for it. The outputs are in the session's memory and valid
-  // until the next run of the same plan: clone those that must live longer. Throws Error for missing, unknown or
-  // ill-typed inputs.
+  // Runs an entry point with outputs and commits its updates. Inputs with a default may be omitted. Input tensors are
+  // read in place, or copied to the device. They may be in device memory (Tensor::on_device), also states of this
+  // session: the stream copies them before the run, in its order, so that what writes them must be complete or the
+  // stream must wait for it. The outputs are in the session's memory and valid until the next run of the same plan:
+  // clone those that must live longer. Throws Error for missing, unknown or ill-typed inputs.
   // An output of `predict` whose shape depends on data has that of this run: what decides it is computed first, so that
   // the part of the model before it runs twice.
   // `batches`: how many all ranks together have in this round; 0: one each.
@@ -148,7 +117,8 @@ class Session {
   // The current value of a state, or of an initializer of the model's graphs.
   Tensor contents(const std::string& name) const;
 
-  // The plan that `run` would use, created on demand. Valid until it is dropped from the cache.
+  // The plan that `run` would use for inputs of these shapes, created on demand. Valid until it is dropped from the
+  // cache.
   Plan& plan(const EntryName& entry, const std::map<std::string, Shape>& shapes);
   // The same plan for the caller alone: allocates nothing and keeps nothing. Throws Error as `plan` does, except that
   // memory is not compared with what the device has left.
@@ -169,7 +139,6 @@ class Session {
  private:
   struct CachedPlan;  // an executable and its cache key
   struct Run;         // a started run and the memory of its outputs
-  static StateOwners owners_of_states(const Model& model, const SessionOptions& options, int ranks);
   std::function<StateMemory(const std::string&)> memory_of_states() const;
   // `sizes` are those of PlanOptions.
   using FoundSizes = std::optional<std::vector<Tensor>>;
@@ -181,9 +150,8 @@ class Session {
   void make_room(const Plan& plan);
   CachedPlan& find_plan(const EntryName& entry, const TensorMap& inputs, const FoundSizes& sizes);
   void start(const EntryName& entry, const TensorMap& inputs, int64_t batches, const FoundSizes& sizes);
-  bool overlaps() const;
   void abandon_runs() noexcept;
-  void wait_for_run(int64_t mark);
+  void wait_for_run(int64_t mark) { topology_.wait(stream_.get(), mark, device_); }
   bool refuses_non_finite_loss(const EntryName& entry) const;
   EntryOptions entry_options(const EntryName& entry, const std::map<std::string, Shape>& shapes) const;
   // The entry point as Plan takes it.
@@ -193,19 +161,15 @@ class Session {
   // What the entry point is told beside the data: of ranks, and the key of random numbers.
   TensorMap own_inputs(const EntryName& entry, int micro_batches, int64_t batches) const;
   std::map<std::string, Shape> with_own_inputs(const EntryName& entry, std::map<std::string, Shape> shapes) const;
-  bool draws(const EntryName& entry) const;      // whether it has ONNX's random operators
-  bool is_shared(const EntryName& entry) const;  // by ranks
-  bool is_staged(const EntryName& entry) const { return is_pipeline() && is_shared(entry); }
+  bool draws(const EntryName& entry) const;  // whether it has ONNX's random operators
   void connect_device();
-  int owner() const { return pipeline_ ? pipeline_->rank() : rank(); }  // this rank, in owners_
 
   Model model_;
   Device& device_;
   std::unique_ptr<Stream> stream_;
   SessionOptions options_;
-  std::unique_ptr<Choices> choices_;     // of the model's metadata, and made since
-  std::unique_ptr<RankGroup> pipeline_;  // of which this rank is a stage
-  StateOwners owners_;                   // ranks or, in a pipeline, stages
+  std::unique_ptr<Choices> choices_;  // of the model's metadata, and made since
+  Topology topology_;
   StateStore state_;
   std::vector<std::unique_ptr<CachedPlan>> plans_;
   std::deque<Run*> started_;

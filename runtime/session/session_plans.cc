@@ -46,7 +46,7 @@ Session::CachedPlan& Session::make_plan(const EntryName& entry, Model flat, cons
   cached->executable = std::make_unique<Executable>(std::move(made), device_, *stream_, fault_);
   Executable& executable = *cached->executable;
   if (refuses_non_finite_loss(entry)) executable.refuse_non_finite_loss();
-  if (ranks() > 1) executable.wait_after_rehearsal([this] { wait_for_run(stream_->mark()); });
+  if (topology_.ranks() > 1) executable.wait_after_rehearsal([this] { wait_for_run(stream_->mark()); });
   const Plan& plan = executable.plan();
   cached->inputs.resize(plan.inputs().size());
   for (size_t i = 0; i < plan.states().size(); ++i) {

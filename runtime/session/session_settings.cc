@@ -134,9 +134,9 @@ SessionOptions resolve(const SessionSettings& settings) {
   options.refuse_non_finite_loss = !settings.allow_non_finite;
   options.views = parse_views(settings.tta);
   options.seed = settings.seed;
-  options.sync_batch_norm = settings.sync_batch_norm;
-  options.sharding = static_cast<Sharding>(settings.zero);
-  options.stages = static_cast<int>(settings.pipeline);
+  options.topology.sync_batch_norm = settings.sync_batch_norm;
+  options.topology.sharding = static_cast<Sharding>(settings.zero);
+  options.topology.stages = static_cast<int>(settings.pipeline);
   return options;
 }
 

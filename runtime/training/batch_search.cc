@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "onnx_passes/distribution/pipeline_stages.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/plan/plan.h"
 #include "runtime/support/process_memory.h"
@@ -27,7 +28,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class Search {
  public:
-  Search(Session* session, const BatchSearch& search) : session_(*session), search_(search) {
+  Search(Session* session, const BatchSearch& search)
+      : session_(*session), search_(search), micro_batches_(session->topology().micro_batches(search.per_step)) {
     on_host_ = session_.device().uses_host_memory();
     const int64_t first = search.training.fixed_batch() > 0 ? search.training.fixed_batch()
                                                             : std::min(kFirst, search.training.num_samples());
@@ -121,7 +123,7 @@ class Search {
     }
     const auto add = [&](const EntryName& entry, const Dataset& data) {
       for (int i = 0; i < kPlans; ++i)
-        plans.push_back(session_.planned(entry, batch_shapes(data, std::min(batch, data.num_samples()))));
+        plans.push_back(session_.planned(entry, shapes_of_run(data, std::min(batch, data.num_samples()))));
     };
     try {
       add(training_entry(session_), search_.training);
@@ -133,28 +135,31 @@ class Search {
     return plans;
   }
 
+  std::map<std::string, Shape> shapes_of_run(const Dataset& data, int64_t batch) const {
+    return micro_batch_shapes(batch_shapes(data, batch), micro_batches_);
+  }
+
   // Bytes with batches of `batch` samples; infinity where no plan is made for lack of memory.
   double planned(int64_t batch) {
     ++plans_;
     const auto batches = std::min(batch, search_.training.num_samples());
     try {
       const Entry entry = training_entry(session_);
-      PlannedMemory sum = session_.planned_memory(entry, batch_shapes(search_.training, batches));
+      PlannedMemory sum = session_.planned_memory(entry, shapes_of_run(search_.training, batches));
       // An epoch ends with a smaller batch, whose plan has constants and slots of its own.
       const double smaller = search_.training.num_samples() % batch > 0 ? 2 : 1;
       double own = smaller * static_cast<double>(sum.constants + sum.slots);
       if (search_.evaluation) {
         const int64_t evaluated = std::min(batch, search_.evaluation->num_samples());
         const PlannedMemory more =
-            session_.planned_memory(Entry::kEvaluate, batch_shapes(*search_.evaluation, evaluated));
+            session_.planned_memory(Entry::kEvaluate, shapes_of_run(*search_.evaluation, evaluated));
         sum.arena = std::max(sum.arena, more.arena);
         sum.outputs += more.outputs;
         own += 2 * static_cast<double>(more.constants + more.slots);
       }
       double total = fixed_ + own + static_cast<double>(sum.arena);
       if (on_host_)
-        total +=
-            static_cast<double>(sum.outputs) + session_.micro_batches() * bytes_of_batches(search_.training, batches);
+        total += static_cast<double>(sum.outputs) + micro_batches_ * bytes_of_batches(search_.training, batches);
       smallest_ = std::min(smallest_, total);
       return total;
     } catch (const Error& error) {
@@ -165,6 +170,7 @@ class Search {
 
   Session& session_;
   const BatchSearch& search_;
+  const int micro_batches_;
   bool on_host_;
   double limit_ = 0, fixed_ = 0, smallest_ = kNever;
   int plans_ = 0;

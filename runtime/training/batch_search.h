@@ -13,10 +13,11 @@ namespace onnx_train {
 struct BatchSearch {
   const Dataset& training;
   const Dataset* evaluation = nullptr;  // evaluated in batches of the same size; may be null
-  size_t limit = 0;     // bytes: of the process on a device that uses host memory, else of the session on the device;
-                        // 0: what is available now, but for a thirty-second part
-  bool copies = false;  // whether the host holds a copy of the state while it is saved
-  int processes = 1;    // that share what is available, this one among them
+  size_t limit = 0;      // bytes: of the process on a device that uses host memory, else of the session on the device;
+                         // 0: what is available now, but for a thirty-second part
+  bool copies = false;   // whether the host holds a copy of the state while it is saved
+  int processes = 1;     // that share what is available, this one among them
+  int64_t per_step = 1;  // batches of a step, over all ranks
 };
 
 struct FoundBatch {

@@ -25,7 +25,7 @@ CheckpointWriter::CheckpointWriter(Session* session) : session_(*session) {
   }
   const bool fits = bytes <= available_host_memory() / 2;  // the steps need the rest
   // Files are written from host memory, and from one place.
-  const bool must = !session_.device().uses_host_memory() || session_.shards_states();
+  const bool must = !session_.device().uses_host_memory() || session_.topology().shards_states();
   if (fits || must) copy_bytes_ = bytes;
 }
 
@@ -60,7 +60,7 @@ void CheckpointWriter::save(const TrainingPosition& position, std::vector<std::s
 }
 
 void CheckpointWriter::save_and_wait(const TrainingPosition& position, std::vector<std::string> paths) {
-  if (!session_.device().uses_host_memory() || session_.shards_states()) {
+  if (!session_.device().uses_host_memory() || session_.topology().shards_states()) {
     save(position, std::move(paths));
     return wait();
   }
@@ -74,7 +74,7 @@ void CheckpointWriter::save_and_wait(const TrainingPosition& position, std::vect
 }
 
 void CheckpointWriter::give_states() {
-  if (!session_.shards_states()) return;
+  if (!session_.topology().shards_states()) return;
   session_.collect_choices();
   for (size_t i = 0; i < session_.state().names().size(); ++i) session_.collect_state(i, nullptr);
 }

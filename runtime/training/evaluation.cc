@@ -37,7 +37,7 @@ void add_means(const LossReader& reader, const LossMean& loss, const Mean& accur
 
 }  // namespace
 
-EvaluationResult evaluate(Session* session, BatchSource* data) {
+EvaluationResult evaluate(Session* session, BatchSource* data, int micro_batches) {
   const LossReader reader(*session, Entry::kEvaluate);
   MetricSums sums(session->model());
   LossMean loss;
@@ -61,7 +61,8 @@ EvaluationResult evaluate(Session* session, BatchSource* data) {
   };
   TensorMap inputs;
   int64_t at = 0;
-  data->share_out(rounds_of(*session, int64_t{session->pipelines()} * session->micro_batches()));
+  const Topology& topology = session->topology();
+  data->share_out(topology.rounds(int64_t{topology.pipelines()} * micro_batches));
   data->start(0, 0);
   session->draw_again(Entry::kEvaluate);
   for (;;) {

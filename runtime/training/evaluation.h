@@ -23,7 +23,8 @@ struct EvaluationResult {
 // Runs `evaluate` over one epoch of the data; the last batch may be smaller. Loss and accuracy are over all that counts
 // in the data, whatever the batches (means.h), and so are metrics (metric_sums.h). Other scalar outputs that are means
 // are weighted by the number of samples, sums are added (the metadata onnx_train.outputs tells which).
-EvaluationResult evaluate(Session* session, BatchSource* data);
+// `micro_batches`: how many each pipeline of the session's ranks takes at once.
+EvaluationResult evaluate(Session* session, BatchSource* data, int micro_batches = 1);
 EvaluationResult evaluate(Session* session, const Dataset& data, int64_t batch_size);
 
 }  // namespace onnx_train

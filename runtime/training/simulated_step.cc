@@ -5,6 +5,7 @@
 
 #include "kernels/cost.h"
 #include "onnx_passes/distribution/order_collectives.h"
+#include "onnx_passes/distribution/pipeline_stages.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
@@ -24,6 +25,7 @@ struct RankPlans {
   std::unique_ptr<Session> session;
   std::unique_ptr<Plan> accumulate, apply;
 
+  // `batch`: the shapes of the inputs of all micro-batches.
   RankPlans(const Model& model, SessionOptions options, const std::map<std::string, Shape>& batch) {
     options.plans_only = true;
     session = std::make_unique<Session>(clone(model), options);
@@ -96,21 +98,20 @@ void walk(const Plan& plan, double seconds_of_byte, SimulatedRanks* rank) {
 SimulatedStep simulate_step(const Model& model, SessionOptions options, int ranks, int64_t batches,
                             const std::map<std::string, Shape>& batch, const Network& network, double compute) {
   SessionOptions alone = options;
-  alone.collectives = nullptr;
-  alone.stages = alone.micro_batches = 1;
+  alone.topology = {};
   const RankPlans one(model, alone, batch);
   const double seconds_of_byte = compute / (cost_in_bytes(*one.accumulate) + cost_in_bytes(*one.apply));
 
-  const int stages = options.stages, pipelines = std::max(1, ranks / stages);
+  const int stages = options.topology.stages, pipelines = std::max(1, ranks / stages);
   const auto rounds = static_cast<int>((batches + pipelines - 1) / pipelines);  // of each pipeline, or rank
-  options.micro_batches = stages > 1 ? rounds : 1;
+  const auto batch_of_plans = micro_batch_shapes(batch, stages > 1 ? rounds : 1);
   Rendezvous others;
   std::vector<std::unique_ptr<SimulatedRanks>> simulated;
   std::vector<RankPlans> plans;
   for (int stage = 0; stage < stages; ++stage) {
     simulated.push_back(std::make_unique<SimulatedRanks>(stage, ranks, network, &others, stages));
-    if (ranks > 1) options.collectives = simulated.back().get();
-    plans.emplace_back(model, options, batch);
+    if (ranks > 1) options.topology.collectives = simulated.back().get();
+    plans.emplace_back(model, options, batch_of_plans);
   }
   std::vector<std::exception_ptr> failures(static_cast<size_t>(stages));
   std::vector<std::thread> threads;

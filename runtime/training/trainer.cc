@@ -94,13 +94,12 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
     fail_as(ErrorCode::kUsage, "a step accumulates ", options_.accumulate, " batches, but an epoch has ", batches);
   }
   steps_per_epoch_ = ceil_div(batches, options_.accumulate);
-  if (session_.ranks() > 1 && entry == Entry::kStep) {
+  if (session_.topology().ranks() > 1 && entry == Entry::kStep) {
     fail_as(ErrorCode::kNeedsAccumulate,
             "ranks share out the batches of a step, and the model takes whole steps; build it with "
             "--accumulate");
   }
-  session_.share_out_step(options_.accumulate);
-  training_->share_out(rounds_of(session_, options_.accumulate));
+  training_->share_out(session_.topology().rounds(options_.accumulate));
   check_schedule();
   check_metric(options_.best, "the best ");
   if (!options_.stop_at.empty()) check_metric(parse_stop_target(options_.stop_at).metric, "--stop-at: the ");
@@ -343,7 +342,8 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
   report.step = position_.step;
   report.train_loss = position_.loss.value();
   if (evaluation_) {
-    EvaluationResult result = evaluate(&session_, evaluation_.get());
+    EvaluationResult result =
+        evaluate(&session_, evaluation_.get(), session_.topology().micro_batches(options_.accumulate));
     report.evaluation = std::move(result.metrics);
     report.tables = std::move(result.tables);
     for (const std::string& note : result.notes) note_once(note.c_str(), "evaluation: " + note, events);
@@ -372,9 +372,10 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
 
 // One rank's clock or user ends the training of all, after the same step.
 std::optional<StopReason> Trainer::agree(std::optional<StopReason> reason) const {
-  if (session_.ranks() == 1) return reason;
+  const Topology& topology = session_.topology();
+  if (topology.ranks() == 1) return reason;
   const auto reasons =
-      session_.collectives()->gather("the end of a step", reason ? 1 + static_cast<uint32_t>(*reason) : 0);
+      topology.collectives()->gather("the end of a step", reason ? 1 + static_cast<uint32_t>(*reason) : 0);
   const uint32_t agreed = *std::max_element(reasons.begin(), reasons.end());
   return agreed == 0 ? std::nullopt : std::optional(static_cast<StopReason>(agreed - 1));
 }

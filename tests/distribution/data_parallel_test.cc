@@ -6,8 +6,11 @@
 
 #include <cmath>
 
+#include "onnx_passes/distribution/pipeline_stages.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/passes.h"
+#include "runtime/training/batch_search.h"
+#include "runtime/training/run_memory.h"
 #include "runtime/training/trainer.h"
 #include "tests/support/error_of.h"
 #include "tests/support/golden.h"
@@ -94,20 +97,19 @@ std::map<std::string, Tensor> collected_states(Session* session) {
   for (size_t i = 0; i < store.names().size(); ++i) {
     Tensor value(store.dtype(i), store.shape(i));
     session->collect_state(i, value.data());
-    if (session->rank() > 0 && store.keeps(i)) store.read(i, value.data());
-    if (session->rank() == 0 || store.keeps(i)) states[store.names()[i]] = value;
+    if (session->topology().rank() > 0 && store.keeps(i)) store.read(i, value.data());
+    if (session->topology().rank() == 0 || store.keeps(i)) states[store.names()[i]] = value;
   }
   return states;
 }
 
 Trained train(const Plan& plan, Collectives* collectives) {
   SessionOptions options;
-  options.collectives = collectives;
+  options.topology.collectives = collectives;
   options.threads = 1;
-  options.sharding = plan.sharding;
-  options.sync_batch_norm = plan.sync_batch_norm;
-  options.stages = collectives ? plan.stages : 1;
-  options.micro_batches = static_cast<int>(plan.accumulate);
+  options.topology.sharding = plan.sharding;
+  options.topology.sync_batch_norm = plan.sync_batch_norm;
+  options.topology.stages = collectives ? plan.stages : 1;
   options.plan.lowering.on = plan.lowers;
   Session session(training_model(plan.build, plan.drops), options);
   const Dataset data = make_data(plan.samples, session.model()), held_out = make_data(20, session.model());
@@ -119,7 +121,7 @@ Trained train(const Plan& plan, Collectives* collectives) {
   std::atomic<bool> interrupt = false;
   Record record;
   record.interrupt = &interrupt;
-  if (session.rank() == 1) record.interrupt_after = plan.interrupt_after;
+  if (session.topology().rank() == 1) record.interrupt_after = plan.interrupt_after;
   const StopReason reason = trainer.run(&record, interrupt);
   return {collected_states(&session), record.numbers, reason, session.state().bytes()};
 }
@@ -133,6 +135,50 @@ void expect_same_on_ranks(const Plan& plan, int ranks) {
     expect_equal(own.states, expected.states);
     EXPECT_EQ(own.numbers, expected.numbers);
   }
+}
+
+TEST(Topology, EachRankHasAStageAndBatchesOfARound) {
+  const Model model = training_model({});
+  Rendezvous others;
+  for (const int rank : {0, 1, 2, 3}) {
+    SimulatedRanks ranks(rank, 4, {}, &others, 4);
+    const Topology topology(model, {.collectives = &ranks, .stages = 2});
+    EXPECT_EQ(topology.pipelines(), 2);
+    EXPECT_EQ(topology.pipeline(), rank / 2);
+    EXPECT_EQ(topology.rounds(5).at_once, 3);
+    EXPECT_EQ(topology.batch_of_round(Entry::kAccumulate, 2), 4 + rank / 2);
+    EXPECT_EQ(topology.batch_of_round(Entry::kApply, 2), 0);
+    TensorMap inputs;
+    topology.add_inputs(Entry::kAccumulate, 2, 5, &inputs);
+    EXPECT_EQ(inputs.at(micro_batch_input(kRankInput, 2)).at(0), rank / 2);
+    EXPECT_EQ(inputs.at(micro_batch_input(kActiveRanksInput, 2)).at(0), 1);  // the second pipeline has no third batch
+    for (const char* weight : {"conv", "fc"})
+      EXPECT_EQ(topology.has_state(weight), topology.keeper(weight) == rank % 2) << weight;
+    EXPECT_NE(topology.keeper("conv"), topology.keeper("fc"));
+  }
+}
+
+TEST(Topology, OneRankHasAll) {
+  const Topology topology(training_model({}), {});
+  EXPECT_EQ(topology.ranks(), 1);
+  EXPECT_EQ(topology.micro_batches(5), 1);
+  EXPECT_FALSE(topology.shares(Entry::kAccumulate));
+  EXPECT_TRUE(topology.has_state("conv"));
+}
+
+// No call tells the session how many batches its steps have.
+TEST(Topology, TheLargestBatchIsThatOfAllMicroBatchesOfAStep) {
+  Rendezvous others;
+  SimulatedRanks ranks(0, 2, {}, &others, 2);
+  SessionOptions options;
+  options.topology = {.collectives = &ranks, .stages = 2};
+  options.plans_only = true;
+  Session session(training_model({}), options);
+  const Dataset data = make_data(4000, session.model());
+  const auto planned = [&](int64_t per_step) {
+    return find_largest_batch(&session, {data, nullptr, size_t{1} << 40, false, 1, per_step}).planned;
+  };
+  EXPECT_GT(planned(9), planned(1) + 4 * bytes_of_batches(data, 4000));
 }
 
 // 50 samples in batches of 3, 4 in a step: the last step of an epoch has one batch, of 2 samples.
@@ -219,7 +265,7 @@ TEST(DataParallel, ARankThatFailsEndsAll) {
   const std::string error = error_of([] {
     LocalRanks(2).run([](Collectives* c) {
       SessionOptions options;
-      options.collectives = c;
+      options.topology.collectives = c;
       Session session(training_model({}), options);
       TensorMap batch = {{"x", Tensor(DType::kFloat, {2, 1, 6, 6})}, {"labels", Tensor(DType::kInt64, {2})}};
       if (c->rank() == 1) batch["labels"].set(0, 7);
@@ -232,7 +278,7 @@ TEST(DataParallel, ARankThatFailsEndsAll) {
 TEST(DataParallel, WholeStepsAreRefused) {
   LocalRanks(2).run([](Collectives* c) {
     SessionOptions options;
-    options.collectives = c;
+    options.topology.collectives = c;
     Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21]> g (float[N, 2] x) => (float[N, 2] y) <" +
                             weight("[2, 2]", "w", 4) + "> { y = MatMul (x, w) }");
     infer_types(model.graph.get());

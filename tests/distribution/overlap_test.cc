@@ -88,9 +88,9 @@ double seconds_of_step(const std::optional<Network>& network, bool overlap, int6
   std::mutex mutex;
   LocalRanks(2, network).run([&](Collectives* c) {
     SessionOptions options;
-    options.collectives = c;
+    options.topology.collectives = c;
     options.threads = 1;
-    options.overlap = overlap;
+    options.topology.overlap = overlap;
     Session session(make_layers(), options);
     const TensorMap batch = make_batch(samples);
     for (int i = 0; i < 3; ++i) {
@@ -129,7 +129,7 @@ TEST(Overlap, AFailureIsThrownWhereTheResultIsAwaited) {
   LocalRanks ranks(2);
   EXPECT_THROW(ranks.run([&](Collectives* c) {
     SessionOptions options;
-    options.collectives = c;
+    options.topology.collectives = c;
     options.threads = 1;
     Session session(make_layers(), options);
     if (c->rank() == 1) fail("no more");
@@ -149,10 +149,10 @@ TEST(Overlap, SimulatedRanksWaitAsLong) {
   const Network network{.latency = 0, .bandwidth = kBytes / 1.0};
   SimulatedRanks simulated(2, network);
   SessionOptions options;
-  options.collectives = &simulated;
+  options.topology.collectives = &simulated;
   options.threads = 1;
   for (const bool overlap : {false, true}) {
-    options.overlap = overlap;
+    options.topology.overlap = overlap;
     Session session(make_layers(), options);
     session.run("accumulate", make_batch());
     simulated.restart();

@@ -51,7 +51,7 @@ TEST(CudaCollectives, OneRankRunsThemInACapturedGraph) {
   SessionOptions options;
   options.device = &cuda_device();
   Session alone(make_collectives(), options);
-  options.collectives = &rank;
+  options.topology.collectives = &rank;
   Session session(make_collectives(), options);
   for (unsigned run = 0; run < 3; ++run) {
     const TensorMap inputs = {{"x", random_tensor(DType::kFloat, {kSize}, 2 * run)},

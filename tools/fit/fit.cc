@@ -189,9 +189,8 @@ int run(FitArguments* a, const RunRanks& ranks) {
   }
   if (ranks.several() && a->session.threads == 0) a->session.threads = ranks.threads();
   SessionOptions options = options_of_session(a->session);
-  options.collectives = ranks.collectives();
+  options.topology.collectives = ranks.collectives();
   Session session(std::move(start.model), options);
-  session.share_out_step(a->trainer.accumulate);
   if (!checkpoint_position(session.model())) initialize(*a, &session);
   DataNotes notes;
   TrainingData data = load_data(*a, &session, &notes);

@@ -177,6 +177,12 @@ std::string rate(const Schedule& s) {
   return s.warmup > 0 ? concat(text, ", after ", s.warmup, " steps of warm-up") : text;
 }
 
+// The shapes of the inputs of a run of the trainer, of one batch or of the micro-batches of a pipeline.
+std::map<std::string, Shape> shapes_of_run(const Session& session, const Dataset& data, int64_t batch,
+                                           const Trainer& trainer) {
+  return micro_batch_shapes(batch_shapes(data, batch), session.topology().micro_batches(trainer.options().accumulate));
+}
+
 // Batch normalization refuses a batch of one sample, and the last one of an epoch may be that: an error before the
 // first step, not after an epoch.
 void check_last_batch(Session* session, const Dataset& training, const Trainer& trainer) {
@@ -185,7 +191,7 @@ void check_last_batch(Session* session, const Dataset& training, const Trainer& 
   const bool drops = training.fixed_batch() > 0 || trainer.options().samples.drop_last;
   if (drops || samples <= batch || samples % batch != 1 || !is_reached) return;
   try {
-    session->plan(training_entry(*session), batch_shapes(training, 1));
+    session->plan(training_entry(*session), shapes_of_run(*session, training, 1, trainer));
   } catch (const Error& error) {
     throw Error(concat("the last of ", samples, " samples is a batch of its own, with --batch-size ", batch, ": ",
                        error.what()),
@@ -200,14 +206,15 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
   const TrainerOptions& options = trainer.options();
   const int64_t batch = std::min(options.batch_size, training.num_samples());
   check_last_batch(session, training, trainer);
-  const Plan& plan = session->plan(training_entry(*session), batch_shapes(training, batch));
+  const Plan& plan = session->plan(training_entry(*session), shapes_of_run(*session, training, batch, trainer));
   const StateStore& state = session->state();
   const Model& model = session->model();
   const auto known = [](const std::string& text) { return text.empty() ? std::string("?") : text; };
   DataBytes data_bytes;
   data_bytes.add(training);
   if (evaluation) {
-    session->plan(Entry::kEvaluate, batch_shapes(*evaluation, std::min(options.batch_size, evaluation->num_samples())));
+    const int64_t evaluated = std::min(options.batch_size, evaluation->num_samples());
+    session->plan(Entry::kEvaluate, shapes_of_run(*session, *evaluation, evaluated, trainer));
     data_bytes.add(*evaluation);
   }
   *memory = memory_rows(*session, plan, state, data_bytes, bytes_of_batches(training, batch), trainer);
@@ -243,16 +250,16 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
                                 format_number(timed.seconds), " s", left, "; later runs have the same")});
   }
   if (session->options().offload != Offload::kNone) head.add({"offload", offload_text(session)});
-  if (session->ranks() > 1) {
+  if (const Topology& topology = session->topology(); topology.ranks() > 1) {
     const std::string batches =
         concat(options.accumulate, options.accumulate == 1 ? " batch" : " batches", " of a step");
-    const std::string transport = session->collectives()->transport() == "MPI" ? ", over MPI" : "";
-    head.add({"ranks", session->is_pipeline()
-                           ? concat(session->ranks(), " processes, stages ",
-                                    session->pipelines() > 1 ? concat("of ", session->pipelines(), " pipelines ") : "",
+    const std::string transport = topology.collectives()->transport() == "MPI" ? ", over MPI" : "";
+    head.add({"ranks", topology.is_pipeline()
+                           ? concat(topology.ranks(), " processes, stages ",
+                                    topology.pipelines() > 1 ? concat("of ", topology.pipelines(), " pipelines ") : "",
                                     "through which the ", batches, " go", transport)
-                           : concat(session->ranks(), " processes share out the ", batches,
-                                    session->shards_states() ? ", and the states of the optimizer" : "", transport)});
+                           : concat(topology.ranks(), " processes share out the ", batches,
+                                    topology.shards_states() ? ", and the states of the optimizer" : "", transport)});
   }
   if (!training.preprocess().empty()) head.add({"preprocess", training.preprocess().text()});
   if (!training.augment.empty()) head.add({"augment", training.augment});

@@ -18,14 +18,6 @@ void BatchSource::share_out(const Rounds& rounds) {
   if (rounds.ranks > 1) fail_as(ErrorCode::kUsage, "several ranks train on data sets, not on batches of a program");
 }
 
-Rounds rounds_of(const Session& session, int64_t per_step) {
-  if (!session.is_pipeline()) return {.rank = session.rank(), .ranks = session.ranks(), .per_step = per_step};
-  return {.rank = session.pipeline(),
-          .ranks = session.pipelines(),
-          .per_step = per_step,
-          .at_once = session.micro_batches()};
-}
-
 std::vector<int64_t> BatchSource::next_round(TensorMap* batch) {
   const int64_t samples = next(batch);
   return samples == 0 ? std::vector<int64_t>() : std::vector{samples};

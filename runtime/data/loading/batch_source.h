@@ -11,7 +11,6 @@
 #include "runtime/data/gather_ahead.h"
 #include "runtime/data/selection.h"
 #include "runtime/distribution/rounds.h"
-#include "runtime/session/session.h"
 
 namespace onnx_train {
 
@@ -45,9 +44,6 @@ class BatchSource {
   virtual std::string preprocess() const { return "none"; }
   virtual std::string augment() const { return "none"; }
 };
-
-// How the session's ranks share out steps of `per_step` batches.
-Rounds rounds_of(const Session& session, int64_t per_step);
 
 // The batches of a dataset.
 class DatasetBatches : public BatchSource {

@@ -59,6 +59,12 @@ def test_states_are_shared_out_and_machines_share_a_link(gpt):
     assert two["network_ms"] > one["network_ms"]
 
 
+def test_batch_normalization_over_all_ranks_is_compared_with_one_rank(gpt):
+    for given in (), ("--compute", 5):
+        rows = scale(gpt, "--ranks", "1,2", "--sync-batch-norm", *given)
+        assert [row["ranks"] for row in rows] == [1, 2]
+
+
 def test_a_given_time_takes_the_same_plans_and_no_memory_for_states(gpt):
     for zero in 0, 1, 2:
         (counted,), (computed,) = (scale(gpt, "--ranks", 4, "--zero", zero, *given) for given in (("--compute", 5), ()))

@@ -1,0 +1,95 @@
+// Which ranks train one model, and what each of them has: batches of a round, a stage of the model, some of its states.
+// A session makes one of its model; nothing changes afterwards. Functions that exchange are called by all ranks, in one
+// order, on the thread of the session. They throw Error.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/device.h"
+#include "onnx_passes/distribution/sharded_states.h"
+#include "onnx_passes/ir/model.h"
+#include "runtime/distribution/rank_group.h"
+#include "runtime/distribution/rounds.h"
+#include "runtime/plan/entry_passes.h"
+
+namespace onnx_train {
+
+struct TopologyOptions {
+  // This process as one rank of several: kAccumulate and kEvaluate run on the batches of a round, one a rank
+  // (onnx_passes/distribution/data_parallel.h), and their outputs have a first axis of ranks. It outlives the session.
+  // Null: this process is alone.
+  Collectives* collectives = nullptr;
+  bool overlap = true;                  // ranks exchange gradients while they compute others
+  bool sync_batch_norm = false;         // over the batches of a round, as one batch
+  Sharding sharding = Sharding::kNone;  // of several ranks
+  // With more than 1, each rank has a stage of the model (onnx_passes/distribution/pipeline_stages.h), and so many
+  // consecutive ranks are a pipeline; several share out batches. Runs of kAccumulate and kEvaluate take a pipeline's
+  // micro-batches, one or several, as inputs of names by micro_batch_input, the same on all its ranks. Their outputs
+  // have a first axis of batches: the first of each pipeline, the second of each, ...
+  int stages = 1;
+};
+
+// Throws UsageError for what `ranks` processes cannot do, or cannot do at once: stages of a pipeline, states
+// that they share out, batch normalization over all batches.
+void check_ranks(int64_t ranks, int64_t stages, Sharding sharding, bool sync_batch_norm);
+
+class Topology {
+ public:
+  Topology(const Model& model, const TopologyOptions& options);
+
+  const TopologyOptions& options() const { return options_; }
+  Collectives* collectives() const { return options_.collectives; }
+  Collectives* collectives_of_plans() const { return pipeline_ ? pipeline_.get() : options_.collectives; }
+  int ranks() const { return options_.collectives ? options_.collectives->size() : 1; }
+  int rank() const { return options_.collectives ? options_.collectives->rank() : 0; }
+  bool is_pipeline() const { return options_.stages > 1; }
+  int pipelines() const { return ranks() / options_.stages; }  // 1 rank is 1 pipeline of one stage
+  int pipeline() const { return rank() / options_.stages; }    // this rank's
+
+  // How the ranks share out steps of `per_step` batches.
+  Rounds rounds(int64_t per_step) const;
+  // The micro-batches that each pipeline then takes at once; 1 without pipelines.
+  int micro_batches(int64_t per_step) const { return static_cast<int>(rounds(per_step).at_once); }
+
+  // Whether the ranks run the entry point on the batches of a round, and whether as stages.
+  bool shares(const EntryName& entry) const;
+  bool is_staged(const EntryName& entry) const { return is_pipeline() && shares(entry); }
+  // What this rank has of the entry point.
+  EntryOptions entry_options(const EntryName& entry) const;
+  // Of a round of `batches` batches, the number of the one that this rank takes as micro-batch `i`; 0 for an entry
+  // point that is not shared. `add_inputs` adds the inputs of the plan that say so.
+  int64_t batch_of_round(const EntryName& entry, int i) const;
+  void add_inputs(const EntryName& entry, int i, int64_t batches, TensorMap* inputs) const;
+
+  // Whether one rank alone keeps some states, or this one, and whether this rank has it.
+  bool shards_states() const { return !owners_.empty(); }
+  bool is_sharded(const std::string& state) const { return owners_.contains(state); }
+  bool has_state(const std::string& state) const { return !is_sharded(state) || owners_.at(state) == owner(); }
+  int keeper(const std::string& state) const;  // the first rank that has it
+
+  // Pairs of stages of which the first may send something to the second, of an entry point of all stages.
+  using Pairs = std::set<std::pair<int, int>>;
+  Pairs stages_that_send(const Model& flat, const std::vector<std::string>& states) const;
+  // Connects the device with those of the ranks that plans of this one exchange with.
+  void connect(Device* device, const Pairs& pairs) const;
+  // Gives rank 0 `value` of the rank `from`, all of whose bytes are that many on each rank.
+  void send_to_first(const std::string& what, int from, std::span<const std::byte> value,
+                     std::span<std::byte> to) const;
+  // Gives rank 0 the texts of the other ranks; elsewhere none.
+  std::vector<std::string> gather(const std::string& what, const std::string& text) const;
+  // Waits for the mark. The work of a device that exchanges with a rank that is gone does not end by itself.
+  void wait(Stream* stream, int64_t mark, const Device& device) const;
+
+ private:
+  int owner() const { return pipeline_ ? pipeline_->rank() : rank(); }  // this rank, in owners_
+
+  TopologyOptions options_;
+  std::unique_ptr<RankGroup> pipeline_;  // of which this rank is a stage
+  StateOwners owners_;                   // ranks or, in a pipeline, stages
+};
+
+}  // namespace onnx_train
