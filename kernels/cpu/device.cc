@@ -6,10 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/fused/operations.h"
-#include "kernels/cpu/movement/resampling.h"
-#include "kernels/cpu/recurrent/recurrent.h"
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/kernels.h"
 #include "kernels/host.h"
@@ -48,18 +45,12 @@ class CpuStream : public Stream {
 class CpuDevice : public Device {
  public:
   CpuDevice()
-      : level_(cpu::isa()), kernels_({cpu::elementwise_kernels(),       cpu::softmax_kernels(),
-                                      cpu::product_kernels(),           cpu::convolution_kernels(),
-                                      cpu::pooling_kernels(),           cpu::normalization_kernels(),
-                                      cpu::reduction_kernels(),         cpu::shape_kernels(),
-                                      cpu::generator_kernels(),         cpu::indexing_kernels(),
-                                      cpu::scan_and_topk_kernels(),     cpu::gather_scatter_element_kernels(),
-                                      cpu::pad_trilu_reverse_kernels(), cpu::loss_kernels(),
-                                      cpu::optimizer_kernels(),         cpu::random_kernels(),
-                                      cpu::recurrent_kernels(),         cpu::fused_kernels(),
-                                      cpu::sparse_update_kernels(),     cpu::attention_kernels(),
-                                      cpu::resampling_kernels(),        cpu::collective_kernels(),
-                                      cpu::sampling_kernels(),          cpu::determinant_kernels()}) {}
+      : level_(cpu::isa()),
+        kernels_({
+#define ONNX_TRAIN_FAMILY(name) cpu::name##_kernels(),
+#include "kernels/cpu/support/families.def"
+        }) {
+  }
 
   std::string name() const override { return "cpu"; }
   std::string description() const override {

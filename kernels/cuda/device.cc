@@ -6,12 +6,10 @@
 #include <set>
 #include <string>
 
-#include "kernels/cuda/attention/cudnn.h"
 #include "kernels/cuda/collective/nccl.h"
 #include "kernels/cuda/convolution/convolutions.h"
 #include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/fused/source.h"
-#include "kernels/cuda/products/cudnn.h"
 #include "kernels/cuda/support/cudnn_library.h"
 #include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/pack.h"
@@ -55,18 +53,8 @@ class CudaDevice : public Device {
       : number_(number),
         count_(count),
         kernels_({
-            cuda::cudnn_attention_kernels(),  // precede ours
-            cuda::cudnn_product_kernels(),   cuda::attention_kernels(),      cuda::cast_kernels(),
-            cuda::collective_kernels(),      cuda::convolution_kernels(),    cuda::determinant_kernels(),
-            cuda::elementwise_kernels(),     cuda::extremum_kernels(),       cuda::gather_kernels(),
-            cuda::generator_kernels(),       cuda::lookup_kernels(),         cuda::loss_kernels(),
-            cuda::movement_kernels(),        cuda::optimizer_kernels(),      cuda::pad_trilu_reverse_kernels(),
-            cuda::normalization_kernels(),   cuda::pooling_kernels(),        cuda::product_kernels(),
-            cuda::quantize_kernels(),        cuda::random_kernels(),         cuda::recurrent_kernels(),
-            cuda::reduction_kernels(),       cuda::resampling_kernels(),     cuda::row_normalization_kernels(),
-            cuda::sampling_kernels(),        cuda::scaled_product_kernels(), cuda::scan_kernels(),
-            cuda::scatter_kernels(),         cuda::softmax_kernels(),        cuda::sparse_update_kernels(),
-            cuda::top_k_kernels(),
+#define ONNX_TRAIN_FAMILY(name) cuda::name##_kernels(),
+#include "kernels/cuda/support/families.def"
         }) {
     cuda::check(cudaGetDeviceProperties(&properties_, number_), "cudaGetDeviceProperties");
     traits_.multiplies_8_bits = 10 * properties_.major + properties_.minor >= kFirstWith8BitProducts;

@@ -16,157 +16,113 @@
 // only exp(score - highest) / sum. A kernel that multiplies 16-bit operands may round probabilities and the gradients
 // of scores to that type before multiplying, as tensor cores require.
 #include "kernels/functions/functions.h"
-#include "onnx_passes/functions/body_text.h"
+#include "onnx_passes/functions/body.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
 namespace {
 
-int64_t flag(const Attrs& attrs, const std::string& name) {
-  for (const Attr& a : attrs) {
-    if (a.name == name && std::holds_alternative<int64_t>(a.value)) return std::get<int64_t>(a.value);
-  }
-  fail("a block attention needs the attribute '", name, "'");
+// Whether the attribute, which the call must have, is not 0.
+bool flag(const FunctionCall& call, const std::string& name) {
+  if (!call.find(name)) fail("a block attention needs the attribute '", name, "'");
+  return call.integer(name) != 0;
 }
 
-// The properties of a call that select its body.
-struct Variant {
+std::string signature(const std::string& head, const std::string& inputs, size_t mask, const char* outputs,
+                      const FunctionCall& call) {
+  const bool masked = call.inputs.size() > mask && call.inputs[mask];
+  return concat(head, ", scale, fill, keeps_true, guarded, hidden", is_set(call.attrs, "packed") ? ", packed" : "",
+                "> (", inputs, masked ? ", mask" : "", ") => (", outputs, ")");
+}
+
+// What both directions have in common.
+struct AttentionBody : Body {
   int64_t rank;
   bool masked, selects;  // a bool mask selects scores, a float mask is added
   bool keeps_true;       // whether a bool mask keeps scores where it is true; the others become `fill`
   bool guarded;          // whether NaN probabilities and their gradients become 0
   bool packed;
+  Term queries, keys, values, factor, scores;
 
-  std::string overload() const {
+  AttentionBody(const std::string& signature, const FunctionCall& call) : Body(signature, call) {
+    rank = given("q").rank(), masked = has("mask"), selects = masked && given("mask").dtype() == DType::kBool;
+    keeps_true = flag(call, "keeps_true"), guarded = flag(call, "guarded"), packed = is_set(call.attrs, "packed");
     const char* mask = !masked ? "" : !selects ? "_added" : keeps_true ? "_kept" : "_filled";
-    return concat("rank", rank, mask, guarded ? "_guarded" : "", packed ? "_packed" : "");
+    depends_on(concat("rank", rank, mask, guarded ? "_guarded" : "", packed ? "_packed" : ""));
+    for (const std::string& name : input_names()) same_type(name, "q");
+    find_scores();
   }
-  std::string transpose(const std::string& x) const {
-    std::string permutation;
-    for (int64_t i = 0; i < rank - 2; ++i) permutation += concat(i, ", ");
-    return concat("Transpose <perm = [", permutation, rank - 1, ", ", rank - 2, "]> (", x, ")");
+
+  Term in_order(const Term& x, const char* permutation) {
+    return op("Transpose", {x}, concat("perm: ints = @", permutation));
   }
-  // Returns x where the mask keeps the score, else y.
-  std::string select(const std::string& x, const std::string& y) const {
-    return concat("Where (mask, ", keeps_true ? x : y, ", ", keeps_true ? y : x, ")");
+  Term turned(const Term& x) const {
+    std::vector<int64_t> permutation;
+    for (int64_t i = 0; i < rank - 2; ++i) permutation.push_back(i);
+    permutation.insert(permutation.end(), {rank - 1, rank - 2});
+    return transpose(x, permutation);
+  }
+  // x where the mask keeps the score, else y.
+  Term select(const Term& x, const Term& y) {
+    const Term x_like = as(x, input("q")), y_like = as(y, input("q"));
+    return keeps_true ? where(input("mask"), x_like, y_like) : where(input("mask"), y_like, x_like);
+  }
+  // x, or 0 in a guarded call where the probabilities are NaN.
+  Term guard(const Term& probabilities, const Term& x) {
+    return guarded ? where(op("IsNaN", {probabilities}), as(0, input("q")), x) : x;
+  }
+
+ private:
+  void find_scores() {
+    factor = as(attribute("scale"), input("q"));
+    if (packed) {
+      const Terms thirds =
+          ops("Split", 3, {in_order(input("q"), "perm_q")}, concat("axis = ", rank - 3, ", num_outputs = 3"));
+      queries = thirds[0], keys = thirds[1], values = thirds[2];
+    } else {
+      queries = in_order(input("q"), "perm_q"), keys = in_order(input("k"), "perm_k");
+      values = in_order(input("v"), "perm_v");
+    }
+    scores = matmul(queries, turned(keys)) * factor;
+    if (selects) {
+      scores = select(scores, attribute("fill"));
+    } else if (masked) {
+      scores = scores + input("mask");
+    }
   }
 };
 
-Variant variant_of(const FunctionCall& call, size_t mask) {
-  const bool masked = call.inputs.size() > mask && call.inputs[mask];
-  return {call.inputs.at(0).rank(),
-          masked,
-          masked && call.inputs[mask].dtype() == DType::kBool,
-          flag(call.attrs, "keeps_true") != 0,
-          flag(call.attrs, "guarded") != 0,
-          is_set(call.attrs, "packed")};
-}
-
-void write_number(BodyText& body, const std::string& name, const std::string& value) {
-  body.let(name + "_float", "Constant <value_float: float = " + value + "> ()");
-  body.let(name, concat("CastLike (", name, "_float, q)"));
-}
-
-// Writes the scores from q, k and the mask.
-void write_scores(BodyText& body, const Variant& v) {
-  body.line("last = Constant <value_ints = [-1]> ()");
-  write_number(body, "factor", "@scale");
-  write_number(body, "zero", "0.0");
-  if (v.packed) {
-    body.line("all_heads = Transpose <perm: ints = @perm_q> (q)");
-    body.line("queries, keys, values = Split <axis = ", v.rank - 3, ", num_outputs = 3> (all_heads)");
-  } else {
-    body.line("queries = Transpose <perm: ints = @perm_q> (q)");
-    body.line("keys = Transpose <perm: ints = @perm_k> (k)");
-    body.line("values = Transpose <perm: ints = @perm_v> (v)");
-  }
-  body.line("key_columns = ", v.transpose("keys"));
-  body.line("products = MatMul (queries, key_columns)");
-  body.line(v.masked ? "scaled" : "scores", " = Mul (products, factor)");
-  if (v.selects) {
-    write_number(body, "filling", "@fill");
-    body.line("scores = ", v.select("scaled", "filling"));
-  } else if (v.masked) {
-    body.line("scores = Add (scaled, mask)");
-  }
-}
-
-// Returns the name of the probabilities; in a guarded call, 0 replaces NaN.
-std::string write_guard(BodyText& body, const Variant& v) {
-  if (!v.guarded) return "probabilities";
-  body.line("undefined = IsNaN (probabilities)");
-  body.line("guarded = Where (undefined, zero, probabilities)");
-  return "guarded";
-}
-
-std::string signature(const std::string& head, const std::string& inputs, const Variant& v, const char* outputs) {
-  return concat(head, ", scale, fill, keeps_true, guarded, hidden", v.packed ? ", packed" : "", "> (", inputs,
-                v.masked ? ", mask" : "", ") => (", outputs, ")\n{\n");
-}
-
 // y = softmax(scale q kᵀ + mask) v; highest = max of each row of scores, sum = Σ exp(score - highest)
 FunctionText block_attention(const FunctionCall& call) {
-  const Variant v = variant_of(call, 3);
-  BodyText body;
-  write_scores(body, v);
-  body.line("highest_column = ReduceMax <keepdims = 1> (scores, last)");
-  body.line("shifted = Sub (scores, highest_column)");
-  body.line("exponentials = Exp (shifted)");
-  body.line(v.guarded ? "total" : "sum_column", " = ReduceSum <keepdims = 1> (exponentials, last)");
-  if (v.guarded) {
-    write_number(body, "highest_hidden", "@hidden");
-    body.line("is_hidden = LessOrEqual (highest_column, highest_hidden)");
-    body.line("none = Div (zero, zero)");
-    body.line("sum_column = Where (is_hidden, none, total)");
+  AttentionBody f(signature("BlockAttention <perm_q, perm_k, perm_v, perm_y", "q, k, v", 3, "y, highest, sum", call),
+                  call);
+  const Term highest = reduce_max(f.scores, {-1}), exponentials = exp(f.scores - highest);
+  Term sum = reduce_sum(exponentials, {-1});
+  if (f.guarded) {
+    const Term zero = f.as(0, f.input("q"));
+    sum = where(highest <= f.attribute("hidden"), zero / zero, sum);
   }
-  body.line("probabilities = Div (exponentials, sum_column)");
-  body.line("mixed = MatMul (", write_guard(body, v), ", values)");
-  body.line("y = Transpose <perm: ints = @perm_y> (mixed)");
-  body.line("highest = Squeeze (highest_column, last)");
-  body.line("sum = Squeeze (sum_column, last)");
-  const std::string head = "BlockAttention <perm_q, perm_k, perm_v, perm_y";
-  return {concat(signature(head, "q, k, v", v, "y, highest, sum"), body.text(), "}"), v.overload()};
+  const Term probabilities = exponentials / sum, y = matmul(f.guard(probabilities, probabilities), f.values);
+  return f.text({f.in_order(y, "perm_y"), squeeze(highest, {-1}), squeeze(sum, {-1})});
 }
 
 // The probabilities P are recomputed from the row's highest score and sum; Σ dy y over a row equals the row's Σ P dP.
 // dP = dy vᵀ,  dS = P (dP - Σ dy y),  dq = scale dS k,  dk = scale dSᵀ q,  dv = Pᵀ dy
 FunctionText block_attention_grad(const FunctionCall& call) {
-  const Variant v = variant_of(call, 7);
-  BodyText body;
-  write_scores(body, v);
-  body.line("highest_column = Unsqueeze (highest, last)");
-  body.line("shifted = Sub (scores, highest_column)");
-  body.line("exponentials = Exp (shifted)");
-  body.line("sum_column = Unsqueeze (sum, last)");
-  body.line("probabilities = Div (exponentials, sum_column)");
-  const std::string p = write_guard(body, v);
-  body.line("gradients = Transpose <perm: ints = @perm_dy> (dy)");
-  body.line("outputs = Transpose <perm: ints = @perm_y> (y)");
-  body.line("weighted = Mul (gradients, outputs)");
-  body.line("mean = ReduceSum <keepdims = 1> (weighted, last)");
-  body.line("value_columns = ", v.transpose("values"));
-  body.line("dp = MatMul (gradients, value_columns)");
-  if (v.guarded) body.line("dp_guarded = Where (undefined, zero, dp)");
-  body.line("centered = Sub (", v.guarded ? "dp_guarded" : "dp", ", mean)");
-  body.line("dscores = Mul (", p, ", centered)");
-  if (v.selects) body.line("dselected = ", v.select("dscores", "zero"));
-  body.line("dproducts = Mul (", v.selects ? "dselected" : "dscores", ", factor)");
-  body.line("dqueries = MatMul (dproducts, keys)");
-  body.line("dproduct_columns = ", v.transpose("dproducts"));
-  body.line("dkeys = MatMul (dproduct_columns, queries)");
-  body.line("probability_columns = ", v.transpose(p));
-  body.line("dvalues = MatMul (probability_columns, gradients)");
-  if (v.packed) {
-    body.line("dheads = Concat <axis = ", v.rank - 3, "> (dqueries, dkeys, dvalues)");
-    body.line("dq = Transpose <perm: ints = @perm_dq> (dheads)");
-  } else {
-    body.line("dq = Transpose <perm: ints = @perm_dq> (dqueries)");
-    body.line("dk = Transpose <perm: ints = @perm_dk> (dkeys)");
-    body.line("dv = Transpose <perm: ints = @perm_dv> (dvalues)");
-  }
-  const std::string head = "BlockAttentionGrad <perm_dy, perm_q, perm_k, perm_v, perm_y, perm_dq, perm_dk, perm_dv";
-  return {concat(signature(head, "dy, q, k, v, y, highest, sum", v, v.packed ? "dq" : "dq, dk, dv"), body.text(), "}"),
-          v.overload()};
+  const bool packed = is_set(call.attrs, "packed");
+  AttentionBody f(signature("BlockAttentionGrad <perm_dy, perm_q, perm_k, perm_v, perm_y, perm_dq, perm_dk, perm_dv",
+                            "dy, q, k, v, y, highest, sum", 7, packed ? "dq" : "dq, dk, dv", call),
+                  call);
+  const Term exponentials = exp(f.scores - unsqueeze(f.input("highest"), {-1}));
+  const Term probabilities = exponentials / unsqueeze(f.input("sum"), {-1}), p = f.guard(probabilities, probabilities);
+  const Term dy = f.in_order(f.input("dy"), "perm_dy"), y = f.in_order(f.input("y"), "perm_y");
+  const Term dp = f.guard(probabilities, matmul(dy, f.turned(f.values)));
+  Term dscores = p * (dp - reduce_sum(dy * y, {-1}));
+  if (f.selects) dscores = f.select(dscores, 0);
+  const Term dproducts = dscores * f.factor, dq = matmul(dproducts, f.keys);
+  const Term dk = matmul(f.turned(dproducts), f.queries), dv = matmul(f.turned(p), dy);
+  if (packed) return f.text({f.in_order(concat({dq, dk, dv}, f.rank - 3), "perm_dq")});
+  return f.text({f.in_order(dq, "perm_dq"), f.in_order(dk, "perm_dk"), f.in_order(dv, "perm_dv")});
 }
 
 }  // namespace

@@ -2,63 +2,66 @@
 // relu = 1 adds Relu; an additional input, residual, adds the sum. In mixed precision, round_to is the type to which
 // every result before Relu is rounded. The gradient with relu = 1 reads y, and its output dz is the gradient of that
 // sum. fuse_batch_normalization.cc emits these functions.
+#include <algorithm>
+
 #include "kernels/functions/functions.h"
+#include "onnx_passes/functions/body.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
 namespace {
 
-// Returns the function `op`: `normalization` computes y, and perhaps other outputs, from `parameters`.
+// Returns the function `op`, with `parameters` and with `more_outputs` after y: `normalize` adds the node that computes
+// them.
 FunctionText with_epilogue(const FunctionCall& call, const std::string& op, const std::string& parameters,
-                           size_t num_parameters, const std::string& more_outputs, const std::string& normalization) {
-  const bool adds = call.inputs.size() > num_parameters, rounds = is_set(call.attrs, "round_to");
-  std::string text = concat(op, " <relu: int, round_to: int = 0, epsilon: float = 1e-5> (", parameters,
-                            adds ? ", residual" : "", ") => (y", more_outputs, ")\n{\n  normalized", more_outputs,
-                            " = ", normalization, " <epsilon: float = @epsilon> (", parameters, ")\n");
-  std::string last = "normalized";
-  const auto round = [&] {
-    if (!rounds) return;
-    text += concat("  narrow_", last, " = Cast <to: int = @round_to> (", last, ")\n  rounded_", last,
-                   " = CastLike (narrow_", last, ", x)\n");
-    last = "rounded_" + last;
+                           const std::string& more_outputs,
+                           const std::function<Terms(Body&, const Terms& parameters)>& normalize) {
+  const auto count = static_cast<size_t>(1 + std::count(parameters.begin(), parameters.end(), ','));
+  const bool adds = call.inputs.size() > count, rounds = is_set(call.attrs, "round_to");
+  Body f(concat(op, " <relu: int, round_to: int = 0, epsilon: float = 1e-5> (", parameters, adds ? ", residual" : "",
+                ") => (y", more_outputs, ")"),
+         call);
+  f.depends_on(concat(rounds ? "rounded_" : "", adds ? "add_" : "", "relu"));
+  const auto rounded = [&](const Term& y) {
+    return rounds ? cast_like(f.op("Cast", {y}, "to: int = @round_to"), f.input("x")) : y;
   };
-  round();
-  if (adds) {
-    text += concat("  sum = Add (", last, ", residual)\n");
-    last = "sum";
-    round();
-  }
-  text += concat("  y = Relu (", last, ")\n}");
-  return {text, concat(rounds ? "rounded_" : "", adds ? "add_" : "", "relu")};
+  Terms inputs = f.inputs();
+  inputs.resize(count);
+  Terms outputs = normalize(f, inputs);
+  outputs[0] = rounded(outputs[0]);
+  if (adds) outputs[0] = rounded(outputs[0] + f.input("residual"));
+  outputs[0] = f.op("Relu", {outputs[0]});
+  return f.text(outputs);
 }
 
+constexpr const char* kEpsilon = "epsilon: float = @epsilon";
+
 FunctionText batch_normalization(const FunctionCall& call) {
-  return with_epilogue(call, "BatchNormalization", "x, scale, bias, mean, var", 5, "", "BatchNormalization");
+  return with_epilogue(call, "BatchNormalization", "x, scale, bias, mean, var", "", [](Body& f, const Terms& inputs) {
+    return Terms{f.op("BatchNormalization", inputs, kEpsilon)};
+  });
 }
 
 FunctionText batch_normalization_train(const FunctionCall& call) {
   constexpr const char* kOp = "BatchNormalizationTrain";
   if (!is_set(call.attrs, "relu")) return find_function(kOp).text(call);
-  FunctionText made = with_epilogue(call, kOp, "x, scale, bias", 3, ", mean, var", concat(kDomain, ".", kOp));
-  made.inner = kOp;
-  return made;
+  return with_epilogue(call, kOp, "x, scale, bias", ", mean, var",
+                       [](Body& f, const Terms& inputs) { return f.apply(kOp, 3, inputs, kEpsilon); });
 }
-
-constexpr const char* kBatchNormalizationGrad = R"(
-BatchNormalizationGrad <relu: int, epsilon: float = 1e-5> (x, scale, mean, var, dy, y) => (dx, dscale, dbias, dz)
-{
-  zero_float = Constant <value: tensor = float {0}> ()
-  zero = CastLike (zero_float, y)
-  positive = Greater (y, zero)
-  dz = Where (positive, dy, zero)
-  dx, dscale, dbias = onnx_train.BatchNormalizationGrad <epsilon: float = @epsilon> (x, scale, mean, var, dz)
-}
-)";
 
 FunctionText batch_normalization_grad(const FunctionCall& call) {
   constexpr const char* kOp = "BatchNormalizationGrad";
-  return is_set(call.attrs, "relu") ? FunctionText{kBatchNormalizationGrad, "relu", kOp}
-                                    : find_function(kOp).text(call);
+  if (!is_set(call.attrs, "relu")) return find_function(kOp).text(call);
+  Body f(concat(kOp, " <relu: int, epsilon: float = 1e-5> (x, scale, mean, var, dy, y) => (dx, dscale, dbias, dz)"),
+         call);
+  f.depends_on("relu");
+  const Term dz = where(f.input("y") > 0, f.input("dy"), 0);
+  Terms inputs = f.inputs();
+  inputs.resize(4);
+  inputs.push_back(dz);
+  Terms outputs = f.apply(kOp, 3, inputs, kEpsilon);
+  outputs.push_back(dz);
+  return f.text(outputs);
 }
 
 }  // namespace

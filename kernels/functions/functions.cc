@@ -4,12 +4,15 @@
 
 namespace onnx_train {
 
+#define ONNX_TRAIN_FAMILY(name) std::vector<FunctionRow> name##_functions();
+#include "kernels/functions/families.def"
+
 const std::vector<const FunctionRow*>& lowering_function_rows() {
   static const std::vector<const FunctionRow*> all = [] {
-    static std::vector<std::vector<FunctionRow>> families = {
-        lowered_product_functions(), channels_last_functions(), batch_normalization_functions(),
-        block_attention_functions(), embedding_functions(),     selection_functions(),
-        float8_functions()};
+    static const std::vector<std::vector<FunctionRow>> families = {
+#define ONNX_TRAIN_FAMILY(name) name##_functions(),
+#include "kernels/functions/families.def"
+    };
     std::vector<const FunctionRow*> rows;
     for (const auto& family : families) {
       for (const FunctionRow& row : family) rows.push_back(&row);

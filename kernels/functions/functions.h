@@ -20,15 +20,6 @@ inline Var call_lowered(Builder& b, const std::string& op, const std::vector<Var
 // Whether the integer attribute is present and not 0.
 bool is_set(const Attrs& attrs, const std::string& name);
 
-// The families, one per file. A new family needs a line here and in lowering_function_rows().
-std::vector<FunctionRow> lowered_product_functions();      // products.cc; includes convolutions
-std::vector<FunctionRow> channels_last_functions();        // channels_last.cc: pools and group normalization
-std::vector<FunctionRow> batch_normalization_functions();  // batch_normalization.cc
-std::vector<FunctionRow> block_attention_functions();      // attention.cc
-std::vector<FunctionRow> embedding_functions();            // embeddings.cc
-std::vector<FunctionRow> selection_functions();            // selections.cc
-std::vector<FunctionRow> float8_functions();               // float8.cc: operands of 8 bits
-
 // Returns float convolutions, channels first or last (channels_last.cc), from which products.cc makes its rows.
 std::vector<FunctionRow> convolution_layouts();
 

@@ -1,130 +1,59 @@
-#include "onnx_passes/functions/functions.h"
+#include <cmath>
+#include <numbers>
+
+#include "onnx_passes/functions/body.h"
 
 namespace onnx_train {
+namespace {
+
+using std::numbers::pi;
+
+// Φ(x) + x φ(x), Φ and φ the normal distribution: Φ(x) = (1 + erf(x/√2)) / 2, φ(x) = exp(-x²/2) / √(2π)
+Term gelu_slope(const Term& x) {
+  const Term cumulative = (erf(x * (std::numbers::sqrt2 / 2)) + 1) * 0.5;
+  const Term density = exp(x * x * -0.5) * std::sqrt(0.5 / pi);
+  return cumulative + x * density;
+}
+
+// ((1 + t) + x (1 - t²) u') / 2, u' = √(2/π) (1 + 0.134145 x²)
+Term gelu_tanh_slope(const Term& x) {
+  const double scale = std::sqrt(2 / pi);
+  const Term square = x * x, t = tanh((x + square * x * 0.044715) * scale);
+  const Term chain = (1 - t * t) * ((square * 0.134145 + 1) * scale);
+  return ((1 + t) + x * chain) * 0.5;
+}
+
+Term axes_of(Body& f) { return unsqueeze(f.attribute("axis"), {0}); }
+
+}  // namespace
 
 std::vector<FunctionRow> activation_functions() {
   return {
       // y = max(x, 0)    dx = dy where y > 0, else 0
-      function("ReluGrad", R"(ReluGrad (dy, y) => (dx) {
-        zero_float = Constant <value: tensor = float {0}> ()
-        zero = CastLike(zero_float, y)
-        positive = Greater(y, zero)
-        dx = Where(positive, dy, zero)
-      })"),
+      function("ReluGrad (dy, y) => (dx)", [](Term dy, Term y) { return where(y > 0, dy, 0); }),
       // y = sigmoid(x)    dx = dy y (1 - y)
-      function("SigmoidGrad", R"(SigmoidGrad (dy, y) => (dx) {
-        one_float = Constant <value: tensor = float {1}> ()
-        one = CastLike(one_float, y)
-        rest = Sub(one, y)
-        slope = Mul(y, rest)
-        dx = Mul(dy, slope)
-      })"),
+      function("SigmoidGrad (dy, y) => (dx)", [](Term dy, Term y) { return dy * (y * (1 - y)); }),
       // y = tanh(x)    dx = dy (1 - y²)
-      function("TanhGrad", R"(TanhGrad (dy, y) => (dx) {
-        one_float = Constant <value: tensor = float {1}> ()
-        one = CastLike(one_float, y)
-        square = Mul(y, y)
-        slope = Sub(one, square)
-        dx = Mul(dy, slope)
-      })"),
-      // y = x Φ(x)    dx = dy (Φ(x) + x φ(x)), Φ and φ the normal distribution: Φ(x) = (1 + erf(x/√2)) / 2,
-      // φ(x) = exp(-x²/2) / √(2π)
-      function("GeluGrad", R"(GeluGrad (dy, x) => (dx) {
-        one_double = Constant <value: tensor = double {1}> ()
-        half_double = Constant <value: tensor = double {0.5}> ()
-        sqrt_half_double = Constant <value: tensor = double {0.70710678118654752}> ()
-        minus_half_double = Constant <value: tensor = double {-0.5}> ()
-        peak_double = Constant <value: tensor = double {0.39894228040143268}> ()
-        one = CastLike(one_double, x)
-        half = CastLike(half_double, x)
-        sqrt_half = CastLike(sqrt_half_double, x)
-        minus_half = CastLike(minus_half_double, x)
-        peak = CastLike(peak_double, x)
-        scaled = Mul(x, sqrt_half)
-        error = Erf(scaled)
-        twice_cumulative = Add(error, one)
-        cumulative = Mul(twice_cumulative, half)
-        square = Mul(x, x)
-        exponent = Mul(square, minus_half)
-        bell = Exp(exponent)
-        density = Mul(bell, peak)
-        rise = Mul(x, density)
-        slope = Add(cumulative, rise)
-        dx = Mul(dy, slope)
-      })"),
+      function("TanhGrad (dy, y) => (dx)", [](Term dy, Term y) { return dy * (1 - y * y); }),
+      // y = x Φ(x)    dx = dy (Φ(x) + x φ(x))
+      function("GeluGrad (dy, x) => (dx)", [](Term dy, Term x) { return dy * gelu_slope(x); }),
       // y = x (1 + t) / 2, t = tanh(u), u = √(2/π) (x + 0.044715 x³)
-      // dx = dy ((1 + t) + x (1 - t²) u') / 2, u' = √(2/π) (1 + 0.134145 x²)
-      function("GeluTanhGrad", R"(GeluTanhGrad (dy, x) => (dx) {
-        one_double = Constant <value: tensor = double {1}> ()
-        half_double = Constant <value: tensor = double {0.5}> ()
-        scale_double = Constant <value: tensor = double {0.79788456080286536}> ()
-        cubic_double = Constant <value: tensor = double {0.044715}> ()
-        cubic_slope_double = Constant <value: tensor = double {0.134145}> ()
-        one = CastLike(one_double, x)
-        half = CastLike(half_double, x)
-        scale = CastLike(scale_double, x)
-        cubic = CastLike(cubic_double, x)
-        cubic_slope = CastLike(cubic_slope_double, x)
-        square = Mul(x, x)
-        cube = Mul(square, x)
-        cube_part = Mul(cube, cubic)
-        sum = Add(x, cube_part)
-        u = Mul(sum, scale)
-        t = Tanh(u)
-        square_part = Mul(square, cubic_slope)
-        u_slope_part = Add(square_part, one)
-        u_slope = Mul(u_slope_part, scale)
-        t_square = Mul(t, t)
-        t_slope = Sub(one, t_square)
-        chain = Mul(t_slope, u_slope)
-        rise = Mul(x, chain)
-        one_and_t = Add(one, t)
-        twice_slope = Add(one_and_t, rise)
-        slope = Mul(twice_slope, half)
-        dx = Mul(dy, slope)
-      })"),
+      function("GeluTanhGrad (dy, x) => (dx)", [](Term dy, Term x) { return dy * gelu_tanh_slope(x); }),
       // y = x sigmoid(alpha x): for models of an opset before 24, which has it
-      function("Swish", R"(Swish <alpha: float = 1> (x) => (y) {
-        alpha_float = Constant <value_float: float = @alpha> ()
-        alpha_like = CastLike(alpha_float, x)
-        scaled = Mul(x, alpha_like)
-        gate = Sigmoid(scaled)
-        y = Mul(x, gate)
-      })"),
+      function("Swish <alpha: float = 1> (x) => (y)",
+               [](Body& f, Term x) { return x * sigmoid(x * f.attribute("alpha")); }),
       // y = x s, s = sigmoid(alpha x)    dx = dy (s + alpha x s (1 - s))
-      function("SwishGrad", R"(SwishGrad <alpha: float = 1> (dy, x) => (dx) {
-        one_float = Constant <value: tensor = float {1}> ()
-        one = CastLike(one_float, x)
-        alpha_float = Constant <value_float: float = @alpha> ()
-        alpha_like = CastLike(alpha_float, x)
-        scaled = Mul(x, alpha_like)
-        gate = Sigmoid(scaled)
-        rest = Sub(one, gate)
-        gate_slope = Mul(gate, rest)
-        rise = Mul(scaled, gate_slope)
-        slope = Add(gate, rise)
-        dx = Mul(dy, slope)
-      })"),
+      function("SwishGrad <alpha: float = 1> (dy, x) => (dx)",
+               [](Body& f, Term dy, Term x) {
+                 const Term scaled = x * f.attribute("alpha"), gate = sigmoid(scaled);
+                 return dy * (gate + scaled * (gate * (1 - gate)));
+               }),
       // y = softmax(x) along the axis    dx = y (dy - Σ dy y)
-      function("SoftmaxGrad", R"(SoftmaxGrad <axis: int = -1> (dy, y) => (dx) {
-        axis_scalar = Constant <value_int: int = @axis> ()
-        first = Constant <value: tensor = int64[1] {0}> ()
-        axes = Unsqueeze(axis_scalar, first)
-        weighted = Mul(dy, y)
-        sum = ReduceSum(weighted, axes)
-        centered = Sub(dy, sum)
-        dx = Mul(y, centered)
-      })"),
+      function("SoftmaxGrad <axis: int = -1> (dy, y) => (dx)",
+               [](Body& f, Term dy, Term y) { return y * (dy - reduce_sum(dy * y, axes_of(f))); }),
       // y = log softmax(x) along the axis    dx = dy - exp(y) Σ dy
-      function("LogSoftmaxGrad", R"(LogSoftmaxGrad <axis: int = -1> (dy, y) => (dx) {
-        axis_scalar = Constant <value_int: int = @axis> ()
-        first = Constant <value: tensor = int64[1] {0}> ()
-        axes = Unsqueeze(axis_scalar, first)
-        sum = ReduceSum(dy, axes)
-        probability = Exp(y)
-        share = Mul(probability, sum)
-        dx = Sub(dy, share)
-      })"),
+      function("LogSoftmaxGrad <axis: int = -1> (dy, y) => (dx)",
+               [](Body& f, Term dy, Term y) { return dy - exp(y) * reduce_sum(dy, axes_of(f)); }),
   };
 }
 

@@ -9,59 +9,61 @@
 namespace onnx_train {
 namespace {
 
-UpdateTerm mean(const UpdateTerm& old, const UpdateTerm& share, const UpdateTerm& x) {
-  return old * share + x * (1 - share);
-}
+Term mean(const Term& old, const Term& share, const Term& x) { return old * share + x * (1 - share); }
 
 // w with decay apart from the gradient, and the gradient without it; or w, and the gradient with it.
 struct Decayed {
-  UpdateTerm w, g;
+  Term w, g;
 };
 Decayed decay(UpdateBody& f, bool decoupled) {
   if (!decoupled) return {f.weight(), f.gradient()};
-  const UpdateTerm w = f.decayed_weight();
+  const Term w = f.decayed_weight();
   return {w, f.scaled_gradient()};
 }
 
 // The moments of Adam's relatives, and 1 - βᵗ.
 struct AdamMoments {
-  UpdateTerm m, v, correction1, correction2;
+  Term m, v, correction1, correction2;
 };
-AdamMoments moments(UpdateBody& f, const UpdateTerm& g) {
-  const UpdateTerm beta1 = f.attribute("beta1"), beta2 = f.attribute("beta2"), t = f.step();
-  const UpdateTerm m = f.next("exp_avg", mean(f.slot("exp_avg"), beta1, g));
-  const UpdateTerm v = f.next("exp_avg_sq", mean(f.slot("exp_avg_sq"), beta2, g * g));
+AdamMoments moments(UpdateBody& f, const Term& g) {
+  const Term beta1 = f.attribute("beta1"), beta2 = f.attribute("beta2"), t = f.step();
+  const Term m = f.next("exp_avg", mean(f.slot("exp_avg"), beta1, g));
+  const Term v = f.next("exp_avg_sq", mean(f.slot("exp_avg_sq"), beta2, g * g));
   return {m, v, 1 - pow(beta1, t), 1 - pow(beta2, t)};
 }
 
-// v̂' = max(v̂, v')      w' = w - lr/(1-β₁ᵗ) · m' / (√v̂'/√(1-β₂ᵗ) + ε)
-FunctionText amsgrad(const char* op, bool decoupled, const FunctionCall& call) {
-  UpdateBody f(op, {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, call);
+// m' = β₁m + (1-β₁)g      v' = β₂v + (1-β₂)g²      w' = w - lr/(1-β₁ᵗ) · m' / (√v'/√(1-β₂ᵗ) + ε)
+// With a third slot, v̂' = max(v̂, v') in the place of v' in the last.
+FunctionText adam(const char* op, std::vector<std::string> slots, bool decoupled, const FunctionCall& call) {
+  UpdateBody f(op, slots, call);
   const auto [w, g] = decay(f, decoupled);
   const auto [m, v, correction1, correction2] = moments(f, g);
-  const UpdateTerm most = f.next("max_exp_avg_sq", max(f.slot("max_exp_avg_sq"), v));
-  const UpdateTerm root = sqrt(most) / sqrt(correction2) + f.attribute("epsilon");
+  const Term most = slots.size() > 2 ? f.next(slots[2], max(f.slot(slots[2]), v)) : v;
+  const Term root = sqrt(most) / sqrt(correction2) + f.attribute("epsilon");
   f.next("w", w - m / root * (f.rate() / correction1));
   return f.text();
+}
+
+FunctionRow adam_row(const char* op, const std::vector<std::string>& slots, bool decoupled) {
+  return {op, [=](const FunctionCall& call) { return adam(op, slots, decoupled, call); }};
 }
 
 // m' = m + (1-β₁)(g - m)      v' = v + (1-β₂)(g² - v)      w' = w - lr·√(1-β₂ᵗ)/(1-β₁ᵗ) · m' / (√v' + ε)
 // in the rows whose gradient is not zero everywhere. All other rows keep weight and moments.
 FunctionText sparse_adam(const FunctionCall& call) {
   UpdateBody f("SparseAdam", {"exp_avg", "exp_avg_sq"}, call);
-  const UpdateTerm g = f.scaled_gradient(), zero = f.as_tensor(f.number(0));
-  std::string axes;
-  for (int64_t i = 1; i < f.weight_type().rank(); ++i) axes += concat(i > 1 ? ", " : "", i);
+  const Term g = f.scaled_gradient();
+  std::vector<int64_t> row_axes;
+  for (int64_t i = 1; i < f.weight_type().rank(); ++i) row_axes.push_back(i);
   f.depends_on(concat("rank", f.weight_type().rank()));
-  const UpdateTerm row_axes = f.constant("row_axes", concat("int64[", f.weight_type().rank() - 1, "] {", axes, "}"));
-  const UpdateTerm is_idle = f.op("Equal", {f.op("ReduceL1", {f.raw_gradient(), row_axes}, "keepdims = 1"), zero});
-  const auto where_read = [&](const UpdateTerm& change) { return f.op("Where", {is_idle, zero, change}); };
-  const UpdateTerm beta1 = f.attribute("beta1"), beta2 = f.attribute("beta2"), t = f.step();
-  const auto moment = [&](const char* slot, const UpdateTerm& beta, const UpdateTerm& x) {
+  const Term is_idle = equal(f.op("ReduceL1", {f.input("g"), row_axes}), 0);
+  const auto where_read = [&](const Term& change) { return where(is_idle, 0, change); };
+  const Term beta1 = f.attribute("beta1"), beta2 = f.attribute("beta2"), t = f.step();
+  const auto moment = [&](const char* slot, const Term& beta, const Term& x) {
     return f.next(slot, f.slot(slot) + where_read((x - f.slot(slot)) * (1 - beta)));
   };
-  const UpdateTerm m = moment("exp_avg", beta1, g), v = moment("exp_avg_sq", beta2, g * g);
-  const UpdateTerm step_size = f.rate() * sqrt(1 - pow(beta2, t)) / (1 - pow(beta1, t));
+  const Term m = moment("exp_avg", beta1, g), v = moment("exp_avg_sq", beta2, g * g);
+  const Term step_size = f.rate() * sqrt(1 - pow(beta2, t)) / (1 - pow(beta1, t));
   f.next("w", f.weight() - where_read(m / (sqrt(v) + f.attribute("epsilon")) * step_size));
   return f.text();
 }
@@ -69,13 +71,13 @@ FunctionText sparse_adam(const FunctionCall& call) {
 // v' = αv + (1-α)g²      a' = αa + (1-α)g      d = g / (√(v' - a'²) + ε)      b' = μb + d      w' = w - lr·b'
 FunctionText rms_prop(const FunctionCall& call) {
   UpdateBody f("RmsProp", {"square_avg", "momentum_buffer", "grad_avg"}, call);
-  const UpdateTerm alpha = f.attribute("alpha"), g = f.gradient();
-  UpdateTerm square = f.next("square_avg", mean(f.slot("square_avg"), alpha, g * g));
+  const Term alpha = f.attribute("alpha"), g = f.gradient();
+  Term square = f.next("square_avg", mean(f.slot("square_avg"), alpha, g * g));
   if (f.has("grad_avg")) {
-    const UpdateTerm average = f.next("grad_avg", mean(f.slot("grad_avg"), alpha, g));
+    const Term average = f.next("grad_avg", mean(f.slot("grad_avg"), alpha, g));
     square = square - average * average;
   }
-  UpdateTerm direction = g / (sqrt(square) + f.attribute("epsilon"));
+  Term direction = g / (sqrt(square) + f.attribute("epsilon"));
   if (f.has("momentum_buffer")) {
     direction = f.next("momentum_buffer", f.slot("momentum_buffer") * f.attribute("momentum") + direction);
   }
@@ -86,9 +88,9 @@ FunctionText rms_prop(const FunctionCall& call) {
 // s' = s + g²      w' = w - lr / (1 + (t-1)·decay) · g / (√s' + ε)
 FunctionText adagrad(const FunctionCall& call) {
   UpdateBody f("Adagrad", {"sum"}, call);
-  const UpdateTerm g = f.gradient();
-  const UpdateTerm sum = f.next("sum", f.slot("sum") + g * g);
-  const UpdateTerm rate = f.rate() / (1 + (f.step() - 1) * f.attribute("lr_decay"));
+  const Term g = f.gradient();
+  const Term sum = f.next("sum", f.slot("sum") + g * g);
+  const Term rate = f.rate() / (1 + (f.step() - 1) * f.attribute("lr_decay"));
   f.next("w", f.weight() - g / (sqrt(sum) + f.attribute("epsilon")) * rate);
   return f.text();
 }
@@ -96,9 +98,9 @@ FunctionText adagrad(const FunctionCall& call) {
 // v' = ρv + (1-ρ)g²      d = g · √(u+ε) / √(v'+ε)      u' = ρu + (1-ρ)d²      w' = w - lr·d
 FunctionText adadelta(const FunctionCall& call) {
   UpdateBody f("Adadelta", {"square_avg", "acc_delta"}, call);
-  const UpdateTerm rho = f.attribute("rho"), epsilon = f.attribute("epsilon"), g = f.gradient();
-  const UpdateTerm square = f.next("square_avg", mean(f.slot("square_avg"), rho, g * g));
-  const UpdateTerm delta = sqrt(f.slot("acc_delta") + epsilon) / sqrt(square + epsilon) * g;
+  const Term rho = f.attribute("rho"), epsilon = f.attribute("epsilon"), g = f.gradient();
+  const Term square = f.next("square_avg", mean(f.slot("square_avg"), rho, g * g));
+  const Term delta = sqrt(f.slot("acc_delta") + epsilon) / sqrt(square + epsilon) * g;
   f.next("acc_delta", mean(f.slot("acc_delta"), rho, delta * delta));
   f.next("w", f.weight() - delta * f.rate());
   return f.text();
@@ -107,10 +109,9 @@ FunctionText adadelta(const FunctionCall& call) {
 // m' = β₁m + (1-β₁)g      u' = max(β₂u, |g| + ε)      w' = w - lr/(1-β₁ᵗ) · m'/u'
 FunctionText adamax(const FunctionCall& call) {
   UpdateBody f("Adamax", {"exp_avg", "exp_inf"}, call);
-  const UpdateTerm beta1 = f.attribute("beta1"), g = f.gradient();
-  const UpdateTerm m = f.next("exp_avg", mean(f.slot("exp_avg"), beta1, g));
-  const UpdateTerm u =
-      f.next("exp_inf", max(f.slot("exp_inf") * f.attribute("beta2"), abs(g) + f.attribute("epsilon")));
+  const Term beta1 = f.attribute("beta1"), g = f.gradient();
+  const Term m = f.next("exp_avg", mean(f.slot("exp_avg"), beta1, g));
+  const Term u = f.next("exp_inf", max(f.slot("exp_inf") * f.attribute("beta2"), abs(g) + f.attribute("epsilon")));
   f.next("w", f.weight() - m / u * (f.rate() / (1 - pow(beta1, f.step()))));
   return f.text();
 }
@@ -121,14 +122,14 @@ FunctionText nadam(const FunctionCall& call) {
   UpdateBody f("NAdam", {"exp_avg", "exp_avg_sq", "mu_product"}, call);
   const auto [w, g] = decay(f, f.flag("decoupled"));
   const auto [m, v, correction1, correction2] = moments(f, g);
-  const auto momentum = [&](const UpdateTerm& t) {
-    return f.attribute("beta1") * (1 - 0.5 * pow(f.number(0.96), t * f.attribute("momentum_decay")));
+  const auto momentum = [&](const Term& t) {
+    return f.attribute("beta1") * (1 - 0.5 * pow(0.96, t * f.attribute("momentum_decay")));
   };
-  const UpdateTerm mu = momentum(f.step()), mu_next = momentum(f.step() + 1);
-  const UpdateTerm product = f.next("mu_product", f.slot("mu_product") * mu);
-  const UpdateTerm root = sqrt(v / correction2) + f.attribute("epsilon");
-  const UpdateTerm one = f.as_tensor(f.number(1));
-  const UpdateTerm of_g = f.rate() * (1 - mu) / (one - product), of_m = f.rate() * mu_next / (one - product * mu_next);
+  const Term mu = momentum(f.step()), mu_next = momentum(f.step() + 1);
+  const Term product = f.next("mu_product", f.slot("mu_product") * mu);
+  const Term root = sqrt(v / correction2) + f.attribute("epsilon");
+  const Term one = f.tensor(1);
+  const Term of_g = f.rate() * (1 - mu) / (one - product), of_m = f.rate() * mu_next / (one - product * mu_next);
   f.next("w", w - g / root * of_g - m / root * of_m);
   return f.text();
 }
@@ -139,14 +140,14 @@ FunctionText radam(const FunctionCall& call) {
   UpdateBody f("RAdam", {"exp_avg", "exp_avg_sq"}, call);
   const auto [w, g] = decay(f, f.flag("decoupled"));
   const auto [m, v, correction1, correction2] = moments(f, g);
-  const UpdateTerm beta2 = f.attribute("beta2"), t = f.step();
-  const UpdateTerm most = 2 / (1 - beta2) - 1;
-  const UpdateTerm length = most - 2 * t * pow(beta2, t) / correction2;
-  const UpdateTerm square = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length);
-  const UpdateTerm rectified = sqrt(max(square, f.number(0)) * correction2);
-  const UpdateTerm is_plain = where_above(length, 5, f.number(0), f.number(1));
-  const UpdateTerm adapted = where_above(length, 5, rectified, f.number(0));
-  const UpdateTerm factor = adapted / (sqrt(v) + f.attribute("epsilon")) + is_plain;
+  const Term beta2 = f.attribute("beta2"), t = f.step();
+  const Term most = 2 / (1 - beta2) - 1;
+  const Term length = most - 2 * t * pow(beta2, t) / correction2;
+  const Term square = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length);
+  const Term rectified = sqrt(max(square, 0) * correction2);
+  const Term is_plain = where(length > 5, f.number(0), 1);
+  const Term adapted = where(length > 5, rectified, 0);
+  const Term factor = adapted / (sqrt(v) + f.attribute("epsilon")) + is_plain;
   f.next("w", w - m * (f.rate() / correction1) * factor);
   return f.text();
 }
@@ -155,7 +156,7 @@ FunctionText radam(const FunctionCall& call) {
 FunctionText lion(const FunctionCall& call) {
   UpdateBody f("Lion", {"exp_avg"}, call);
   const auto [w, g] = decay(f, true);
-  const UpdateTerm direction = f.op("Sign", {mean(f.slot("exp_avg"), f.attribute("beta1"), g)});
+  const Term direction = sign(mean(f.slot("exp_avg"), f.attribute("beta1"), g));
   f.next("w", w - direction * f.rate());
   f.next("exp_avg", mean(f.slot("exp_avg"), f.attribute("beta2"), g));
   return f.text();
@@ -166,31 +167,23 @@ FunctionText lion(const FunctionCall& call) {
 // c is the share of tʳ·max(lr)ᵖ in its sum over the steps. In the first step z is y.
 FunctionText schedule_free_adamw(const FunctionCall& call) {
   UpdateBody f("ScheduleFreeAdamW", {"exp_avg_sq", "z", "weight_sum", "lr_max", "x"}, call);
-  const UpdateTerm beta2 = f.attribute("beta2"), t = f.step(), g = f.scaled_gradient(), y = f.weight();
-  const UpdateTerm v = f.next("exp_avg_sq", mean(f.slot("exp_avg_sq"), beta2, g * g));
-  const UpdateTerm adapted = g / (sqrt(v / (1 - pow(beta2, t))) + f.attribute("epsilon"));
-  const UpdateTerm direction = adapted + y * f.attribute("weight_decay");
-  const UpdateTerm largest = f.next("lr_max", max(f.slot("lr_max"), f.rate()));
-  const UpdateTerm counts = pow(largest, f.as_tensor(f.attribute("weight_lr_power"))) * pow(t, f.attribute("r"));
-  const UpdateTerm sum = f.next("weight_sum", f.slot("weight_sum") + counts);
-  const UpdateTerm share = where_above(sum, 0, counts / sum, f.as_tensor(f.number(0)));
-  const UpdateTerm z = f.next("z", where_above(t, 1, f.slot("z"), y) - direction * f.rate());
-  const UpdateTerm x = f.next("x", f.slot("x") + (z - f.slot("x")) * share);
+  const Term beta2 = f.attribute("beta2"), t = f.step(), g = f.scaled_gradient(), y = f.weight();
+  const Term v = f.next("exp_avg_sq", mean(f.slot("exp_avg_sq"), beta2, g * g));
+  const Term adapted = g / (sqrt(v / (1 - pow(beta2, t))) + f.attribute("epsilon"));
+  const Term direction = adapted + y * f.attribute("weight_decay");
+  const Term largest = f.next("lr_max", max(f.slot("lr_max"), f.rate()));
+  const Term counts = pow(largest, f.tensor(f.attribute("weight_lr_power"))) * pow(t, f.attribute("r"));
+  const Term sum = f.next("weight_sum", f.slot("weight_sum") + counts);
+  const Term share = where(sum > 0, counts / sum, 0);
+  const Term z = f.next("z", where(t > 1, f.slot("z"), y) - direction * f.rate());
+  const Term x = f.next("x", f.slot("x") + (z - f.slot("x")) * share);
   f.next("w", z + (x - z) * f.attribute("beta1"));
   return f.text();
 }
 
 // ---- Adafactor (Shazeer and Stern 2018)
 
-UpdateTerm root_mean_square(UpdateBody& f, const UpdateTerm& x) {
-  return sqrt(f.op("ReduceMean", {x * x}, "keepdims = 0"));
-}
-
-UpdateTerm mean_over(UpdateBody& f, const UpdateTerm& x, int axis) {
-  const std::string name = axis == -1 ? "last_axis" : "axis_before";
-  const UpdateTerm axes = f.constant(name, concat("int64[1] {", axis, "}"));
-  return f.op("ReduceMean", {x, axes}, "keepdims = 1");
-}
+Term root_mean_square(const Term& x) { return sqrt(reduce_mean(x * x, {}, /*keepdims=*/false)); }
 
 // s = t^decay      r' = r + s(mean of g² over columns - r)      c' of rows alike      v = r'c' / mean(r')
 // u = g / √max(v, ε₁²)      w' = (1 - lr·λ)w - max(ε₂, rms(w))·min(lr, 1/√t) / max(1, rms(u)/d) · u
@@ -200,25 +193,25 @@ FunctionText adafactor(const FunctionCall& call) {
   const bool given = !f.is_zero("epsilon1");
   const bool is_double = f.weight_type().dtype == DType::kDouble;
   if (!given) f.depends_on(name(f.weight_type().dtype));
-  const UpdateTerm epsilon =
+  const Term epsilon =
       given ? f.attribute("epsilon1")
             : f.number(is_double ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon());
-  const UpdateTerm g = f.scaled_gradient(), square = g * g, share = pow(f.step(), f.attribute("beta2_decay"));
-  const auto average = [&](const char* slot, const UpdateTerm& x) {
+  const Term g = f.scaled_gradient(), square = g * g, share = pow(f.step(), f.attribute("beta2_decay"));
+  const auto average = [&](const char* slot, const Term& x) {
     return f.next(slot, f.slot(slot) + (x - f.slot(slot)) * share);
   };
-  UpdateTerm variance = f.slot("variance");
+  Term variance = f.slot("variance");
   if (factored) {
-    const UpdateTerm rows = average("row_var", mean_over(f, square, -1));
-    const UpdateTerm columns = average("col_var", mean_over(f, square, -2));
-    variance = rows * columns / max(mean_over(f, rows, -2), epsilon);
+    const Term rows = average("row_var", reduce_mean(square, {-1}));
+    const Term columns = average("col_var", reduce_mean(square, {-2}));
+    variance = rows * columns / max(reduce_mean(rows, {-2}), epsilon);
   } else {
     variance = average("variance", square);
   }
-  const UpdateTerm update = g / sqrt(max(variance, epsilon * epsilon));
-  const UpdateTerm size = max(root_mean_square(f, f.weight()), f.attribute("epsilon2"));
-  const UpdateTerm rate = size * min(f.rate(), 1 / sqrt(f.step()));
-  const UpdateTerm clipped = max(root_mean_square(f, update) / f.attribute("d"), f.number(1));
+  const Term update = g / sqrt(max(variance, epsilon * epsilon));
+  const Term size = max(root_mean_square(f.weight()), f.attribute("epsilon2"));
+  const Term rate = size * min(f.rate(), 1 / sqrt(f.step()));
+  const Term clipped = max(root_mean_square(update) / f.attribute("d"), 1);
   f.next("w", f.decayed_weight() - update * (rate / clipped));
   return f.text();
 }
@@ -226,8 +219,12 @@ FunctionText adafactor(const FunctionCall& call) {
 }  // namespace
 
 std::vector<FunctionRow> adaptive_update_functions() {
-  return {{"Amsgrad", [](const FunctionCall& call) { return amsgrad("Amsgrad", false, call); }},
-          {"AmsgradW", [](const FunctionCall& call) { return amsgrad("AmsgradW", true, call); }},
+  const std::vector<std::string> moments = {"exp_avg", "exp_avg_sq"},
+                                 three = {moments[0], moments[1], "max_exp_avg_sq"};
+  return {adam_row("Adam", moments, false),
+          adam_row("AdamW", moments, true),
+          adam_row("Amsgrad", three, false),
+          adam_row("AmsgradW", three, true),
           {"SparseAdam", sparse_adam},
           {"RmsProp", rms_prop},
           {"Adagrad", adagrad},

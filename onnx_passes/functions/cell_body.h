@@ -1,82 +1,57 @@
 // What the bodies of recurrent operators have in common: activation functions of gates and their slopes, states of one
-// direction, the steps that a sequence has. Used by the bodies of recurrent.cc's families only.
+// direction, the steps that a sequence has. Used by recurrent.cc only.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "onnx_passes/functions/body_text.h"
-#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/functions/body.h"
 #include "onnx_passes/operators/recurrent.h"
 
 namespace onnx_train {
 
-// The inputs of one call by name, in the function's order; those left out are not there.
-class CellBody {
+// Floats have the type of r.
+class CellBody : public Body {
  public:
-  // `op` with the given input names, of which the call may leave some out, and output names.
-  CellBody(const char* op, std::vector<std::string> inputs, std::vector<std::string> outputs, const FunctionCall& call);
+  // `op` with the given input names, of which the call may leave some out, and output names, separated by commas.
+  CellBody(const char* op, const std::string& inputs, const std::string& outputs, const FunctionCall& call);
 
   const Recurrence& recurrence() const { return recurrence_; }
-  bool has(const std::string& input) const;
-  BodyText& outer() { return outer_; }
-  // The lines of the step that the next scan() takes.
-  BodyText& step() { return step_; }
-  std::string op(const std::string& op, const std::vector<std::string>& inputs, const std::string& attrs = "");
-  std::string outer_op(const std::string& op, const std::vector<std::string>& inputs, const std::string& attrs = "");
+  bool backwards(int64_t direction) const { return recurrence_.backwards[static_cast<size_t>(direction)]; }
 
-  // ---- Values around the steps
-  std::string constant(double value);                                               // a scalar of the operands' type
-  std::string ints(const std::vector<int64_t>& values);                             // int64[n]
-  std::string of_direction(const std::string& value, int64_t direction, int axis);  // value[.., direction, ..]
-  // The first state of a direction: `input`'s, or zeros of [batch, hidden].
-  std::string first_state(const std::string& input, int64_t direction);
+  Term of_direction(const Term& x, int64_t direction, int axis);  // x[.., direction, ..]
+  Term of_direction(const char* name, int64_t direction, int axis) {
+    return of_direction(input(name), direction, axis);
+  }
+  // The first state of a direction: the input's, or zeros of [batch, hidden].
+  Term first_state(const std::string& name, int64_t direction);
   // x's elements [T, ..] as the step before saw them: behind `first` [..].
-  std::string previous(const std::string& values, const std::string& first, int64_t direction);
-  std::string live() const { return "live"; }  // bool [T, B, 1]: which samples have a step t; where there are lengths
+  Term previous(const Term& values, const Term& first, int64_t direction);
+  Term live();  // bool [T, B, 1]: which samples have a step t; where there are lengths
 
-  // ---- One step
-  std::string activate(const GateActivation& activation, const std::string& x);
+  Term activate(const GateActivation& activation, const Term& x);
   // dx of y = activation(x), from y and dy.
-  std::string differentiate(const GateActivation& activation, const std::string& y, const std::string& dy);
+  Term differentiate(const GateActivation& activation, const Term& y, const Term& dy);
+  // In mixed precision, x rounded to bfloat16: what goes into a product, and the gates' values.
+  Term operand(const Term& x) { return recurrence_.round_operands ? rounded(x) : x; }
+  Term gate_values(const Term& x) { return recurrence_.round_gates ? rounded(x) : x; }
+
+  // Body::scan, in whose step where_live says which samples have the step.
+  Terms steps(const Terms& states, Terms inputs, bool backwards, const Step& step);
   // value where the sample has this step, otherwise `otherwise`; `value` itself where there are no lengths.
-  std::string where_live(const std::string& value, const std::string& otherwise);
-
-  // In mixed precision, x rounded to bfloat16: what goes into a product, in the step and outside, and the gates'
-  // values.
-  std::string operand(const std::string& x);
-  std::string outer_operand(const std::string& x);
-  std::string gate_values(const std::string& x);
-
-  // A Scan over the step's lines. `states` are (name in the step, first value, name of the next in the step);
-  // `inputs` (name in the step, values); `outputs` names in the step. Returns the last states, then the outputs.
-  struct State {
-    std::string name, first, next;
-  };
-  struct Input {
-    std::string name, values;
-  };
-  std::vector<std::string> scan(const std::vector<State>& states, std::vector<Input> inputs,
-                                const std::vector<std::string>& outputs, bool backwards);
-
-  // output = the directions' values next to each other on a new axis, or along one that is there.
-  void stack(const std::string& output, const std::vector<std::string>& values, int axis);
-  void join(const std::string& output, const std::vector<std::string>& values, int axis);
-
-  FunctionText finish() const;
+  Term where_live(const Term& value, const Term& otherwise);
 
  private:
-  std::string slope(const GateActivation& activation, const std::string& y);
-  void add_live();
+  Term slope(const GateActivation& activation, const Term& y);
+  Term rounded(const Term& x) { return cast_like(cast(x, DType::kBFloat16), x); }
+  Term sequence() { return input(has("x") ? "x" : "y"); }
 
-  std::string op_;
-  std::vector<std::string> inputs_, outputs_;
-  std::vector<bool> given_;
-  std::vector<std::string> attributes_;
   Recurrence recurrence_;
-  BodyText outer_, step_;
-  std::unordered_map<std::string, std::string> constants_;
-  int scans_ = 0;
+  Term live_now_;  // in a step
 };
+
+// The values of all directions on a new axis, or along one that is there.
+Term stacked(Terms values, int axis);
+Terms split(const Term& x, int parts, int axis);
 
 }  // namespace onnx_train

@@ -11,43 +11,29 @@
 
 namespace onnx_train {
 
-std::vector<FunctionRow> adaptive_update_functions();   // adaptive_updates.cc: SparseAdam to Adafactor
-std::vector<FunctionRow> layerwise_update_functions();  // layerwise_updates.cc: LAMB, LARS, Muon
-std::vector<FunctionRow> quantized_update_functions();  // quantized_updates.cc: moments in 8 bits
-std::vector<FunctionRow> recurrent_functions();         // recurrent.cc: LSTM, GRU and RNN in training
-std::vector<FunctionRow> quantization_functions();      // quantization.cc: rounding to integers
-std::vector<FunctionRow> resampling_functions();        // resampling.cc: the gradient of Resize
-std::vector<FunctionRow> sampling_functions();          // sampling.cc: interpolated images
-std::vector<FunctionRow> determinant_functions();       // determinant.cc: the gradient of Det
-std::vector<FunctionRow> scan_functions();              // scans.cc: a recurrence along an axis
-std::vector<FunctionRow> region_functions();            // regions.cc: the gradients of RoiAlign, MaxRoiPool
+#define ONNX_TRAIN_FAMILY(name) std::vector<FunctionRow> name##_functions();
+#include "onnx_passes/functions/families.def"
 
-FunctionRow function(const char* op, const char* text) {
-  return {op, [text](const FunctionCall&) { return FunctionText{text, ""}; }};
+const Attr* FunctionCall::find(const std::string& attribute) const {
+  const auto found = std::find_if(attrs.begin(), attrs.end(), [&](const Attr& a) { return a.name == attribute; });
+  return found == attrs.end() ? nullptr : &*found;
+}
+
+int64_t FunctionCall::integer(const std::string& attribute, int64_t otherwise) const {
+  const Attr* attr = find(attribute);
+  return attr ? std::get<int64_t>(attr->value) : otherwise;
+}
+
+std::string FunctionCall::text(const std::string& attribute, const std::string& otherwise) const {
+  const Attr* attr = find(attribute);
+  return attr ? std::get<std::string>(attr->value) : otherwise;
 }
 
 const std::vector<const FunctionRow*>& function_rows() {
   static const std::vector<const FunctionRow*> all = [] {
-    static std::vector<std::vector<FunctionRow>> families = {
-        activation_functions(),
-        convolution_functions(),
-        normalization_functions(),
-        indexing_functions(),
-        loss_functions(),
-        update_functions(),
-        random_functions(),
-        precision_functions(),
-        collective_functions(),
-        recurrent_functions(),
-        resampling_functions(),
-        sampling_functions(),
-        determinant_functions(),
-        region_functions(),
-        scan_functions(),
-        adaptive_update_functions(),
-        layerwise_update_functions(),
-        quantization_functions(),
-        quantized_update_functions(),
+    static const std::vector<std::vector<FunctionRow>> families = {
+#define ONNX_TRAIN_FAMILY(name) name##_functions(),
+#include "onnx_passes/functions/families.def"
     };
     std::vector<const FunctionRow*> rows;
     for (const auto& family : families) {

@@ -1,8 +1,8 @@
 // Our own operators (domain "onnx_train"): each is a model-local ONNX function whose body, in standard operators, is
 // its meaning. A kernel may run it faster; any runtime can run the body.
 //
-// A row holds the body as ONNX text. Where the text depends on the call (on a rank, on a number of inputs), the row
-// writes it for the call and names the variant: the function's overload.
+// A row writes the body for a call (body.h). Where it depends on the call (on a rank, on a number of inputs), the row
+// also names the variant: the function's overload.
 #pragma once
 
 #include <functional>
@@ -19,6 +19,10 @@ inline constexpr const char* kDomain = "onnx_train";
 struct FunctionCall {
   const std::vector<Var>& inputs;
   const Attrs& attrs;
+
+  const Attr* find(const std::string& attribute) const;  // null if the call does not give it
+  int64_t integer(const std::string& attribute, int64_t otherwise = 0) const;
+  std::string text(const std::string& attribute, const std::string& otherwise = "") const;
 };
 
 struct FunctionText {
@@ -28,12 +32,9 @@ struct FunctionText {
 };
 
 struct FunctionRow {
-  const char* op;
+  std::string op;
   std::function<FunctionText(const FunctionCall&)> text;
 };
-
-// A row whose body is the same for every call.
-FunctionRow function(const char* op, const char* text);
 
 const std::vector<const FunctionRow*>& function_rows();
 
@@ -49,16 +50,5 @@ std::vector<Var> call(Builder& b, const FunctionRow& row, int num_outputs, const
 inline Var call(Builder& b, const std::string& op, const std::vector<Var>& inputs, const Attrs& attrs = {}) {
   return call(b, op, 1, inputs, attrs)[0];
 }
-
-// The families, one file each. A new family adds its line here and in function_rows().
-std::vector<FunctionRow> activation_functions();     // activations.cc
-std::vector<FunctionRow> convolution_functions();    // convolutions.cc
-std::vector<FunctionRow> normalization_functions();  // normalization.cc
-std::vector<FunctionRow> indexing_functions();       // indexing.cc
-std::vector<FunctionRow> loss_functions();           // losses.cc
-std::vector<FunctionRow> update_functions();         // updates.cc
-std::vector<FunctionRow> random_functions();         // random.cc: Philox streams, Dropout, initial weights
-std::vector<FunctionRow> precision_functions();      // precision.cc: rounding to 16 bits
-std::vector<FunctionRow> collective_functions();     // collectives.cc: what ranks compute together
 
 }  // namespace onnx_train

@@ -1,62 +1,36 @@
 // Gradients of Gather and Slice: where the elements came from gets what went on from them, the rest gets zeros.
-#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/functions/body.h"
 
 namespace onnx_train {
+namespace {
 
 // dx[.., i, ..] = Σ over the places p with indices[p] = i of dy[.., p, ..]; `shape` is x's. Indices may be negative;
 // `axis` is not. A kernel adds the places in their order.
-constexpr const char* kGatherGrad = R"(
-GatherGrad <axis: int = 0> (dy, indices, shape) => (dx) {
-  zero = Constant <value_ints = [0]> ()
-  one = Constant <value_ints = [1]> ()
-  rest = Constant <value_ints = [-1]> ()
-  axis = Constant <value_int: int = @axis> ()
-  begin = Reshape (axis, one)
-  after = Add (begin, one)
-  rank = Shape (shape)
-  outer_sizes = Slice (shape, zero, begin)
-  inner_sizes = Slice (shape, after, rank)
-  outer = ReduceProd <keepdims = 1> (outer_sizes)
-  inner = ReduceProd <keepdims = 1> (inner_sizes)
-  size = Slice (shape, begin, after)
-  flat_indices = Reshape (indices, rest)
-  count = Shape (flat_indices)
-  rows_shape = Concat <axis = 0> (outer, count, inner)
-  rows = Reshape <allowzero = 1> (dy, rows_shape)
-  column = Unsqueeze (flat_indices, one)
-  places = Expand (column, rows_shape)
-  zeros_shape = Concat <axis = 0> (outer, size, inner)
-  zeros_float = ConstantOfShape (zeros_shape)
-  zeros = CastLike (zeros_float, dy)
-  sums = ScatterElements <axis = 1, reduction = "add"> (zeros, places, rows)
-  dx = Reshape <allowzero = 1> (sums, shape)
+Term gather_grad(Body& f, const Term& dy, const Term& indices, const Term& sizes) {
+  const Term begin = reshape(f.attribute("axis"), {1}), after = begin + 1;
+  const Term outer = reduce_prod(slice(sizes, {0}, begin)), inner = reduce_prod(slice(sizes, after, shape(sizes)));
+  const Term flat = reshape(indices, {-1});
+  const Term rows_shape = concat({outer, shape(flat), inner}, 0);
+  const Term places = expand(unsqueeze(flat, {1}), rows_shape);
+  const Term none = zeros(concat({outer, slice(sizes, begin, after), inner}, 0), dy);
+  return reshape(scatter_add(none, places, reshape(dy, rows_shape), 1), sizes);
 }
-)";
 
 // dx = zeros of `shape`, with dy where Slice took x's elements from.
-constexpr const char* kSliceGrad = R"(
-SliceGrad (dy, shape, starts, ends, axes, steps) => (dx) {
-  first = Constant <value_int = 0> ()
-  step = Constant <value_int = 1> ()
-  rest = Constant <value_ints = [-1]> ()
-  size = ReduceProd <keepdims = 0> (shape)
-  positions = Range (first, size, step)
-  grid = Reshape <allowzero = 1> (positions, shape)
-  taken = Slice (grid, starts, ends, axes, steps)
-  places = Reshape (taken, rest)
-  updates = Reshape (dy, rest)
-  zeros_shape = Reshape (size, rest)
-  zeros_float = ConstantOfShape (zeros_shape)
-  zeros = CastLike (zeros_float, dy)
-  flat = ScatterElements (zeros, places, updates)
-  dx = Reshape <allowzero = 1> (flat, shape)
+Term slice_grad(Body& f) {
+  const Term sizes = f.input("shape"), dy = f.input("dy"), size = reduce_prod(sizes, /*keepdims=*/false);
+  const Term grid = reshape(range(size), sizes);
+  const Term taken = f.op("Slice", {grid, f.input("starts"), f.input("ends"), f.input("axes"), f.input("steps")});
+  const Term none = zeros(reshape(size, {-1}), dy);
+  return reshape(f.op("ScatterElements", {none, reshape(taken, {-1}), reshape(dy, {-1})}), sizes);
 }
-)";
+
+}  // namespace
 
 std::vector<FunctionRow> indexing_functions() {
   return {
-      function("GatherGrad", kGatherGrad),
-      function("SliceGrad", kSliceGrad),
+      function("GatherGrad <axis: int = 0> (dy, indices, int64 shape) => (dx)", gather_grad),
+      function("SliceGrad (dy, int64 shape, starts, ends, axes, steps) => (dx)", slice_grad),
   };
 }
 

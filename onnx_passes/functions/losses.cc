@@ -1,193 +1,122 @@
+#include "onnx_passes/functions/body.h"
 #include "onnx_passes/functions/class_index.h"
-#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
 namespace {
 
-// What the text of a cross entropy depends on.
-struct Variant {
-  int64_t axis;        // of the classes, from the start
-  int64_t inner_axes;  // axes behind the classes
-  bool mean, smooth, weighted;
-
-  std::string overload() const {
-    return concat("axis", axis, "of", axis + inner_axes + 1, mean ? "_mean" : "_sum", smooth ? "_smooth" : "",
-                  weighted ? "_weighted" : "");
-  }
-};
+// The label as an index, 0 where it is ignored. What is no class is moved outside of every axis (class_index.h).
+Term class_index(Body& f, const Term& labels, const Term& logits) {
+  const Term label = cast(labels, DType::kInt64), classes = gather(shape(logits), f.attribute("axis"));
+  const Term is_none = logical_or(label < 0, label >= classes);
+  const Term limited = f.op("Clip", {label, kNoClass / 2, -kNoClass / 2});
+  const Term index = where(is_none, limited + kNoClass, label);
+  return where(equal(label, f.attribute("ignore_index")), 0, index);
+}
 
 template <typename T>
-const T& attr(const Attrs& attrs, const std::string& name) {
-  for (const Attr& a : attrs) {
-    if (a.name == name && std::holds_alternative<T>(a.value)) return std::get<T>(a.value);
+const T& attribute(const FunctionCall& call, const char* name) {
+  const Attr* attr = call.find(name);
+  if (!attr || !std::holds_alternative<T>(attr->value)) fail("a cross entropy needs the attribute '", name, "'");
+  return std::get<T>(attr->value);
+}
+
+// The weight of the classes is input number `weight` of the call, which may leave it out.
+std::string signature(const char* op, const char* inputs, size_t weight, const char* outputs,
+                      const FunctionCall& call) {
+  const bool weighted = call.inputs.size() > weight && call.inputs[weight];
+  return concat(op, " <axis, ignore_index, label_smoothing, reduction> (", inputs, weighted ? ", weight" : "", ") => (",
+                outputs, ")");
+}
+
+// What loss and gradient of a cross entropy have in common. The body depends on the axis of the classes, the reduction,
+// and whether there are smoothing and weights of the classes.
+struct CrossEntropy {
+  Body& f;
+  int64_t rank, axis;  // of the logits
+  bool mean, smooth, weighted;
+  Term logits, zero, one;
+  Term ignored, label_column;
+  Term counted;                // the weight of each position: that of its class, 0 where it is ignored
+  Term nothing, divisor;       // Σ counted, or 1 where that is 0
+  Term classes, keep, spread;  // for label smoothing s: C, 1 - s, s / C
+
+  explicit CrossEntropy(Body* body) : f(*body) {
+    rank = f.given("labels").rank() + 1;  // the labels' shape is the logits' without the classes
+    axis = normalize_axis(attribute<int64_t>(f.call(), "axis"), rank);
+    const std::string& reduction = attribute<std::string>(f.call(), "reduction");
+    if (reduction != "mean" && reduction != "sum") fail("a cross entropy's reduction is mean or sum, not ", reduction);
+    mean = reduction == "mean", weighted = f.has("weight");
+    smooth = attribute<Tensor>(f.call(), "label_smoothing").at(0) > 0;
+    f.depends_on(concat("axis", axis, "of", rank, mean ? "_mean" : "_sum", smooth ? "_smooth" : "",
+                        weighted ? "_weighted" : ""));
+
+    const Term labels = f.input("labels");
+    logits = f.input("logits"), zero = f.as(0, logits), one = f.as(1, logits);
+    const Term label = f.apply("ClassIndex", {labels, logits}, "axis: int = @axis, ignore_index: int = @ignore_index");
+    ignored = equal(cast(labels, DType::kInt64), f.attribute("ignore_index"));
+    label_column = column(label);
+    counted = where(ignored, zero, weighted ? gather(f.input("weight"), label) : one);
+    const Term total = sum_all(counted);
+    nothing = equal(total, zero), divisor = where(nothing, one, total);
+    classes = cast_like(shape(logits, axis, axis + 1), logits);
+    const Term smoothing = f.as(f.attribute("label_smoothing"), logits);
+    keep = 1 - smoothing, spread = smoothing / classes;
   }
-  fail("a cross entropy needs the attribute '", name, "'");
-}
 
-Variant variant_of(const Var& labels, const Attrs& attrs, bool weighted) {
-  const int64_t rank = labels.rank() + 1;  // the labels' shape is the logits' without the classes
-  const int64_t axis = normalize_axis(attr<int64_t>(attrs, "axis"), rank);
-  const std::string& reduction = attr<std::string>(attrs, "reduction");
-  if (reduction != "mean" && reduction != "sum") fail("a cross entropy's reduction is mean or sum, not ", reduction);
-  const bool smooth = attr<Tensor>(attrs, "label_smoothing").at(0) > 0;
-  return {axis, rank - 1 - axis, reduction == "mean", smooth, weighted};
-}
-
-// For label smoothing s: keep = 1 - s, spread = s / C; `class_weight` broadcasts along the class axis.
-std::string smoothing_lines(const Variant& v) {
-  std::string text = concat("class_count = Shape <start = ", v.axis, ", end = ", v.axis + 1, "> (logits)\n") + R"(
-    classes = CastLike (class_count, logits)
-    smoothing_double = Constant <value: tensor = @label_smoothing> ()
-    smoothing = CastLike (smoothing_double, logits)
-    keep = Sub (one, smoothing)
-    spread = Div (smoothing, classes)
-)";
-  if (!v.weighted) return text;
-  std::string column = "-1";
-  for (int64_t i = 0; i < v.inner_axes; ++i) column += ", 1";
-  return text + concat("column = Constant <value_ints = [", column, "]> ()\nclass_weight = Reshape (weight, column)\n");
-}
-
-// The label as an index, 0 where it is ignored. What is no class is moved outside of every axis (class_index.h).
-std::string class_index() {
-  return concat(R"(
-ClassIndex <axis: int = 1, ignore_index: int = -100> (labels, logits) => (index) {
-    axis = Constant <value_int: int = @axis> ()
-    ignore_index = Constant <value_int: int = @ignore_index> ()
-    first_class = Constant <value_int = 0> ()
-    sizes = Shape (logits)
-    classes = Gather (sizes, axis)
-    label = Cast <to = 7> (labels)
-    ignored = Equal (label, ignore_index)
-    is_below = Less (label, first_class)
-    is_above = GreaterOrEqual (label, classes)
-    is_none = Or (is_below, is_above)
-    least = Constant <value_int = )",
-                kNoClass / 2, R"(> ()
-    most = Constant <value_int = )",
-                -kNoClass / 2, R"(> ()
-    distance = Constant <value_int = )",
-                kNoClass, R"(> ()
-    limited = Clip (label, least, most)
-    moved = Add (limited, distance)
-    refused = Where (is_none, moved, label)
-    index = Where (ignored, first_class, refused)
-}
-)");
-}
-
-// What loss and gradient have in common. `counted` is the weight of each position: that of its class, 0 where it is
-// ignored.
-std::string common_lines(const Variant& v) {
-  std::string text = concat("axes = Constant <value_ints = [", v.axis, "]> ()\n") + R"(
-    ignore_index = Constant <value_int: int = @ignore_index> ()
-    zero_float = Constant <value_float = 0.0> ()
-    zero = CastLike (zero_float, logits)
-    one_float = Constant <value_float = 1.0> ()
-    one = CastLike (one_float, logits)
-    index = Cast <to = 7> (labels)
-    ignored = Equal (index, ignore_index)
-    label = onnx_train.ClassIndex <axis: int = @axis, ignore_index: int = @ignore_index> (labels, logits)
-    label_column = Unsqueeze (label, axes)
-)";
-  text += v.weighted
-              ? "label_weight = Gather <axis = 0> (weight, label)\ncounted = Where (ignored, zero, label_weight)\n"
-              : "counted = Where (ignored, zero, one)\n";
-  if (v.mean) {
-    text += R"(
-    total_weight = ReduceSum <keepdims = 0> (counted)
-    nothing = Equal (total_weight, zero)
-    divisor = Where (nothing, one, total_weight)
-)";
+  Term column(const Term& x) const { return unsqueeze(x, {axis}); }
+  Term row(const Term& x) const { return squeeze(x, {axis}); }
+  Term sum_all(const Term& x) const { return reduce_sum(x, {}, /*keepdims=*/false); }
+  // Divided by Σ counted with the reduction "mean", 0 where that is 0.
+  Term averaged(const Term& x) const { return mean ? where(nothing, zero, x / divisor) : x; }
+  // The weights of the classes along their axis.
+  Term class_weight() const {
+    if (!weighted) return one;
+    std::vector<int64_t> shape(static_cast<size_t>(rank - axis), 1);
+    shape[0] = -1;
+    return reshape(f.input("weight"), shape);
   }
-  return v.smooth ? text + smoothing_lines(v) : text;
-}
-
-std::string signature(const char* op, const char* inputs, const Variant& v, const char* outputs) {
-  return concat(op, " <axis, ignore_index, label_smoothing, reduction> (", inputs,
-                v.weighted ? ", weight) => (" : ") => (", outputs, ") {\n");
-}
+};
 
 // log p = x - log Σ exp x
 // loss = (1 - s) Σᵢ w[yᵢ] (-log p[i, yᵢ]) + s / C Σᵢ Σ_c w[c] (-log p[i, c])          s: label smoothing
 // over the positions i that are not ignored; reduction "mean" divides by Σᵢ w[yᵢ] (torch.nn.functional.cross_entropy);
 // where that is 0, nothing counts, and loss and gradient are 0 (PyTorch: NaN).
 FunctionText softmax_cross_entropy(const FunctionCall& call) {
-  const Variant v = variant_of(call.inputs.at(1), call.attrs, call.inputs.size() > 2 && call.inputs[2]);
-  std::string text = signature("SoftmaxCrossEntropy", "logits, labels", v, "loss, log_sum_exp") + common_lines(v) + R"(
-    highest = ReduceMax <keepdims = 1> (logits, axes)
-    shifted = Sub (logits, highest)
-    exponentials = Exp (shifted)
-    sum = ReduceSum <keepdims = 1> (exponentials, axes)
-    log_sum = Log (sum)
-    log_sum_exp_column = Add (highest, log_sum)
-    log_sum_exp = Squeeze (log_sum_exp_column, axes)
-    log_p = Sub (shifted, log_sum)
-)";
-  text += concat("label_log_p_column = GatherElements <axis = ", v.axis, "> (log_p, label_column)\n") + R"(
-    label_log_p = Squeeze (label_log_p_column, axes)
-    weighted_log_p = Mul (counted, label_log_p)
-    label_part = Where (ignored, zero, weighted_log_p)
-)";
-  if (v.smooth) {
-    const char* log_ps = v.weighted ? "weighted_log_ps" : "log_p";
-    if (v.weighted) text += "weighted_log_ps = Mul (class_weight, log_p)\n";
-    text += concat("log_p_sum = ReduceSum <keepdims = 0> (", log_ps, ", axes)\n") + R"(
-    label_part_kept = Mul (keep, label_part)
-    log_p_spread = Mul (spread, log_p_sum)
-    spread_part = Where (ignored, zero, log_p_spread)
-    log_likelihood = Add (label_part_kept, spread_part)
-)";
+  Body f(signature("SoftmaxCrossEntropy", "logits, labels", 2, "loss, log_sum_exp", call), call);
+  const CrossEntropy e(&f);
+  const Term highest = reduce_max(e.logits, {e.axis}), shifted = e.logits - highest;
+  const Term log_sum = log(reduce_sum(exp(shifted), {e.axis})), log_p = shifted - log_sum;
+  Term likelihood = where(e.ignored, 0, e.counted * e.row(gather_elements(log_p, e.label_column, e.axis)));
+  if (e.smooth) {
+    const Term of_all = reduce_sum(e.weighted ? e.class_weight() * log_p : log_p, {e.axis}, /*keepdims=*/false);
+    likelihood = e.keep * likelihood + where(e.ignored, 0, e.spread * of_all);
   }
-  text += concat("log_likelihood_sum = ReduceSum <keepdims = 0> (", v.smooth ? "log_likelihood" : "label_part", ")\n");
-  text += v.mean ? "loss_sum = Neg (log_likelihood_sum)\nmean = Div (loss_sum, divisor)\n"
-                   "loss = Where (nothing, zero, mean)\n}"
-                 : "loss = Neg (log_likelihood_sum)\n}";
-  return {text, v.overload(), "ClassIndex"};
+  return f.text({e.averaged(-e.sum_all(likelihood)), e.row(highest + log_sum)});
 }
 
 // dx[i, c] = dloss ((1 - s) w[yᵢ] (p[i, c] - [c = yᵢ]) + s / C (p[i, c] Σ_k w[k] - w[c]))
 // and 0 where i is ignored; reduction "mean" divides by Σᵢ w[yᵢ].
 FunctionText softmax_cross_entropy_grad(const FunctionCall& call) {
-  const Variant v = variant_of(call.inputs.at(2), call.attrs, call.inputs.size() > 4 && call.inputs[4]);
-  std::string text =
-      signature("SoftmaxCrossEntropyGrad", "dloss, logits, labels, log_sum_exp", v, "dlogits") + common_lines(v) + R"(
-    log_sum_exp_column = Unsqueeze (log_sum_exp, axes)
-    log_p = Sub (logits, log_sum_exp_column)
-    p = Exp (log_p)
-    counted_column = Unsqueeze (counted, axes)
-    p_counted = Mul (p, counted_column)
-    label_share = Neg (counted_column)
-)";
-  text += concat("label_part = ScatterElements <axis = ", v.axis,
-                 ", reduction = \"add\"> (p_counted, label_column, label_share)\n");
-  if (v.smooth) {
-    if (v.weighted) text += "class_weight_sum = ReduceSum <keepdims = 0> (weight)\n";
-    text += concat("p_weighted = Mul (p, ", v.weighted ? "class_weight_sum" : "classes", ")\n");
-    text += concat("p_minus_weight = Sub (p_weighted, ", v.weighted ? "class_weight" : "one", ")\n") + R"(
-    label_part_kept = Mul (keep, label_part)
-    spread_part = Mul (spread, p_minus_weight)
-    change = Add (label_part_kept, spread_part)
-)";
+  Body f(signature("SoftmaxCrossEntropyGrad", "dloss, logits, labels, log_sum_exp", 4, "dlogits", call), call);
+  const CrossEntropy e(&f);
+  const Term p = exp(e.logits - e.column(f.input("log_sum_exp"))), counted = e.column(e.counted);
+  Term change = scatter_add(p * counted, e.label_column, -counted, e.axis);
+  if (e.smooth) {
+    const Term of_all = p * (e.weighted ? e.sum_all(f.input("weight")) : e.classes) - e.class_weight();
+    change = e.keep * change + e.spread * of_all;
   }
-  if (v.mean) text += "share = Div (dloss, divisor)\nscale = Where (nothing, zero, share)\n";
-  text += concat("scaled = Mul (", v.smooth ? "change" : "label_part", v.mean ? ", scale)\n" : ", dloss)\n") + R"(
-    ignored_column = Unsqueeze (ignored, axes)
-    dlogits = Where (ignored_column, zero, scaled)
-})";
-  return {text, v.overload(), "ClassIndex"};
+  return f.text({where(e.column(e.ignored), e.zero, change * e.averaged(f.input("dloss")))});
 }
 
 }  // namespace
 
 std::vector<FunctionRow> loss_functions() {
-  static const std::string kClassIndex = class_index();
   return {
-      function("ClassIndex", kClassIndex.c_str()),
+      function("ClassIndex <axis: int = 1, ignore_index: int = -100> (labels, logits) => (index)", class_index),
       {"SoftmaxCrossEntropy", softmax_cross_entropy},
       {"SoftmaxCrossEntropyGrad", softmax_cross_entropy_grad},
-      function("StopGradient", "StopGradient (x) => (y) { y = Identity (x) }"),
+      function("StopGradient (x) => (y)", [](Term x) { return x; }),
   };
 }
 

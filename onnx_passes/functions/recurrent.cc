@@ -16,142 +16,93 @@
 namespace onnx_train {
 namespace {
 
-using Names = std::vector<std::string>;
-
-std::string split(int parts, const std::string& axis) { return concat("num_outputs = ", parts, ", axis = ", axis); }
-
-// a b c = Split (x) in the step.
-Names split_in_step(CellBody& body, const std::string& x, const std::string& prefix, int parts) {
-  Names names;
-  std::string list;
-  for (int i = 0; i < parts; ++i) {
-    names.push_back(concat(prefix, i));
-    list += (i ? ", " : "") + names.back();
-  }
-  body.step().line(list, " = Split <", split(parts, "-1"), "> (", x, ")");
-  return names;
-}
-
-// The same outside.
-Names split_outside(CellBody& body, const std::string& x, const std::string& prefix, int parts, int axis) {
-  Names names;
-  std::string list;
-  for (int i = 0; i < parts; ++i) {
-    names.push_back(concat(prefix, i));
-    list += (i ? ", " : "") + names.back();
-  }
-  body.outer().line(list, " = Split <", split(parts, std::to_string(axis)), "> (", x, ")");
-  return names;
-}
-
-std::string transposed(CellBody& body, const std::string& matrix) {
-  return body.outer_op("Transpose", {matrix}, "perm = [1, 0]");
-}
-
 // Σ over steps and samples of aᵀ b, for a [T, B, m] and b [T, B, n].
-std::string sum_of_products(CellBody& body, const std::string& a, const std::string& b) {
-  const std::string rows = body.outer_op("Flatten", {a}, "axis = 2");
-  return body.outer_op("MatMul", {transposed(body, rows), body.outer_op("Flatten", {b}, "axis = 2")});
+Term sum_of_products(const Term& a, const Term& b) {
+  const auto rows = [](const Term& x) { return x.body()->op("Flatten", {x}, "axis = 2"); };
+  return matmul(transpose(rows(a), {1, 0}), rows(b));
 }
 
 // The two halves of a direction's b: those for W and for R. Only where there is a b.
-Names biases(CellBody& body, int64_t direction) {
-  const std::string b = body.of_direction("b", direction, 0);
-  return split_outside(body, b, concat("b", direction, "_"), 2, 0);
-}
+Terms biases(CellBody& f, int64_t d) { return split(f.of_direction("b", d, 0), 2, 0); }
 
 // x Wᵀ of one direction, [T, B, n H].
-std::string input_product(CellBody& body, int64_t direction) {
-  return body.outer_op("MatMul", {"x", transposed(body, body.of_direction("w", direction, 0))});
+Term input_product(CellBody& f, int64_t d) {
+  return matmul(f.input("x"), transpose(f.of_direction("w", d, 0), {1, 0}));
 }
 
 // x Wᵀ + b, of both halves.
-std::string biased_input_product(CellBody& body, int64_t direction) {
-  const std::string product = input_product(body, direction);
-  if (!body.has("b")) return product;
-  const Names b = biases(body, direction);
-  return body.outer_op("Add", {product, body.outer_op("Add", {b[0], b[1]})});
-}
-
-// dy of one direction as the step's "dy_now", if there is one; the step then adds it to the state "dh".
-std::string total_dh(CellBody& body, int64_t direction, std::vector<CellBody::Input>* inputs) {
-  if (!body.has("dy")) return "dh";
-  inputs->push_back({"dy_now", body.of_direction("dy", direction, 1)});
-  return body.op("Add", {"dh", "dy_now"});
+Term biased_input_product(CellBody& f, int64_t d) {
+  if (!f.has("b")) return input_product(f, d);
+  const Terms b = biases(f, d);
+  return input_product(f, d) + (b[0] + b[1]);
 }
 
 // What h was before each step. y is zero where a sample has no step; backwards its first steps follow such.
-std::string previous_h(CellBody& body, int64_t direction, const std::string& h0) {
-  const std::string before = body.previous(body.of_direction("y", direction, 1), h0, direction);
-  if (!body.has("lens") || !body.recurrence().backwards[static_cast<size_t>(direction)]) return before;
-  const std::string axis = body.ints({0});
-  const std::string later = body.outer_op("Slice", {body.live(), body.ints({1}), body.ints({INT64_MAX}), axis});
-  const std::string last = body.outer_op("Slice", {body.live(), axis, body.ints({1}), axis});
-  const std::string live_before = body.outer_op("Concat", {later, last}, "axis = 0");
-  return body.outer_op("Where", {live_before, before, h0});
+Term previous_h(CellBody& f, int64_t d, const Term& h0) {
+  const Term before = f.previous(f.of_direction("y", d, 1), h0, d);
+  if (!f.has("lens") || !f.backwards(d)) return before;
+  const Term live = f.live();
+  const Term live_before = concat({slice(live, {1}, {INT64_MAX}, {0}), slice(live, {0}, {1}, {0})}, 0);
+  return where(live_before, before, h0);
 }
+
+// The results of all directions, by output.
+struct Directions {
+  std::vector<Terms> all;
+  void add(const Terms& of_direction) {
+    all.resize(of_direction.size());
+    for (size_t i = 0; i < all.size(); ++i) all[i].push_back(of_direction[i]);
+  }
+  Term stack(size_t i, int axis) const { return stacked(all[i], axis); }
+  Term join(size_t i, int axis) const { return concat(all[i], axis); }
+};
 
 // ---- LSTM
 
 // i, o, f = f(x Wᵀ + h Rᵀ + b + p c)    g = g(x Wᵀ + h Rᵀ + b)    c = f c + i g    h = o h(c)
 // The output gate's p meets the new c. `cells` is c after each step, [T, D, B, H].
 FunctionText lstm_train(const FunctionCall& call) {
-  CellBody body("LSTMTrain", {"x", "w", "r", "b", "lens", "h0", "c0", "p"}, {"y", "y_h", "y_c", "gates", "cells"},
-                call);
-  const Recurrence& rec = body.recurrence();
-  Names ys, hs, cs, gates, cells;
+  CellBody f("LSTMTrain", "x, w, r, b, lens, h0, c0, p", "y, y_h, y_c, gates, cells", call);
+  const Recurrence& rec = f.recurrence();
+  Directions all;
   for (int64_t d = 0; d < rec.directions(); ++d) {
-    const std::string pre = biased_input_product(body, d);
-    const std::string r = transposed(body, body.of_direction("r", d, 0));
-    const std::string h0 = body.first_state("h0", d), c0 = body.first_state("c0", d);
-    Names p;
-    if (body.has("p")) p = split_outside(body, body.of_direction("p", d, 0), concat("p", d, "_"), 3, 0);
-    const auto peephole = [&](const std::string& sum, size_t gate, const std::string& c) {
-      return p.empty() ? sum : body.op("Add", {sum, body.op("Mul", {p[gate], c})});
+    const Term r = transpose(f.of_direction("r", d, 0), {1, 0});
+    const Terms p = f.has("p") ? split(f.of_direction("p", d, 0), 3, 0) : Terms();
+    const auto gate = [&](const Terms& sums, size_t i, size_t peephole, const Term& c) {
+      return f.activate(rec.activation(d, 0), p.empty() ? sums[i] : sums[i] + p[peephole] * c);
     };
-    const Names sum = split_in_step(body, body.op("Add", {"pre", body.op("MatMul", {"h", r})}), "sum", 4);
-    const std::string i = body.activate(rec.activation(d, 0), peephole(sum[0], 0, "c"));
-    const std::string f = rec.input_forget ? body.op("Sub", {body.constant(1), i})
-                                           : body.activate(rec.activation(d, 0), peephole(sum[2], 2, "c"));
-    const std::string g = body.activate(rec.activation(d, 1), sum[3]);
-    const std::string c = body.op("Add", {body.op("Mul", {f, "c"}), body.op("Mul", {i, g})});
-    const std::string o = body.activate(rec.activation(d, 0), peephole(sum[1], 1, c));
-    const std::string h = body.operand(body.op("Mul", {o, body.activate(rec.activation(d, 2), c)}));
-    const std::string next_h = body.where_live(h, "h"), next_c = body.where_live(c, "c");
-    const std::string y = body.where_live(h, body.constant(0));
-    const std::string values = body.gate_values(body.op("Concat", {i, o, f, g}, "axis = -1"));
-    const std::string all = body.where_live(values, body.constant(0));
-    const Names results = body.scan({{"h", h0, next_h}, {"c", c0, next_c}}, {{"pre", pre}}, {y, all, next_c},
-                                    rec.backwards[static_cast<size_t>(d)]);
-    hs.push_back(results[0]), cs.push_back(results[1]);
-    ys.push_back(results[2]), gates.push_back(results[3]), cells.push_back(results[4]);
+    const auto step = [&](const Terms& states, const Terms& elements) {
+      const Term &h = states[0], &c = states[1];
+      const Terms sums = split(elements[0] + matmul(h, r), 4, -1);
+      const Term i = gate(sums, 0, 0, c), forget = rec.input_forget ? 1 - i : gate(sums, 2, 2, c);
+      const Term g = f.activate(rec.activation(d, 1), sums[3]), next_c = forget * c + i * g;
+      const Term o = gate(sums, 1, 1, next_c), next_h = f.operand(o * f.activate(rec.activation(d, 2), next_c));
+      const Term gates = f.gate_values(concat({i, o, forget, g}, -1)), live_c = f.where_live(next_c, c);
+      return Terms{f.where_live(next_h, h), live_c, f.where_live(next_h, 0), f.where_live(gates, 0), live_c};
+    };
+    all.add(
+        f.steps({f.first_state("h0", d), f.first_state("c0", d)}, {biased_input_product(f, d)}, f.backwards(d), step));
   }
-  body.stack("y", ys, 1), body.stack("y_h", hs, 0), body.stack("y_c", cs, 0);
-  body.join("gates", gates, 2), body.stack("cells", cells, 1);
-  return body.finish();
+  return f.text({all.stack(2, 1), all.stack(0, 0), all.stack(1, 0), all.join(3, 2), all.stack(4, 1)});
 }
 
 // One step of LSTMGrad in `dh` and `dc`: returns the sums' gradients in the order i o f c, then the next dc.
-Names lstm_grad_step(CellBody& body, int64_t d, const std::string& dh, const Names& p) {
-  const Recurrence& rec = body.recurrence();
-  const Names gate = split_in_step(body, "gates_now", "gate", 4);
-  const std::string &i = gate[0], &o = gate[1], &f = gate[2], &g = gate[3];
-  const auto sum_gradient = [&](int which, const std::string& y, const std::string& dy) {
-    return body.differentiate(rec.activation(d, which), y, dy);
+Terms lstm_grad_step(CellBody& f, int64_t d, const Term& dh, const Term& dc_after, const Terms& elements,
+                     const Terms& p) {
+  const Recurrence& rec = f.recurrence();
+  const Terms gates = split(elements[0], 4, -1);
+  const Term &i = gates[0], &o = gates[1], &forget = gates[2], &g = gates[3], &c = elements[1], &c_before = elements[2];
+  const auto sum_gradient = [&](int which, const Term& y, const Term& dy) {
+    return f.differentiate(rec.activation(d, which), y, dy);
   };
-  const std::string hc = body.activate(rec.activation(d, 2), "cells_now");
-  const std::string doo = sum_gradient(0, o, body.op("Mul", {dh, hc}));
-  std::string dc = body.op("Add", {"dc", sum_gradient(2, hc, body.op("Mul", {dh, o}))});
-  if (!p.empty()) dc = body.op("Add", {dc, body.op("Mul", {p[1], doo})});
-  const std::string dg = sum_gradient(1, g, body.op("Mul", {dc, i}));
-  const std::string to_f = body.op("Mul", {dc, "cells_before"}), to_i = body.op("Mul", {dc, g});
-  const std::string di = sum_gradient(0, i, rec.input_forget ? body.op("Sub", {to_i, to_f}) : to_i);
-  const std::string df = rec.input_forget ? body.op("Sub", {f, f}) : sum_gradient(0, f, to_f);
-  std::string next = body.op("Mul", {dc, f});
-  if (!p.empty()) {
-    next = body.op("Add", {next, body.op("Add", {body.op("Mul", {p[0], di}), body.op("Mul", {p[2], df})})});
-  }
-  return {di, doo, df, dg, next};
+  const Term hc = f.activate(rec.activation(d, 2), c), doo = sum_gradient(0, o, dh * hc);
+  Term dc = dc_after + sum_gradient(2, hc, dh * o);
+  if (!p.empty()) dc = dc + p[1] * doo;
+  const Term dg = sum_gradient(1, g, dc * i), to_f = dc * c_before, to_i = dc * g;
+  const Term di = sum_gradient(0, i, rec.input_forget ? to_i - to_f : to_i);
+  const Term df = rec.input_forget ? forget - forget : sum_gradient(0, forget, to_f);
+  const Term next = dc * forget;
+  return {di, doo, df, dg, p.empty() ? next : next + (p[0] * di + p[2] * df)};
 }
 
 // Backwards through the steps. `dgates` are the gradients of what goes into the gates' activation functions:
@@ -159,45 +110,38 @@ Names lstm_grad_step(CellBody& body, int64_t d, const std::string& dh, const Nam
 //   dc_before = dc f + p_i di + p_f df    dh_before = dgates R    dr = Σ dgatesᵀ h_before
 FunctionText lstm_grad(const FunctionCall& call) {
   const bool peepholes = call.inputs.size() > 4 && call.inputs[4];
-  Names outputs = {"dgates", "dr", "dh0", "dc0"};
-  if (peepholes) outputs.emplace_back("dp");
-  CellBody body("LSTMGrad", {"r", "lens", "h0", "c0", "p", "y", "gates", "cells", "dy", "dy_h", "dy_c"}, outputs, call);
-  const Recurrence& rec = body.recurrence();
-  Names dgates, drs, dhs, dcs, dps;
-  const int directions = static_cast<int>(rec.directions());
-  const Names gates = split_outside(body, "gates", "gates_", directions, 2);
+  CellBody f("LSTMGrad", "r, lens, h0, c0, p, y, gates, cells, dy, dy_h, dy_c",
+             peepholes ? "dgates, dr, dh0, dc0, dp" : "dgates, dr, dh0, dc0", call);
+  const int directions = static_cast<int>(f.recurrence().directions());
+  const Terms gates = split(f.input("gates"), directions, 2);
+  Directions all;
   for (int64_t d = 0; d < directions; ++d) {
-    const bool backwards = rec.backwards[static_cast<size_t>(d)];
-    const std::string r = body.of_direction("r", d, 0);
-    const std::string h0 = body.first_state("h0", d), c0 = body.first_state("c0", d);
-    const std::string cells = body.of_direction("cells", d, 1), before = body.previous(cells, c0, d);
-    Names p;
-    if (peepholes) p = split_outside(body, body.of_direction("p", d, 0), concat("p", d, "_"), 3, 0);
-    std::vector<CellBody::Input> inputs = {
-        {"gates_now", gates[static_cast<size_t>(d)]}, {"cells_now", cells}, {"cells_before", before}};
-    const std::string dh = total_dh(body, d, &inputs);
-    Names step = lstm_grad_step(body, d, dh, p);
-    const std::string dc = step.back();
-    step.pop_back();
-    const std::string dgate = body.where_live(body.operand(body.op("Concat", step, "axis = -1")), body.constant(0));
-    const std::string next_dh = body.where_live(body.op("MatMul", {dgate, r}), "dh");
-    const Names results = body.scan(
-        {{"dh", body.first_state("dy_h", d), next_dh}, {"dc", body.first_state("dy_c", d), body.where_live(dc, "dc")}},
-        inputs, {dgate}, !backwards);
-    dhs.push_back(results[0]), dcs.push_back(results[1]), dgates.push_back(results[2]);
-    drs.push_back(sum_of_products(body, results[2], previous_h(body, d, h0)));
+    const Term r = f.of_direction("r", d, 0), cells = f.of_direction("cells", d, 1);
+    const Term before = f.previous(cells, f.first_state("c0", d), d);
+    const Terms p = peepholes ? split(f.of_direction("p", d, 0), 3, 0) : Terms();
+    Terms inputs = {gates[static_cast<size_t>(d)], cells, before};
+    if (f.has("dy")) inputs.push_back(f.of_direction("dy", d, 1));
+    const auto step = [&](const Terms& states, const Terms& elements) {
+      const Term &dh = states[0], &dc = states[1];
+      Terms sums = lstm_grad_step(f, d, f.has("dy") ? dh + elements[3] : dh, dc, elements, p);
+      const Term next_dc = sums.back();
+      sums.pop_back();
+      const Term dgate = f.where_live(f.operand(concat(sums, -1)), 0);
+      return Terms{f.where_live(matmul(dgate, r), dh), f.where_live(next_dc, dc), dgate};
+    };
+    const Terms results = f.steps({f.first_state("dy_h", d), f.first_state("dy_c", d)}, inputs, !f.backwards(d), step);
+    const Term& dgates = results[2];
+    Terms outputs = {dgates, sum_of_products(dgates, previous_h(f, d, f.first_state("h0", d))), results[0], results[1]};
     if (peepholes) {
-      const Names parts = split_outside(body, results[2], concat("dgate", d, "_"), 4, 2);
-      const auto sum = [&](size_t gate, const std::string& c) {
-        return body.outer_op("ReduceSum", {body.outer_op("Mul", {parts[gate], c}), body.ints({0, 1})}, "keepdims = 0");
-      };
-      const Names sums = {sum(0, before), sum(1, cells), sum(2, before)};
-      dps.push_back(body.outer_op("Concat", sums, "axis = 0"));
+      const Terms parts = split(dgates, 4, 2);
+      const auto sum = [](const Term& x) { return reduce_sum(x, {0, 1}, /*keepdims=*/false); };
+      outputs.push_back(concat({sum(parts[0] * before), sum(parts[1] * cells), sum(parts[2] * before)}, 0));
     }
+    all.add(outputs);
   }
-  body.join("dgates", dgates, 2), body.stack("dr", drs, 0), body.stack("dh0", dhs, 0), body.stack("dc0", dcs, 0);
-  if (peepholes) body.stack("dp", dps, 0);
-  return body.finish();
+  Terms outputs = {all.join(0, 2), all.stack(1, 0), all.stack(2, 0), all.stack(3, 0)};
+  if (peepholes) outputs.push_back(all.stack(4, 0));
+  return f.text(outputs);
 }
 
 // ---- GRU
@@ -205,75 +149,59 @@ FunctionText lstm_grad(const FunctionCall& call) {
 // z, r = f(x Wᵀ + h Rᵀ + b)    g = g(x Wᵀ + (r h) Rᵀ + b), or with linear_before_reset g(x Wᵀ + r n + b), n = h Rᵀ +
 // b_R h = (1 - z) g + z h. `candidates` are n, [T, D, B, H].
 FunctionText gru_train(const FunctionCall& call) {
-  CellBody probe("GRUTrain", {}, {}, call);
-  const bool linear = probe.recurrence().linear_before_reset;
-  Names outputs = {"y", "y_h", "gates"};
-  if (linear) outputs.emplace_back("candidates");
-  CellBody body("GRUTrain", {"x", "w", "r", "b", "lens", "h0"}, outputs, call);
-  const Recurrence& rec = body.recurrence();
-  Names ys, hs, gates, candidates;
+  const bool linear = call.integer("linear_before_reset") != 0;
+  CellBody f("GRUTrain", "x, w, r, b, lens, h0", linear ? "y, y_h, gates, candidates" : "y, y_h, gates", call);
+  const Recurrence& rec = f.recurrence();
+  Directions all;
   for (int64_t d = 0; d < rec.directions(); ++d) {
-    std::string pre = input_product(body, d);
-    Names b;
-    if (body.has("b")) {
-      b = biases(body, d);
-      pre = body.outer_op("Add", {pre, linear ? b[0] : body.outer_op("Add", {b[0], b[1]})});
-    }
-    const std::string rt = transposed(body, body.of_direction("r", d, 0));
-    const Names r_of = split_outside(body, rt, concat("r", d, "_"), 3, 1);
-    const Names pres = split_in_step(body, "pre", "pre", 3);
-    Names recurrent;
-    if (linear) {
-      std::string product = body.op("MatMul", {"h", rt});
-      if (!b.empty()) product = body.op("Add", {product, b[1]});
-      recurrent = split_in_step(body, product, "recurrent", 3);
-    } else {
-      recurrent = {body.op("MatMul", {"h", r_of[0]}), body.op("MatMul", {"h", r_of[1]}), ""};
-    }
-    const std::string z = body.activate(rec.activation(d, 0), body.op("Add", {pres[0], recurrent[0]}));
-    const std::string r = body.activate(rec.activation(d, 0), body.op("Add", {pres[1], recurrent[1]}));
-    const std::string reset = linear ? body.op("Mul", {r, recurrent[2]})
-                                     : body.op("MatMul", {body.operand(body.op("Mul", {r, "h"})), r_of[2]});
-    const std::string g = body.activate(rec.activation(d, 1), body.op("Add", {pres[2], reset}));
-    const std::string fresh = body.op("Mul", {body.op("Sub", {body.constant(1), z}), g});
-    const std::string h = body.operand(body.op("Add", {fresh, body.op("Mul", {z, "h"})}));
-    const std::string zero = body.constant(0);
-    const std::string values = body.gate_values(body.op("Concat", {z, r, g}, "axis = -1"));
-    Names each = {body.where_live(h, zero), body.where_live(values, zero)};
-    if (linear) each.push_back(body.where_live(body.gate_values(recurrent[2]), zero));
-    const Names results = body.scan({{"h", body.first_state("h0", d), body.where_live(h, "h")}}, {{"pre", pre}}, each,
-                                    rec.backwards[static_cast<size_t>(d)]);
-    hs.push_back(results[0]), ys.push_back(results[1]), gates.push_back(results[2]);
-    if (linear) candidates.push_back(results[3]);
+    const Terms b = f.has("b") ? biases(f, d) : Terms();
+    Term pre = input_product(f, d);
+    if (!b.empty()) pre = pre + (linear ? b[0] : b[0] + b[1]);
+    const Term r_matrix = transpose(f.of_direction("r", d, 0), {1, 0});
+    const Terms r_of = split(r_matrix, 3, 1);
+    const auto step = [&](const Terms& states, const Terms& elements) {
+      const Term& h = states[0];
+      const Terms pres = split(elements[0], 3, -1);
+      Terms recurrent = {matmul(h, r_of[0]), matmul(h, r_of[1])};
+      if (linear) {
+        const Term product = matmul(h, r_matrix);
+        recurrent = split(b.empty() ? product : product + b[1], 3, -1);
+      }
+      const Term z = f.activate(rec.activation(d, 0), pres[0] + recurrent[0]);
+      const Term r = f.activate(rec.activation(d, 0), pres[1] + recurrent[1]);
+      const Term reset = linear ? r * recurrent[2] : matmul(f.operand(r * h), r_of[2]);
+      const Term g = f.activate(rec.activation(d, 1), pres[2] + reset), next = f.operand((1 - z) * g + z * h);
+      Terms results = {f.where_live(next, h), f.where_live(next, 0),
+                       f.where_live(f.gate_values(concat({z, r, g}, -1)), 0)};
+      if (linear) results.push_back(f.where_live(f.gate_values(recurrent[2]), 0));
+      return results;
+    };
+    all.add(f.steps({f.first_state("h0", d)}, {pre}, f.backwards(d), step));
   }
-  body.stack("y", ys, 1), body.stack("y_h", hs, 0), body.join("gates", gates, 2);
-  if (linear) body.stack("candidates", candidates, 1);
-  return body.finish();
+  Terms outputs = {all.stack(1, 1), all.stack(0, 0), all.join(2, 2)};
+  if (linear) outputs.push_back(all.stack(3, 1));
+  return f.text(outputs);
 }
 
-// The step of GRUGrad: dz, dr, dg, what goes on to the step before and, with linear_before_reset, dn.
-Names gru_grad_step(CellBody& body, int64_t d, const std::string& dh, const std::string& r_matrix, const Names& r_of) {
-  const Recurrence& rec = body.recurrence();
-  const Names gate = split_in_step(body, "gates_now", "gate", 3);
-  const std::string &z = gate[0], &r = gate[1], &g = gate[2];
-  const std::string to_g = body.op("Mul", {dh, body.op("Sub", {body.constant(1), z})});
-  const std::string dg = body.differentiate(rec.activation(d, 1), g, to_g);
-  const std::string to_z = body.op("Mul", {dh, body.op("Sub", {"h_before", g})});
-  const std::string dz = body.operand(body.differentiate(rec.activation(d, 0), z, to_z));
-  const std::string kept = body.op("Mul", {dh, z});
+// The step of GRUGrad: what goes on to the step before, dz, dr, dg and, with linear_before_reset, dn, from the gates,
+// h_before and the candidates.
+Terms gru_grad_step(CellBody& f, int64_t d, const Term& dh, const Terms& elements, const Term& r_matrix) {
+  const Recurrence& rec = f.recurrence();
+  const Terms gates = split(elements[0], 3, -1);
+  const Term &z = gates[0], &r = gates[1], &g = gates[2], &h_before = elements[1];
+  const Term dg = f.differentiate(rec.activation(d, 1), g, dh * (1 - z));
+  const Term dz = f.operand(f.differentiate(rec.activation(d, 0), z, dh * (h_before - g))), kept = dh * z;
+  const auto through_reset = [&](const Term& to_r) {
+    return f.operand(f.differentiate(rec.activation(d, 0), r, to_r));
+  };
   if (rec.linear_before_reset) {
-    const std::string to_r = body.op("Mul", {dg, "candidates_now"});
-    const std::string dr = body.operand(body.differentiate(rec.activation(d, 0), r, to_r));
-    const std::string dn = body.operand(body.op("Mul", {dg, r}));
-    const std::string all = body.op("Concat", {dz, dr, dn}, "axis = -1");
-    return {dz, dr, body.operand(dg), body.op("Add", {kept, body.op("MatMul", {all, r_matrix})}), dn};
+    const Term dr = through_reset(dg * elements[2]), dn = f.operand(dg * r);
+    return {kept + matmul(concat({dz, dr, dn}, -1), r_matrix), dz, dr, f.operand(dg), dn};
   }
-  const std::string dg_operand = body.operand(dg), to_reset = body.op("MatMul", {dg_operand, r_of[2]});
-  const std::string to_r = body.op("Mul", {to_reset, "h_before"});
-  const std::string dr = body.operand(body.differentiate(rec.activation(d, 0), r, to_r));
-  const std::string through = body.op("Add", {kept, body.op("Mul", {to_reset, r})});
-  const std::string gates = body.op("Add", {body.op("MatMul", {dz, r_of[0]}), body.op("MatMul", {dr, r_of[1]})});
-  return {dz, dr, dg_operand, body.op("Add", {through, gates})};
+  const Terms r_of = split(r_matrix, 3, 0);
+  const Term dg_operand = f.operand(dg), to_reset = matmul(dg_operand, r_of[2]);
+  const Term dr = through_reset(to_reset * h_before);
+  return {(kept + to_reset * r) + (matmul(dz, r_of[0]) + matmul(dr, r_of[1])), dz, dr, dg_operand};
 }
 
 // Backwards through the steps. `dgates` are the gradients of what goes into the gates' activation functions:
@@ -281,85 +209,76 @@ Names gru_grad_step(CellBody& body, int64_t d, const std::string& dh, const std:
 //   dh_before = dh z + dz R_z + dr R_r + dn R_h, or .. + r (dg R_h)
 // `dn` = dg r, [T, B, D H], is the gradient of n, with linear_before_reset.
 FunctionText gru_grad(const FunctionCall& call) {
-  CellBody probe("GRUGrad", {}, {}, call);
-  const bool linear = probe.recurrence().linear_before_reset;
-  Names outputs = {"dgates", "dr", "dh0"};
-  if (linear) outputs.emplace_back("dn");
-  CellBody body("GRUGrad", {"r", "lens", "h0", "y", "gates", "candidates", "dy", "dy_h"}, outputs, call);
-  const Recurrence& rec = body.recurrence();
-  const int directions = static_cast<int>(rec.directions());
-  const Names gates = split_outside(body, "gates", "gates_", directions, 2);
-  Names dgates, drs, dhs, dns;
+  const bool linear = call.integer("linear_before_reset") != 0;
+  CellBody f("GRUGrad", "r, lens, h0, y, gates, candidates, dy, dy_h",
+             linear ? "dgates, dr, dh0, dn" : "dgates, dr, dh0", call);
+  const int directions = static_cast<int>(f.recurrence().directions());
+  const Terms gates = split(f.input("gates"), directions, 2);
+  Directions all;
   for (int64_t d = 0; d < directions; ++d) {
-    const std::string r = body.of_direction("r", d, 0);
-    const Names r_of = split_outside(body, r, concat("r", d, "_"), 3, 0);
-    const std::string before = previous_h(body, d, body.first_state("h0", d));
-    std::vector<CellBody::Input> inputs = {{"gates_now", gates[static_cast<size_t>(d)]}, {"h_before", before}};
-    if (linear) inputs.push_back({"candidates_now", body.of_direction("candidates", d, 1)});
-    const Names step = gru_grad_step(body, d, total_dh(body, d, &inputs), r, r_of);
-    const std::string zero = body.constant(0);
-    Names each = {body.where_live(body.op("Concat", {step[0], step[1], step[2]}, "axis = -1"), zero)};
-    if (linear) each.push_back(body.where_live(step[4], zero));
-    const Names results = body.scan({{"dh", body.first_state("dy_h", d), body.where_live(step[3], "dh")}}, inputs, each,
-                                    !rec.backwards[static_cast<size_t>(d)]);
-    dhs.push_back(results[0]), dgates.push_back(results[1]);
-    const Names parts = split_outside(body, results[1], concat("dgate", d, "_"), 3, 2);
-    const std::string dzr = body.outer_op("Concat", {parts[0], parts[1]}, "axis = 2");
-    std::string into_r = results.back(), beside = before;  // dn with h, or dg with r h
-    if (linear) {
-      dns.push_back(into_r);
-    } else {
+    const Term r = f.of_direction("r", d, 0), before = previous_h(f, d, f.first_state("h0", d));
+    Terms inputs = {gates[static_cast<size_t>(d)], before};
+    if (linear) inputs.push_back(f.of_direction("candidates", d, 1));
+    if (f.has("dy")) inputs.push_back(f.of_direction("dy", d, 1));
+    const auto step = [&](const Terms& states, const Terms& elements) {
+      const Term& dh = states[0];
+      const Terms now = gru_grad_step(f, d, f.has("dy") ? dh + elements[linear ? 3 : 2] : dh, elements, r);
+      Terms results = {f.where_live(now[0], dh), f.where_live(concat({now[1], now[2], now[3]}, -1), 0)};
+      if (linear) results.push_back(f.where_live(now[4], 0));
+      return results;
+    };
+    const Terms results = f.steps({f.first_state("dy_h", d)}, inputs, !f.backwards(d), step);
+    const Terms parts = split(results[1], 3, 2);
+    Term into_r = results.back(), beside = before;  // dn with h, or dg with r h
+    if (!linear) {
       into_r = parts[2];
-      const Names of = split_outside(body, gates[static_cast<size_t>(d)], concat("gate", d, "_"), 3, 2);
-      beside = body.outer_operand(body.outer_op("Mul", {of[1], before}));
+      beside = f.operand(split(inputs[0], 3, 2)[1] * before);
     }
-    const Names sums = {sum_of_products(body, dzr, before), sum_of_products(body, into_r, beside)};
-    drs.push_back(body.outer_op("Concat", sums, "axis = 0"));
+    const Term dr =
+        concat({sum_of_products(concat({parts[0], parts[1]}, 2), before), sum_of_products(into_r, beside)}, 0);
+    all.add(linear ? Terms{results[1], dr, results[0], results[2]} : Terms{results[1], dr, results[0]});
   }
-  body.join("dgates", dgates, 2), body.stack("dr", drs, 0), body.stack("dh0", dhs, 0);
-  if (linear) body.join("dn", dns, 2);
-  return body.finish();
+  Terms outputs = {all.join(0, 2), all.stack(1, 0), all.stack(2, 0)};
+  if (linear) outputs.push_back(all.join(3, 2));
+  return f.text(outputs);
 }
 
 // ---- RNN
 
 // h = f(x Wᵀ + h Rᵀ + b)
 FunctionText rnn_train(const FunctionCall& call) {
-  CellBody body("RNNTrain", {"x", "w", "r", "b", "lens", "h0"}, {"y", "y_h"}, call);
-  const Recurrence& rec = body.recurrence();
-  Names ys, hs;
-  for (int64_t d = 0; d < rec.directions(); ++d) {
-    const std::string pre = biased_input_product(body, d);
-    const std::string r = transposed(body, body.of_direction("r", d, 0));
-    const std::string sum = body.op("Add", {"pre", body.op("MatMul", {"h", r})});
-    const std::string h = body.operand(body.activate(rec.activation(d, 0), sum));
-    const Names results = body.scan({{"h", body.first_state("h0", d), body.where_live(h, "h")}}, {{"pre", pre}},
-                                    {body.where_live(h, body.constant(0))}, rec.backwards[static_cast<size_t>(d)]);
-    hs.push_back(results[0]), ys.push_back(results[1]);
+  CellBody f("RNNTrain", "x, w, r, b, lens, h0", "y, y_h", call);
+  Directions all;
+  for (int64_t d = 0; d < f.recurrence().directions(); ++d) {
+    const Term r = transpose(f.of_direction("r", d, 0), {1, 0});
+    const auto step = [&](const Terms& states, const Terms& elements) {
+      const Term h = f.operand(f.activate(f.recurrence().activation(d, 0), elements[0] + matmul(states[0], r)));
+      return Terms{f.where_live(h, states[0]), f.where_live(h, 0)};
+    };
+    all.add(f.steps({f.first_state("h0", d)}, {biased_input_product(f, d)}, f.backwards(d), step));
   }
-  body.stack("y", ys, 1), body.stack("y_h", hs, 0);
-  return body.finish();
+  return f.text({all.stack(1, 1), all.stack(0, 0)});
 }
 
 // Backwards through the steps: dgates = dh f'    dh_before = dgates R    dr = Σ dgatesᵀ h_before
 FunctionText rnn_grad(const FunctionCall& call) {
-  CellBody body("RNNGrad", {"r", "lens", "h0", "y", "dy", "dy_h"}, {"dgates", "dr", "dh0"}, call);
-  const Recurrence& rec = body.recurrence();
-  Names dgates, drs, dhs;
-  for (int64_t d = 0; d < rec.directions(); ++d) {
-    const std::string r = body.of_direction("r", d, 0);
-    std::vector<CellBody::Input> inputs = {{"y_now", body.of_direction("y", d, 1)}};
-    const std::string dh = total_dh(body, d, &inputs);
-    const std::string dgate =
-        body.where_live(body.operand(body.differentiate(rec.activation(d, 0), "y_now", dh)), body.constant(0));
-    const std::string next = body.where_live(body.op("MatMul", {dgate, r}), "dh");
-    const Names results =
-        body.scan({{"dh", body.first_state("dy_h", d), next}}, inputs, {dgate}, !rec.backwards[static_cast<size_t>(d)]);
-    dhs.push_back(results[0]), dgates.push_back(results[1]);
-    drs.push_back(sum_of_products(body, results[1], previous_h(body, d, body.first_state("h0", d))));
+  CellBody f("RNNGrad", "r, lens, h0, y, dy, dy_h", "dgates, dr, dh0", call);
+  Directions all;
+  for (int64_t d = 0; d < f.recurrence().directions(); ++d) {
+    const Term r = f.of_direction("r", d, 0);
+    Terms inputs = {f.of_direction("y", d, 1)};
+    if (f.has("dy")) inputs.push_back(f.of_direction("dy", d, 1));
+    const auto step = [&](const Terms& states, const Terms& elements) {
+      const Term dh = f.has("dy") ? states[0] + elements[1] : states[0];
+      const Term dsum = f.operand(f.differentiate(f.recurrence().activation(d, 0), elements[0], dh));
+      const Term dgate = f.where_live(dsum, 0);
+      return Terms{f.where_live(matmul(dgate, r), states[0]), dgate};
+    };
+    const Terms results = f.steps({f.first_state("dy_h", d)}, inputs, !f.backwards(d), step);
+    const Term dr = sum_of_products(results[1], previous_h(f, d, f.first_state("h0", d)));
+    all.add({results[1], dr, results[0]});
   }
-  body.join("dgates", dgates, 2), body.stack("dr", drs, 0), body.stack("dh0", dhs, 0);
-  return body.finish();
+  return f.text({all.join(0, 2), all.stack(1, 0), all.stack(2, 0)});
 }
 
 }  // namespace

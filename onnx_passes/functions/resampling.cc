@@ -1,41 +1,31 @@
 // The gradient of Resize: dx = Wᵀ dy along each resized axis, with the matrix of y = W x written in ONNX's operators,
 // in float64: any runtime computes it, whatever it makes of Resize itself.
 //
-// The text depends on the rank, the axes and the modes. Inputs: dy, the shape of x, and of Resize's roi, scales and
+// The body depends on the rank, the axes and the modes. Inputs: dy, the shape of x, and of Resize's roi, scales and
 // sizes what the matrix depends on; scales and sizes never both.
-#include <map>
-#include <string>
-
-#include "onnx_passes/functions/body_text.h"
-#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/functions/body.h"
+#include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
-
-std::vector<FunctionRow> resampling_functions();
-
 namespace {
 
-// What the text depends on.
+// What the body depends on.
 struct ResizeCall {
-  int64_t rank = 0;
+  int64_t rank;
   std::vector<int64_t> axes;
   std::string mode, coordinates, nearest_mode, policy;
-  bool antialias = false, exclude_outside = false, scales = false;
+  bool antialias, exclude_outside, scales;
 
-  explicit ResizeCall(const FunctionCall& call) : rank(call.inputs.at(0).rank()) {
-    std::map<std::string, Attr> attrs;
-    for (const Attr& attr : call.attrs) attrs.emplace(attr.name, attr);
-    const auto text = [&](const char* name) { return std::get<std::string>(attrs.at(name).value); };
-    const auto flag = [&](const char* name) { return std::get<int64_t>(attrs.at(name).value) != 0; };
-    axes = std::get<std::vector<int64_t>>(attrs.at("axes").value);
-    mode = text("mode");
-    coordinates = text("coordinate_transformation_mode");
-    nearest_mode = text("nearest_mode");
-    policy = text("keep_aspect_ratio_policy");
-    antialias = flag("antialias");
-    exclude_outside = flag("exclude_outside");
-    scales = call.inputs.size() > 3 && call.inputs[3];
-  }
+  explicit ResizeCall(const FunctionCall& call)
+      : rank(call.inputs.at(0).rank()),
+        axes(std::get<std::vector<int64_t>>(call.find("axes")->value)),
+        mode(call.text("mode")),
+        coordinates(call.text("coordinate_transformation_mode")),
+        nearest_mode(call.text("nearest_mode")),
+        policy(call.text("keep_aspect_ratio_policy")),
+        antialias(call.integer("antialias") != 0),
+        exclude_outside(call.integer("exclude_outside") != 0),
+        scales(call.inputs.size() > 3 && call.inputs[3]) {}
 
   std::string overload() const {
     std::string name = concat(mode, "_", mode == "nearest" ? nearest_mode + "_" : "", coordinates, "_rank", rank);
@@ -46,207 +36,139 @@ struct ResizeCall {
   }
 };
 
-class ResizeBody {
- public:
-  explicit ResizeBody(const ResizeCall& call) : call_(call) {}
+Term element(const Term& list, int64_t i) { return cast(gather(list, i), DType::kDouble); }
+Term clamped(const Term& x, const Term& low, const Term& high) { return max(min(x, high), low); }
+Term sum_of_row(const Term& weights) { return reduce_sum(weights, {1}); }
 
-  std::string write() {
-    t_.line("dy_shape = Shape (dy)");
-    for (const auto& [name, value] : {std::pair("half", "0.5"), {"zero", "0.0"}, {"one", "1.0"}, {"two", "2.0"}}) {
-      t_.line(name, " = Constant <value = double {", value, "}> ()");
-    }
-    t_.line("first = Constant <value_ints = [0]> ()");
-    t_.line("second = Constant <value_ints = [1]> ()");
-    if (call_.mode == "cubic") {
-      t_.line("a_float = Constant <value_float: float = @cubic_coeff_a> ()");
-      t_.line("a = Cast <to = 11> (a_float)");
-    }
-    if (!call_.scales && call_.policy != "stretch") find_common_scale();
-    std::string dx = "dy";
-    for (size_t i = 0; i < call_.axes.size(); ++i) dx = multiply(dx, static_cast<int64_t>(i));
-    t_.line("dx = Identity (", dx, ")");
-    return t_.text();
+// ((a + 2) d - (a + 3)) d² + 1 up to a distance of 1, ((a d - 5 a) d + 8 a) d - 4 a up to 2.
+Term cubic(const Term& d) {
+  const Term a = cast(d.body()->attribute("cubic_coeff_a"), DType::kDouble);
+  const Term near = ((a + 2) * d - (a + 3)) * d * d + 1;
+  const Term far = ((a * d - a * 5) * d + a * 8) * d - a * 4;
+  return where(d <= 1, near, where(d < 2, far, 0));
+}
+
+// The matrix of one axis, number i of those that are resized.
+class ResizedAxis {
+ public:
+  ResizedAxis(const ResizeCall& call, Body* f, size_t i) : call_(call), f_(*f), i_(static_cast<int64_t>(i)) {
+    in_ = element(f_.input("x_shape"), call.axes[i]);
+    out_ = element(shape(f_.input("dy")), call.axes[i]);
+    last_ = in_ - 1;
+    const bool is_whole = !call.scales && call.policy == "stretch";
+    scale_ = call.scales ? element(f_.input("scales"), i_) : is_whole ? out_ / in_ : common_scale();
+    width_ = is_whole ? out_ : scale_ * in_;
+    places_ = range(out_);
+  }
+
+  Term matrix() {
+    const bool is_cropped = call_.coordinates == "tf_crop_and_resize";
+    const Term x = is_cropped ? cropped_coordinates() : coordinates();
+    const Term all = call_.mode == "nearest" ? nearest_matrix(x) : weighted_matrix(x);
+    return is_cropped ? without_outside(all, x) : all;
   }
 
  private:
-  std::string let(const std::string& name, const std::string& op, const std::string& arguments) {
-    return t_.let(name, concat(op, " (", arguments, ")"));
-  }
-  std::string element(const std::string& name, const std::string& list, int64_t i) {
-    const std::string at = t_.let("at", concat("Constant <value_int = ", i, "> ()"));
-    return to_double(name, let(name + "_given", "Gather", concat(list, ", ", at)));
-  }
-  std::string to_double(const std::string& name, const std::string& x) {
-    return t_.let(name, concat("Cast <to = 11> (", x, ")"));
+  // With a policy, all axes have the smallest or the largest scale.
+  Term common_scale() {
+    const Term in_sizes = f_.op("Gather", {f_.input("x_shape"), call_.axes});
+    const Term scales = cast(f_.input("sizes"), DType::kDouble) / cast(in_sizes, DType::kDouble);
+    return reduce(call_.policy == "not_larger" ? "ReduceMin" : "ReduceMax", scales, {}, /*keepdims=*/false);
   }
 
-  void find_common_scale() {
-    std::string list;
-    for (const int64_t axis : call_.axes) list += concat(list.empty() ? "" : ", ", axis);
-    t_.line("all_axes = Constant <value_ints = [", list, "]> ()");
-    t_.line("in_sizes_given = Gather (x_shape, all_axes)");
-    t_.line("in_sizes = Cast <to = 11> (in_sizes_given)");
-    t_.line("out_sizes = Cast <to = 11> (sizes)");
-    t_.line("all_scales = Div (out_sizes, in_sizes)");
-    t_.line("common_scale = ", call_.policy == "not_larger" ? "ReduceMin" : "ReduceMax",
-            " <keepdims = 0> (all_scales)");
+  // x, but one_value where the output has one element.
+  Term unless_single(const Term& x, const Term& one_value) { return where(equal(width_, 1), one_value, x); }
+  Term spread(const Term& span) { return span * last_ / (width_ - 1); }
+
+  Term coordinates() {
+    if (call_.coordinates == "align_corners") return unless_single(spread(places_), 0);
+    if (call_.coordinates == "asymmetric") return places_ / scale_;
+    Term middle = (places_ + 0.5) / scale_;
+    if (call_.coordinates == "half_pixel_symmetric") middle = in_ / 2 * (1 - out_ / width_) + middle;
+    const Term x = middle - 0.5;
+    return call_.coordinates == "pytorch_half_pixel" ? unless_single(x, -0.5) : x;
   }
 
-  // dx multiplied by the i-th axis' matrix, transposed.
-  std::string multiply(const std::string& dx, int64_t i) {
-    const int64_t axis = call_.axes[static_cast<size_t>(i)];
-    in_ = element("in", "x_shape", axis);
-    out_ = element("out", "dy_shape", axis);
-    last_ = let("last", "Sub", in_ + ", one");
-    if (call_.scales) {
-      scale_ = element("scale", "scales", i);
-    } else {
-      scale_ = call_.policy == "stretch" ? let("scale", "Div", out_ + ", " + in_) : "common_scale";
-    }
-    const bool is_whole = !call_.scales && call_.policy == "stretch";
-    width_ = is_whole ? out_ : let("width", "Mul", scale_ + ", " + in_);
-    places_ = let("places", "Range", concat("zero, ", out_, ", one"));
-    const std::string x = call_.coordinates == "tf_crop_and_resize" ? cropped_coordinates(i) : coordinates();
-    std::string matrix = call_.mode == "nearest" ? nearest_matrix(x) : weighted_matrix(x);
-    if (call_.coordinates == "tf_crop_and_resize") matrix = without_outside(matrix, x);
-    matrix = let("matrix_like_dy", "CastLike", matrix + ", dy");
-    std::string from, to;
-    for (int64_t k = 0; k < call_.rank; ++k) {
-      from += static_cast<char>('a' + k);
-      to += static_cast<char>(k == axis ? 'z' : 'a' + k);
-    }
-    return t_.let("product", concat("Einsum <equation = \"", from, ",", static_cast<char>('a' + axis), "z->", to,
-                                    "\"> (", dx, ", ", matrix, ")"));
+  Term cropped_coordinates() {
+    const Term roi = f_.input("roi"), start = element(roi, i_);
+    const Term span = element(roi, i_ + static_cast<int64_t>(call_.axes.size())) - start;
+    return unless_single(spread(places_ * span), span * last_ / 2) + start * last_;
   }
 
-  // x = one_value where the output has one element.
-  std::string unless_single(const std::string& x, const std::string& one_value) {
-    return let("x", "Where", concat(let("is_single", "Equal", width_ + ", one"), ", ", one_value, ", ", x));
-  }
-  // places / (width - 1) times `span`.
-  std::string spread(const std::string& span) {
-    const std::string steps = let("steps", "Sub", width_ + ", one");
-    return let("spread", "Div", let("way", "Mul", span + ", " + last_) + ", " + steps);
-  }
-
-  std::string coordinates() {
-    if (call_.coordinates == "align_corners") return unless_single(spread(places_), "zero");
-    if (call_.coordinates == "asymmetric") return let("x", "Div", places_ + ", " + scale_);
-    std::string middle = let("middle", "Add", places_ + ", half");
-    middle = let("middle", "Div", middle + ", " + scale_);
-    if (call_.coordinates == "half_pixel_symmetric") {
-      const std::string rest = let("rest", "Sub", concat("one, ", let("share", "Div", out_ + ", " + width_)));
-      const std::string offset = let("offset", "Mul", let("center", "Div", in_ + ", two") + ", " + rest);
-      middle = let("middle", "Add", offset + ", " + middle);
-    }
-    const std::string x = let("x", "Sub", middle + ", half");
-    return call_.coordinates == "pytorch_half_pixel" ? unless_single(x, let("before", "Neg", "half")) : x;
-  }
-
-  std::string cropped_coordinates(int64_t i) {
-    const std::string start = element("start", "roi", i);
-    const std::string end = element("end", "roi", i + static_cast<int64_t>(call_.axes.size()));
-    const std::string span = let("span", "Sub", end + ", " + start);
-    const std::string single = let("single", "Div", let("way", "Mul", span + ", " + last_) + ", two");
-    const std::string x = unless_single(spread(let("reached", "Mul", places_ + ", " + span)), single);
-    return let("x", "Add", x + ", " + let("begin", "Mul", start + ", " + last_));
-  }
-
-  // The matrix without the rows whose coordinate is outside the input.
-  std::string without_outside(const std::string& matrix, const std::string& x) {
-    const std::string after = let("after", "GreaterOrEqual", x + ", zero");
-    const std::string before = let("before", "LessOrEqual", x + ", " + last_);
-    const std::string inside = let("inside", "And", after + ", " + before);
-    return let("matrix", "Where", concat(let("rows", "Unsqueeze", inside + ", second"), ", ", matrix, ", zero"));
-  }
-
-  std::string clamped(const std::string& x, const std::string& low, const std::string& high) {
-    return let("clamped", "Max", let("below", "Min", x + ", " + high) + ", " + low);
+  Term is_inside(const Term& places) { return logical_and(places >= 0, places <= last_); }
+  // Without the rows whose place is outside of the input.
+  Term without_outside(const Term& matrix, const Term& places) {
+    return where(unsqueeze(is_inside(places), {1}), matrix, 0);
   }
   // One where element `places[i]`, cut to the input, is element j.
-  std::string shows(const std::string& places) {
-    const std::string shown = let("shown", "Unsqueeze", clamped(places, "zero", last_) + ", second");
-    const std::string elements = let("elements", "Range", concat("zero, ", in_, ", one"));
-    return to_double("shows", let("same", "Equal", shown + ", " + let("row", "Unsqueeze", elements + ", first")));
-  }
-  std::string is_inside(const std::string& places) {
-    const std::string after = let("after", "GreaterOrEqual", places + ", zero");
-    return let("inside", "And", after + ", " + let("before", "LessOrEqual", places + ", " + last_));
+  Term shows(const Term& places) {
+    const Term shown = unsqueeze(clamped(places, 0, last_), {1});
+    return cast(equal(shown, unsqueeze(range(in_), {0})), DType::kDouble);
   }
 
-  std::string nearest_matrix(const std::string& x) {
-    const std::string floor = let("floor", "Floor", x), rest = let("rest", "Sub", x + ", " + floor);
-    std::string place = floor;
+  Term nearest_matrix(const Term& x) {
+    Term place = floor(x);
+    const Term rest = x - place;
     if (call_.nearest_mode != "floor") {
-      const char* compare = call_.nearest_mode == "round_prefer_ceil" ? "GreaterOrEqual" : "Greater";
-      const std::string up = let("up", compare, rest + (call_.nearest_mode == "ceil" ? ", zero" : ", half"));
-      place = let("place", "Add", floor + ", " + to_double("step", up));
+      const Term up = call_.nearest_mode == "ceil"                ? rest > 0
+                      : call_.nearest_mode == "round_prefer_ceil" ? rest >= 0.5
+                                                                  : rest > 0.5;
+      place = place + cast(up, DType::kDouble);
     }
-    const std::string matrix = shows(place);
-    if (!call_.exclude_outside) return matrix;
-    const std::string inside = let("kept", "Unsqueeze", is_inside(place) + ", second");
-    return let("matrix", "Where", concat(inside, ", ", matrix, ", zero"));
+    return call_.exclude_outside ? without_outside(shows(place), place) : shows(place);
   }
 
-  std::string weighted_matrix(std::string x) {
-    std::string reach = call_.mode == "linear" ? "one" : "two", stretch;
+  Term weighted_matrix(const Term& x) {
+    Term reach = f_.constant(DType::kDouble, call_.mode == "linear" ? 1 : 2), stretch;
     if (call_.antialias) {
-      stretch = let("stretch", "Min", scale_ + ", one");
-      reach = let("reach", "Ceil", let("support", "Div", reach + ", " + stretch));
+      stretch = min(scale_, 1);
+      reach = ceil(reach / stretch);
     }
     // From further away the row is the same.
-    x = clamped(x, let("lowest", "Neg", reach), let("highest", "Add", last_ + ", " + reach));
-    const std::string twice = let("twice", "Mul", reach + ", two");
-    const std::string taps =
-        let("taps", "Range", concat(let("low", "Neg", twice), ", ", let("high", "Add", in_ + ", " + twice), ", one"));
-    std::string distance = let("difference", "Sub", concat(taps, ", ", let("column", "Unsqueeze", x + ", second")));
-    distance = let("distance", "Abs", distance);
-    if (call_.antialias) distance = let("distance", "Mul", distance + ", " + stretch);
-    std::string weights = call_.mode == "linear"
-                              ? let("weights", "Max", let("rest", "Sub", "one, " + distance) + ", zero")
-                              : cubic(distance);
-    if (call_.antialias) weights = let("weights", "Div", weights + ", " + total(weights));
+    const Term column = unsqueeze(clamped(x, -reach, last_ + reach), {1});
+    const Term taps = f_.op("Range", {-(reach * 2), in_ + reach * 2, 1});
+    Term distance = abs(taps - column);
+    if (call_.antialias) distance = distance * stretch;
+    Term weights = call_.mode == "linear" ? max(1 - distance, 0) : cubic(distance);
+    if (call_.antialias) weights = weights / sum_of_row(weights);
     if (call_.exclude_outside) {
-      weights = let("weights", "Where", concat(is_inside(taps), ", ", weights, ", zero"));
-      const std::string sum = total(weights);
-      const std::string divisor = let("divisor", "Where", concat(let("none", "Equal", sum + ", zero"), ", one, ", sum));
-      weights = let("weights", "Div", weights + ", " + divisor);
+      weights = where(is_inside(taps), weights, 0);
+      const Term sum = sum_of_row(weights);
+      weights = weights / where(equal(sum, 0), 1, sum);
     }
-    return let("matrix", "MatMul", weights + ", " + shows(taps));
-  }
-
-  std::string total(const std::string& weights) { return let("total", "ReduceSum", weights + ", second"); }
-
-  // ((a + 2) d - (a + 3)) d² + 1 up to a distance of 1, ((a d - 5 a) d + 8 a) d - 4 a up to 2.
-  std::string cubic(const std::string& d) {
-    const auto number = [&](const char* value) {
-      return t_.let("number", concat("Constant <value = double {", value, "}> ()"));
-    };
-    const auto times_a = [&](const char* value) { return let("times_a", "Mul", "a, " + number(value)); };
-    std::string near = let("near", "Mul", concat(let("a_and", "Add", "a, two"), ", ", d));
-    near = let("near", "Sub", near + ", " + let("a_and", "Add", "a, " + number("3.0")));
-    near = let("near", "Mul", near + ", " + d);
-    near = let("near", "Mul", near + ", " + d);
-    near = let("near", "Add", near + ", one");
-    std::string far = let("far", "Sub", let("far", "Mul", "a, " + d) + ", " + times_a("5.0"));
-    far = let("far", "Add", let("far", "Mul", far + ", " + d) + ", " + times_a("8.0"));
-    far = let("far", "Sub", let("far", "Mul", far + ", " + d) + ", " + times_a("4.0"));
-    const std::string reaches = let("reaches", "Less", d + ", two");
-    const std::string rest = let("rest", "Where", concat(reaches, ", ", far, ", zero"));
-    return let("weights", "Where", concat(let("is_near", "LessOrEqual", d + ", one"), ", ", near, ", ", rest));
+    return matmul(weights, shows(taps));
   }
 
   const ResizeCall& call_;
-  BodyText t_;
-  std::string in_, out_, last_, scale_, width_, places_;  // of the axis at hand
+  Body& f_;
+  int64_t i_;
+  Term in_, out_, last_, scale_, width_, places_;
 };
+
+// x multiplied by the matrix of an axis, transposed.
+Term multiplied(const Term& x, const Term& matrix, int64_t axis, int64_t rank) {
+  std::string from, to;
+  for (int64_t k = 0; k < rank; ++k) {
+    from += static_cast<char>('a' + k);
+    to += static_cast<char>(k == axis ? 'z' : 'a' + k);
+  }
+  return x.body()->op("Einsum", {x, matrix},
+                      concat("equation = \"", from, ",", static_cast<char>('a' + axis), "z->", to, "\""));
+}
 
 FunctionText resize_gradient(const FunctionCall& made) {
   const ResizeCall call(made);
-  const char* head =
+  Body f(
       "ResizeGrad <axes, mode, coordinate_transformation_mode, nearest_mode, keep_aspect_ratio_policy, antialias, "
-      "exclude_outside, cubic_coeff_a: float = -0.75> (dy, x_shape, roi, scales, sizes) => (dx) {\n";
-  return {concat(head, ResizeBody(call).write(), "}\n"), call.overload()};
+      "exclude_outside, cubic_coeff_a: float = -0.75> (dy, int64 x_shape, roi, scales, int64 sizes) => (dx)",
+      made);
+  f.depends_on(call.overload());
+  Term dx = f.input("dy");
+  for (size_t i = 0; i < call.axes.size(); ++i) {
+    const Term matrix = cast_like(ResizedAxis(call, &f, i).matrix(), f.input("dy"));
+    dx = multiplied(dx, matrix, call.axes[i], call.rank);
+  }
+  return f.text({dx});
 }
 
 }  // namespace

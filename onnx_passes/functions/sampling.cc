@@ -1,5 +1,5 @@
 // Interpolated images and their gradients, in ONNX's operators. An image reads a number of taps at each point: pixels,
-// and weights that are products of those along its axes. The text depends on the number of axes and the attributes.
+// and weights that are products of those along its axes. The body depends on the number of axes and the attributes.
 //
 //     SampleImage            y[n, c, p]  = Σ over taps of weight x[n, c, pixel]
 //     SampleImageGradInput   dx[n, c, q] = Σ over the taps that read q of weight dy[n, c, p]
@@ -7,41 +7,24 @@
 //     pixel]
 //
 // Points are numbers of pixels, or with `normalized` as in GridSample, whose formulas these are.
-#include <map>
-#include <string>
-
-#include "onnx_passes/functions/body_text.h"
-#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/functions/body.h"
+#include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
-
-std::vector<FunctionRow> sampling_functions();
-
 namespace {
 
-// What the text depends on.
+// What the body depends on.
 struct SamplingCall {
-  int64_t axes = 0;
+  int64_t axes;
   std::string mode, padding;
-  bool align_corners = false, normalized = false;
+  bool align_corners, normalized;
 
-  SamplingCall(const FunctionCall& call, size_t points) {
-    axes = (*call.inputs.at(points).type().dims).back().value();
-    std::map<std::string, Attr> attrs;
-    for (const Attr& attr : call.attrs) attrs.emplace(attr.name, attr);
-    const auto text = [&](const char* name, const char* otherwise) {
-      const auto found = attrs.find(name);
-      return found == attrs.end() ? std::string(otherwise) : std::get<std::string>(found->second.value);
-    };
-    const auto flag = [&](const char* name) {
-      const auto found = attrs.find(name);
-      return found != attrs.end() && std::get<int64_t>(found->second.value) != 0;
-    };
-    mode = text("mode", "linear");
-    padding = text("padding_mode", "zeros");
-    align_corners = flag("align_corners");
-    normalized = flag("normalized");
-  }
+  SamplingCall(const FunctionCall& call, size_t points)
+      : axes((*call.inputs.at(points).type().dims).back().value()),
+        mode(call.text("mode", "linear")),
+        padding(call.text("padding_mode", "zeros")),
+        align_corners(call.integer("align_corners") != 0),
+        normalized(call.integer("normalized") != 0) {}
 
   int64_t taps_along() const { return mode == "nearest" ? 1 : mode == "linear" ? 2 : 4; }
   int64_t taps() const {
@@ -54,277 +37,185 @@ struct SamplingCall {
   }
 };
 
+// ---- Weights of taps by distance, with a = -0.75: ((a + 2) d - (a + 3)) d² + 1 up to a distance of 1,
+// ((a d - 5 a) d + 8 a) d - 4 a up to 2; and their derivatives.
+Term near_weight(const Term& d) { return (1.25 * d - 2.25) * d * d + 1; }
+Term near_slope(const Term& d) { return (3.75 * d - 4.5) * d; }
+Term far_weight(const Term& d) { return ((-0.75 * d + 3.75) * d - 6) * d + 3; }
+Term far_slope(const Term& d) { return (-2.25 * d + 7.5) * d - 6; }
+
+// The taps along one axis of an image: pixels, their weights, and the derivatives by the point, [N, P, taps].
+struct AxisTaps {
+  Term pixels, weights, slopes, size;
+};
+
 // Writes a body. Taps of points are [N, P, T], of axis k along it [N, P, taps along an axis].
 class SamplingBody {
  public:
-  explicit SamplingBody(const SamplingCall& call) : call_(call) {}
+  SamplingBody(const SamplingCall& call, Body* f) : call_(call), f_(*f) { find_taps(); }
 
-  std::string sample() {
-    t_.line("x_shape = Shape (x)");
-    find_taps();
-    pick_pixels();
-    t_.line("products = Mul (picked, weights_of_channels)");
-    t_.line("sums = ReduceSum <keepdims = 0> (products, fourth)");
-    t_.line("y_shape = Concat <axis = 0> (planes, place_sizes)");
-    t_.line("y = Reshape <allowzero = 1> (sums, y_shape)");
-    return t_.text();
+  Term sample() {
+    const Term sums = reduce_sum(picked() * weights_, {3}, /*keepdims=*/false);
+    return reshape(sums, concat({planes_, place_sizes_}, 0));
   }
 
-  std::string grad_input() {
-    find_taps();
-    t_.line("rows_shape = Concat <axis = 0> (planes, place_count, second)");
-    t_.line("rows = Reshape <allowzero = 1> (dy, rows_shape)");
-    t_.line("shares = Mul (rows, weights_of_channels)");
-    t_.line("flat_shares = Reshape <allowzero = 1> (shares, pixels_shape)");
-    t_.line("zeros_float = ConstantOfShape (flat_shape)");
-    t_.line("zeros = CastLike (zeros_float, dy)");
-    t_.line("sums = ScatterElements <axis = 2, reduction = \"add\"> (zeros, pixels_of_channels, flat_shares)");
-    t_.line("dx = Reshape <allowzero = 1> (sums, x_shape)");
-    return t_.text();
+  Term grad_input() {
+    const Term shares = reshape(rows() * weights_, pixels_shape_);
+    const Term none = zeros(flat_shape_, f_.input("dy"));
+    return reshape(scatter_add(none, pixels_, shares, 2), x_shape_);
   }
 
-  std::string grad_points() {
-    t_.line("x_shape = Shape (x)");
-    find_taps();
-    pick_pixels();
-    t_.line("rows_shape = Concat <axis = 0> (planes, place_count, second)");
-    t_.line("rows = Reshape <allowzero = 1> (dy, rows_shape)");
-    t_.line("products = Mul (picked, rows)");
-    t_.line("of_taps = ReduceSum <keepdims = 0> (products, second)");
-    std::string list;
-    for (int64_t k = call_.axes; k-- > 0;) {
-      const std::string share = let("share", "Mul", "of_taps, " + combined(weights_, slopes_, k));
-      list += concat(list.empty() ? "" : ", ", let("derivative", "ReduceSum <keepdims = 1>", share + ", third"));
-    }
-    t_.line("derivatives = Concat <axis = 2> (", list, ")");
-    t_.line("points_shape = Shape (points)");
-    t_.line("dpoints = Reshape <allowzero = 1> (derivatives, points_shape)");
-    return t_.text();
+  Term grad_points() {
+    const Term of_taps = reduce_sum(picked() * rows(), {1}, /*keepdims=*/false);
+    Terms derivatives;
+    for (int64_t k = call_.axes; k-- > 0;) derivatives.push_back(reduce_sum(of_taps * product_of_weights(k), {2}));
+    return reshape(concat(derivatives, 2), shape(f_.input("points")));
   }
 
  private:
-  std::string let(const std::string& name, const std::string& op, const std::string& arguments) {
-    return t_.let(name, concat(op, " (", arguments, ")"));
-  }
-  // A number of the points' type.
-  std::string number(const std::string& value) {
-    return let("number", "CastLike", t_.let("given", concat("Constant <value_float = ", value, "> ()")) + ", points");
-  }
-  std::string list(const std::string& values) {
-    return t_.let("list", concat("Constant <value_ints = [", values, "]> ()"));
-  }
-
   // The pixels and weights of all taps, and the shapes that pixels of all channels have.
   void find_taps() {
-    t_.line("first = Constant <value_ints = [0]> ()");
-    t_.line("second = Constant <value_ints = [1]> ()");
-    t_.line("third = Constant <value_ints = [2]> ()");
-    t_.line("fourth = Constant <value_ints = [3]> ()");
-    t_.line("all = Constant <value_ints = [9223372036854775807]> ()");
-    for (const auto& [name, value] : {std::pair("zero", "0.0"), {"half", "0.5"}, {"one", "1.0"}, {"two", "2.0"}}) {
-      t_.line(name, "_given = Constant <value_float = ", value, "> ()");
-      t_.line(name, " = CastLike (", name, "_given, points)");
+    const Term points = f_.input("points");
+    x_shape_ = f_.has("x") ? shape(f_.input("x")) : f_.input("x_shape");
+    const Term batch = slice(x_shape_, {0}, {1});
+    planes_ = slice(x_shape_, {0}, {2});
+    const Term sizes = slice(x_shape_, {2}, {INT64_MAX});
+    place_sizes_ = shape(points, 1, -1);
+    place_count_ = reduce_prod(place_sizes_);
+    const Term list = reshape(points, concat({batch, place_count_, {call_.axes}}, 0));
+    for (int64_t k = 0; k < call_.axes; ++k) taps_.push_back(taps_along(k, list, gather(sizes, k)));
+
+    Term pixels = spread(taps_[0].pixels, 0);
+    for (int64_t k = 1; k < call_.axes; ++k) {
+      const AxisTaps& taps = taps_[static_cast<size_t>(k)];
+      pixels = pixels * taps.size + spread(taps.pixels, k);
     }
-    t_.line("batch = Slice (x_shape, first, second)");
-    t_.line("planes = Slice (x_shape, first, third)");
-    t_.line("sizes = Slice (x_shape, third, all)");
-    t_.line("place_sizes = Shape <start = 1, end = -1> (points)");
-    t_.line("place_count = ReduceProd <keepdims = 1> (place_sizes)");
-    t_.line("axis_count = Constant <value_ints = [", call_.axes, "]> ()");
-    t_.line("list_shape = Concat <axis = 0> (batch, place_count, axis_count)");
-    t_.line("point_list = Reshape <allowzero = 1> (points, list_shape)");
-    for (int64_t k = 0; k < call_.axes; ++k) find_taps_along(k);
-    std::string pixels;
-    for (int64_t k = 0; k < call_.axes; ++k) {
-      const std::string here = spread(places_[static_cast<size_t>(k)], k);
-      pixels = k == 0 ? here
-                      : let("pixels", "Add",
-                            let("line_starts", "Mul", concat(pixels, ", ", pixel_sizes_[static_cast<size_t>(k)])) +
-                                ", " + here);
-    }
-    t_.line("tap_count = Constant <value_ints = [", call_.taps(), "]> ()");
-    t_.line("taps_shape = Concat <axis = 0> (batch, place_count, tap_count)");
-    t_.line("taps_shape_of_channels = Concat <axis = 0> (planes, place_count, tap_count)");
-    t_.line("all_taps = Mul (place_count, tap_count)");
-    t_.line("pixels_shape = Concat <axis = 0> (planes, all_taps)");
-    t_.line("size = ReduceProd <keepdims = 1> (sizes)");
-    t_.line("flat_shape = Concat <axis = 0> (planes, size)");
-    t_.line("shared_shape = Concat <axis = 0> (batch, second, all_taps)");
-    t_.line("pixels_shared = Reshape <allowzero = 1> (", pixels, ", shared_shape)");
-    t_.line("pixels_of_channels = Expand (pixels_shared, pixels_shape)");
-    t_.line("weights = Identity (", combined(weights_, weights_, 0), ")");
-    t_.line("weights_of_channels = Unsqueeze (weights, second)");
+    const Term all_taps = place_count_ * Term{call_.taps()};
+    pixels_shape_ = concat({planes_, all_taps}, 0);
+    flat_shape_ = concat({planes_, reduce_prod(sizes)}, 0);
+    taps_shape_ = concat({batch, place_count_, {call_.taps()}}, 0);
+    pixels_ = expand(reshape(pixels, concat({batch, {1}, all_taps}, 0)), pixels_shape_);
+    weights_ = unsqueeze(product_of_weights(), {1});
   }
 
-  void pick_pixels() {
-    t_.line("flat = Reshape <allowzero = 1> (x, flat_shape)");
-    t_.line("picked_flat = GatherElements <axis = 2> (flat, pixels_of_channels)");
-    t_.line("picked = Reshape <allowzero = 1> (picked_flat, taps_shape_of_channels)");
+  // x's elements at the pixels, [N, C, P, T].
+  Term picked() {
+    const Term flat = reshape(f_.input("x"), flat_shape_);
+    return reshape(gather_elements(flat, pixels_, 2), concat({planes_, place_count_, {call_.taps()}}, 0));
   }
+  // dy as [N, C, P, 1].
+  Term rows() { return reshape(f_.input("dy"), concat({planes_, place_count_, {1}}, 0)); }
 
   // [N, P, taps of axis k] as [N, P, 1.., taps, 1..], which broadcasts with the other axes.
-  std::string spread(const std::string& taps, int64_t k) {
+  Term spread(const Term& taps, int64_t k) {
     if (call_.axes == 1) return taps;
-    std::string added;
+    std::vector<int64_t> added;
     for (int64_t i = 0; i < call_.axes; ++i) {
-      if (i != k) added += concat(added.empty() ? "" : ", ", i + 2);
+      if (i != k) added.push_back(i + 2);
     }
-    return let("spread", "Unsqueeze", taps + ", " + list(added));
+    return unsqueeze(taps, added);
   }
 
-  // The products over all axes, of the second list for axis `other`, as [N, P, T].
-  std::string combined(const std::vector<std::string>& of, const std::vector<std::string>& at_other, int64_t other) {
-    std::string product;
+  // The products over all axes, of the derivatives along axis `derived`, as [N, P, T].
+  Term product_of_weights(int64_t derived = -1) {
+    Term product;
     for (int64_t k = 0; k < call_.axes; ++k) {
-      const std::string here = spread((k == other ? at_other : of)[static_cast<size_t>(k)], k);
-      product = k == 0 ? here : let("product", "Mul", product + ", " + here);
+      const AxisTaps& taps = taps_[static_cast<size_t>(k)];
+      const Term here = spread(k == derived ? taps.slopes : taps.weights, k);
+      product = k == 0 ? here : product * here;
     }
-    return let("combined", "Reshape <allowzero = 1>", product + ", taps_shape");
+    return reshape(product, taps_shape_);
   }
 
-  void find_taps_along(int64_t k) {
-    const std::string axis = t_.let("axis", concat("Constant <value_int = ", k, "> ()"));
-    const std::string column = t_.let("column", concat("Constant <value_int = ", call_.axes - 1 - k, "> ()"));
-    const std::string size = let("size_of_axis", "Gather", "sizes, " + axis),
-                      length = let("length", "CastLike", size + ", points");
-    pixel_sizes_.push_back(size);
-    std::string x = let("x_at", "Gather <axis = 2>", "point_list, " + column), scale = "one";
-    const std::string last = let("last", "Sub", length + ", one");
+  AxisTaps taps_along(int64_t k, const Term& list, const Term& size) {
+    const Term points = f_.input("points"), length = cast_like(size, points), last = length - 1;
+    Term x = gather(list, call_.axes - 1 - k, 2), slope = f_.as(1, points);
     if (call_.normalized) {
-      scale = let("scale", "Div", (call_.align_corners ? last : length) + ", two");
-      x = let("x_at", "Add", x + ", one");
-      if (call_.align_corners) {
-        x = let("x_at", "Mul", let("part", "Div", x + ", two") + ", " + last);
-      } else {
-        x = let("x_at", "Mul", x + ", " + length);
-        x = let("x_at", "Div", let("shifted", "Sub", x + ", one") + ", two");
-      }
+      slope = (call_.align_corners ? last : length) / 2;
+      x = call_.align_corners ? (x + 1) / 2 * last : ((x + 1) * length - 1) / 2;
     }
-    if (call_.mode == "nearest") x = let("x_at", "Round", x);
-    std::string slope = scale;
+    if (call_.mode == "nearest") x = round(x);
     if (call_.padding != "zeros") move_inside(last, &x, &slope);
-    const std::string floor = let("floor", "Floor", x), t = let("t", "Sub", x + ", " + floor);
-    add_weights(t, slope);
+    const Term first = floor(x), t = x - first;
     // From further away all taps are outside.
-    const std::string far = let("far", "Add", length + ", " + number("4.0"));
-    const std::string near = let("bounded", "Max", let("bounded", "Min", floor + ", " + far) + ", " + number("-4.0"));
-    const std::string whole = let("whole", "Cast <to = 7>", near);
-    const char* steps = call_.mode == "nearest" ? "0" : call_.mode == "linear" ? "0, 1" : "-1, 0, 1, 2";
-    const std::string places = let("places", "Add", let("column", "Unsqueeze", whole + ", third") + ", " + list(steps));
-    places_.push_back(pixels_inside(places, size));
+    const Term whole = cast(max(min(first, length + 4), -4), DType::kInt64);
+    const std::vector<int64_t> steps = call_.mode == "nearest"  ? std::vector<int64_t>{0}
+                                       : call_.mode == "linear" ? std::vector<int64_t>{0, 1}
+                                                                : std::vector<int64_t>{-1, 0, 1, 2};
+    AxisTaps taps = weights_after(t, slope);
+    taps.size = size;
+    find_pixels(unsqueeze(whole, {2}) + steps, &taps);
+    return taps;
   }
 
   // A coordinate outside of the border is moved inside: to the outermost pixel, or reflected.
-  void move_inside(const std::string& last, std::string* x, std::string* slope) {
-    const std::string low = call_.align_corners ? "zero" : let("low", "Neg", "half");
-    const std::string high = let("high", "Sub", last + ", " + low);
-    const std::string is_below = let("is_below", "Less", *x + ", " + low);
-    const std::string is_above = let("is_above", "Greater", *x + ", " + high);
-    const std::string is_outside = let("is_outside", "Or", is_below + ", " + is_above);
-    std::string moved, factor = "zero";
+  void move_inside(const Term& last, Term* x, Term* slope) {
+    const Term low = f_.as(call_.align_corners ? 0 : -0.5, f_.input("points")), high = last - low;
+    const Term is_below = *x < low, is_outside = logical_or(is_below, *x > high);
+    Term moved, factor = 0;
     if (call_.padding == "border") {
-      moved = let("moved", "Where", concat(is_below, ", zero, ", last));
+      moved = where(is_below, 0, last);
     } else {
-      const std::string width = let("width", "Sub", high + ", " + low);
-      const std::string is_point = let("is_point", "LessOrEqual", width + ", zero");
-      const std::string span = let("span", "Where", concat(is_point, ", one, ", width));
-      const std::string below = let("below", "Sub", low + ", " + *x), above = let("above", "Sub", *x + ", " + high);
-      const std::string way = let("way", "Where", concat(is_below, ", ", below, ", ", above));
-      const std::string turns = let("turns", "Floor", let("ratio", "Div", way + ", " + span));
-      const std::string rest = let("rest", "Sub", way + ", " + let("turned", "Mul", turns + ", " + span));
-      const std::string pairs = let("pairs", "Floor", let("ratio", "Div", turns + ", two"));
-      const std::string is_even = let("is_even", "Equal", turns + ", " + let("even", "Mul", pairs + ", two"));
-      const std::string from_low = let("from_low", "Equal", is_below + ", " + is_even);
-      moved = let("moved", "Where",
-                  concat(from_low, ", ", let("after", "Add", low + ", " + rest), ", ",
-                         let("before", "Sub", high + ", " + rest)));
-      factor = let("factor", "Where", concat(is_even, ", ", let("minus", "Neg", *slope), ", ", *slope));
+      const Term width = high - low, span = where(width <= 0, 1, width);
+      const Term way = where(is_below, low - *x, *x - high);
+      const Term turns = floor(way / span), rest = way - turns * span;
+      const Term is_even = equal(turns, floor(turns / 2) * 2);
+      moved = where(equal(is_below, is_even), low + rest, high - rest);
+      factor = where(is_even, -*slope, *slope);
     }
-    *x = let("inside", "Where", concat(is_outside, ", ", moved, ", ", *x));
-    *slope = let("slope", "Where", concat(is_outside, ", ", factor, ", ", *slope));
+    *x = where(is_outside, moved, *x);
+    *slope = where(is_outside, factor, *slope);
   }
 
-  // Weights of the taps at the distances that t, in [0, 1), is after a pixel; and their derivatives times `slope`.
-  void add_weights(const std::string& t, const std::string& slope) {
-    std::vector<std::string> weights, slopes;
-    if (call_.mode == "nearest") {
-      weights = {let("weight", "Add", let("nothing", "Sub", t + ", " + t) + ", one")};
-      slopes = {let("nothing", "Sub", t + ", " + t)};
-    } else if (call_.mode == "linear") {
-      const std::string nothing = let("nothing", "Sub", t + ", " + t);
-      weights = {let("weight", "Sub", "one, " + t), t};
-      slopes = {let("falls", "Sub", nothing + ", one"), let("rises", "Add", nothing + ", one")};
-    } else {
-      const std::string rest = let("rest", "Sub", "one, " + t);
-      const std::string before = let("before", "Add", t + ", one"), after = let("after", "Add", rest + ", one");
-      weights = {far_weight(before), near_weight(t), near_weight(rest), far_weight(after)};
-      slopes = {far_slope(before), near_slope(t), let("minus", "Neg", near_slope(rest)),
-                let("minus", "Neg", far_slope(after))};
+  // Of the taps at the distances that t, in [0, 1), is after a pixel; the derivatives times `slope`.
+  AxisTaps weights_after(const Term& t, const Term& slope) {
+    const Term none = t - t, rest = 1 - t;
+    Terms weights = {rest, t}, slopes = {none - 1, none + 1};
+    if (call_.mode == "nearest") weights = {none + 1}, slopes = {none};
+    if (call_.taps_along() == 4) {
+      weights = {far_weight(t + 1), near_weight(t), near_weight(rest), far_weight(rest + 1)};
+      slopes = {far_slope(t + 1), near_slope(t), -near_slope(rest), -far_slope(rest + 1)};
     }
-    weights_.push_back(joined("weights_along", weights));
-    const std::string column = let("column", "Unsqueeze", expanded(slope, t) + ", third");
-    slopes_.push_back(let("slopes_along", "Mul", joined("derivatives_along", slopes) + ", " + column));
+    const auto joined = [](Terms taps) {
+      for (Term& tap : taps) tap = unsqueeze(tap, {2});
+      return concat(taps, 2);
+    };
+    return {{}, joined(weights), joined(slopes) * unsqueeze(expand(slope, shape(t)), {2}), {}};
   }
-
-  // A number or a tensor like t, as a tensor like t.
-  std::string expanded(const std::string& slope, const std::string& t) {
-    return let("slopes", "Expand", slope + ", " + let("t_shape", "Shape", t));
-  }
-  std::string joined(const std::string& name, const std::vector<std::string>& taps) {
-    std::string all;
-    for (const std::string& tap : taps) {
-      all += concat(all.empty() ? "" : ", ", let("column", "Unsqueeze", tap + ", third"));
-    }
-    return let(name, "Concat <axis = 2>", all);
-  }
-
-  // With a = -0.75: ((a + 2) d - (a + 3)) d² + 1 up to a distance of 1, ((a d - 5 a) d + 8 a) d - 4 a up to 2.
-  std::string polynomial(const std::string& name, const std::string& d, const std::vector<const char*>& factors) {
-    std::string sum = number(factors[0]);
-    for (size_t i = 1; i < factors.size(); ++i) {
-      sum = let(name, "Mul", sum + ", " + d);
-      if (factors[i]) sum = let(name, "Add", sum + ", " + number(factors[i]));
-    }
-    return sum;
-  }
-  std::string near_weight(const std::string& d) { return polynomial("near", d, {"1.25", "-2.25", nullptr, "1.0"}); }
-  std::string near_slope(const std::string& d) { return polynomial("near_slope", d, {"3.75", "-4.5", nullptr}); }
-  std::string far_weight(const std::string& d) { return polynomial("far", d, {"-0.75", "3.75", "-6.0", "3.0"}); }
-  std::string far_slope(const std::string& d) { return polynomial("far_slope", d, {"-2.25", "7.5", "-6.0"}); }
 
   // Pixels that exist: beyond an image of zeros, weights become zero.
-  std::string pixels_inside(const std::string& places, const std::string& size) {
-    const std::string none = let("none", "Sub", size + ", " + size), one = list("1");
-    const std::string last = let("last", "Sub", size + ", " + one);
+  void find_pixels(const Term& places, AxisTaps* taps) {
+    const Term none = taps->size - taps->size, last = taps->size - Term{1};
     if (call_.padding == "zeros") {
-      const std::string after = let("after", "GreaterOrEqual", places + ", " + none);
-      const std::string inside = let("inside", "And", after + ", " + let("before", "Less", places + ", " + size));
-      weights_.back() = let("weights_inside", "Where", concat(inside, ", ", weights_.back(), ", zero"));
-      slopes_.back() = let("slopes_inside", "Where", concat(inside, ", ", slopes_.back(), ", zero"));
+      const Term inside = logical_and(places >= none, places < taps->size);
+      taps->weights = where(inside, taps->weights, 0);
+      taps->slopes = where(inside, taps->slopes, 0);
     }
-    if (call_.padding != "reflection") {
-      return let("pixels_along", "Max", let("bounded", "Min", places + ", " + last) + ", " + none);
-    }
-    const std::string turn = call_.align_corners ? last : size;
-    const std::string period = let("period", "Max", let("twice", "Add", turn + ", " + turn) + ", " + one);
-    const std::string rest = let("rest", "Mod", places + ", " + period);
-    std::string mirrored = let("mirrored", "Sub", period + ", " + rest);
-    if (!call_.align_corners) mirrored = let("mirrored", "Sub", mirrored + ", " + one);
-    return let("pixels_along", "Min", rest + ", " + mirrored);
+    taps->pixels = max(min(places, last), none);
+    if (call_.padding != "reflection") return;
+    const Term turn = call_.align_corners ? last : taps->size, period = max(turn + turn, {1});
+    const Term rest = f_.op("Mod", {places, period});
+    Term mirrored = period - rest;
+    if (!call_.align_corners) mirrored = mirrored - Term{1};
+    taps->pixels = min(rest, mirrored);
   }
 
   const SamplingCall& call_;
-  BodyText t_;
-  std::vector<std::string> places_, weights_, slopes_, pixel_sizes_;  // by axis
+  Body& f_;
+  Term x_shape_, planes_, place_sizes_, place_count_, taps_shape_;
+  Term pixels_, pixels_shape_, flat_shape_;  // [N, C, P T], and those of x's planes
+  Term weights_;                             // [N, 1, P, T]
+  std::vector<AxisTaps> taps_;
 };
 
-// A row whose text has the inputs and the output of `head`; input number `points` are the points.
-FunctionRow sampling_row(const char* op, const char* head, size_t points, std::string (SamplingBody::*write)()) {
+// A row with the inputs and the output of `head`; input number `points` are the points.
+FunctionRow sampling_row(const char* op, const char* head, size_t points, Term (SamplingBody::*write)()) {
   return {op, [=](const FunctionCall& made) {
             const SamplingCall call(made, points);
-            SamplingBody body(call);
-            const char* attributes = " <mode, padding_mode, align_corners: int = 0, normalized: int = 0> ";
-            return FunctionText{concat(op, attributes, head, " {\n", (body.*write)(), "}\n"), call.overload()};
+            Body f(concat(op, " <mode, padding_mode, align_corners: int = 0, normalized: int = 0> ", head), made);
+            f.depends_on(call.overload());
+            SamplingBody body(call, &f);
+            return f.text({(body.*write)()});
           }};
 }
 
@@ -333,7 +224,7 @@ FunctionRow sampling_row(const char* op, const char* head, size_t points, std::s
 std::vector<FunctionRow> sampling_functions() {
   return {
       sampling_row("SampleImage", "(x, points) => (y)", 1, &SamplingBody::sample),
-      sampling_row("SampleImageGradInput", "(dy, points, x_shape) => (dx)", 1, &SamplingBody::grad_input),
+      sampling_row("SampleImageGradInput", "(dy, points, int64 x_shape) => (dx)", 1, &SamplingBody::grad_input),
       sampling_row("SampleImageGradPoints", "(dy, x, points) => (dpoints)", 2, &SamplingBody::grad_points),
   };
 }

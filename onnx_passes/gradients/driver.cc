@@ -12,10 +12,8 @@
 
 namespace onnx_train {
 
-std::vector<GradientRule> recurrent_rules();     // recurrent.cc: LSTM, GRU, RNN
-std::vector<GradientRule> quantization_rules();  // quantization.cc: rounding to integers
-std::vector<GradientRule> resampling_rules();    // resampling.cc: Resize
-std::vector<GradientRule> sampling_rules();      // sampling.cc: GridSample, DeformConv, regions
+#define ONNX_TRAIN_FAMILY(name) std::vector<GradientRule> name##_rules();
+#include "onnx_passes/gradients/families.def"
 
 void Grad::refuse(const std::string& reason) const { fail("[AddGradients] ", node_->label(), ": ", reason); }
 
@@ -44,10 +42,8 @@ std::string unknown_rank(const Node& node) {
 const std::vector<const GradientRule*>& gradient_rules() {
   static const std::vector<const GradientRule*> all = [] {
     static std::vector<std::vector<GradientRule>> families = {
-        elementwise_rules(),   activation_rules(),   product_rules(),   convolution_rules(),
-        normalization_rules(), reduction_rules(),    shape_rules(),     indexing_rules(),
-        loss_rules(),          random_rules(),       precision_rules(), recurrent_rules(),
-        resampling_rules(),    quantization_rules(), sampling_rules(),  control_flow_rules(),
+#define ONNX_TRAIN_FAMILY(name) name##_rules(),
+#include "onnx_passes/gradients/families.def"
     };
     std::vector<const GradientRule*> rules;
     for (const auto& family : families) {

@@ -10,8 +10,6 @@
 
 namespace onnx_train {
 
-std::vector<GradientRule> resampling_rules();
-
 namespace {
 
 bool is_crop(const Node& node) { return node.attr("coordinate_transformation_mode", "") == "tf_crop_and_resize"; }

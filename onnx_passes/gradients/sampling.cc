@@ -5,8 +5,6 @@
 
 namespace onnx_train {
 
-std::vector<GradientRule> sampling_rules();
-
 namespace {
 
 // The attributes of SampleImage and its gradients.

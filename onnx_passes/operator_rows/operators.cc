@@ -8,10 +8,8 @@
 
 namespace onnx_train {
 
-std::vector<Operator> quantization_operators();  // quantization.cc
-std::vector<Operator> sampling_operators();      // sampling.cc
-std::vector<Operator> random_operators();        // random.cc
-std::vector<Operator> control_flow_operators();  // scan.cc: If
+#define ONNX_TRAIN_FAMILY(name) std::vector<Operator> name##_operators();
+#include "onnx_passes/operator_rows/families.def"
 
 namespace {
 
@@ -40,10 +38,11 @@ const Table& table() {
   static const Table all = [] {
     Table rows;
     std::vector<Operator> narrow;  // functions in our domain with the names of ONNX's operators
-    for (auto family :
-         {elementwise_operators, product_operators, window_operators, normalization_operators, reduction_operators,
-          movement_operators, indexing_operators, recurrent_operators, training_operators, attention_operators,
-          quantization_operators, sampling_operators, random_operators, control_flow_operators}) {
+    using Family = std::vector<Operator> (*)();
+    for (const Family family : std::initializer_list<Family>{
+#define ONNX_TRAIN_FAMILY(name) name##_operators,
+#include "onnx_passes/operator_rows/families.def"
+         }) {
       for (Operator& row : family()) {
         add(&rows, row);
         if (*row.domain || (row.narrow_inputs.empty() && row.narrow_outputs.empty())) continue;

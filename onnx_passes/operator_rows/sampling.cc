@@ -6,8 +6,6 @@
 
 namespace onnx_train {
 
-std::vector<Operator> sampling_operators();
-
 namespace {
 
 using enum ElementTypes;

@@ -56,7 +56,7 @@ class Check {
     if (!join_broadcasts()) return false;
     if (wanted_.tells_outputs) bind(wanted_.outputs, node_.outputs());
     if (!all_fit("input", wanted_.inputs, node_.inputs())) return false;
-    for (const Term& term : wanted_.attributes) {
+    for (const ContractTerm& term : wanted_.attributes) {
       if (!attribute_fits(term)) return false;
     }
     for (const Condition& condition : wanted_.conditions) {
@@ -72,15 +72,15 @@ class Check {
  private:
   using Values = std::vector<Value*>;
 
-  static const Term* term_at(const std::vector<Term>& terms, size_t i) {
+  static const ContractTerm* term_at(const std::vector<ContractTerm>& terms, size_t i) {
     if (i < terms.size()) return &terms[i];
     return !terms.empty() && terms.back().variadic ? &terms.back() : nullptr;
   }
 
-  bool has_places(const char* kind, const std::vector<Term>& terms, const Values& values) {
+  bool has_places(const char* kind, const std::vector<ContractTerm>& terms, const Values& values) {
     const size_t count = std::max(terms.size(), values.size());
     for (size_t i = 0; i < count; ++i) {
-      const Term* term = term_at(terms, i);
+      const ContractTerm* term = term_at(terms, i);
       const Value* value = i < values.size() ? values[i] : nullptr;
       const bool is_input = *kind == 'i';
       if (!term) {
@@ -129,9 +129,9 @@ class Check {
     }
   }
 
-  void bind(const std::vector<Term>& terms, const Values& values) {
+  void bind(const std::vector<ContractTerm>& terms, const Values& values) {
     for (size_t i = 0; i < values.size(); ++i) {
-      const Term* term = term_at(terms, i);
+      const ContractTerm* term = term_at(terms, i);
       if (!term || !values[i] || !values[i]->has_rank() || term->one_element) continue;
       const Dims& dims = *values[i]->type().dims;
       const auto list_at = term->list_at();
@@ -168,7 +168,7 @@ class Check {
       Dims joined;
       bool known = broadcasting_terms(list) > 1, any = false;
       for (size_t i = 0; known && i < node_.inputs().size(); ++i) {
-        const Term* term = term_at(wanted_.inputs, i);
+        const ContractTerm* term = term_at(wanted_.inputs, i);
         const Value* value = node_.input(static_cast<int>(i));
         if (!term || !value) continue;
         const auto at = term->list_at();
@@ -187,13 +187,13 @@ class Check {
   }
 
   int64_t broadcasting_terms(int list) const {
-    return std::count_if(wanted_.inputs.begin(), wanted_.inputs.end(), [list](const Term& term) {
+    return std::count_if(wanted_.inputs.begin(), wanted_.inputs.end(), [list](const ContractTerm& term) {
       const auto at = term.list_at();
       return at && term.dims[*at].list == list && term.dims[*at].broadcasts;
     });
   }
 
-  static Dims list_of(const Term& term, size_t at, const Value& value) {
+  static Dims list_of(const ContractTerm& term, size_t at, const Value& value) {
     const Dims& dims = *value.type().dims;
     const size_t after = term.dims.size() - 1 - at;
     return {dims.begin() + static_cast<std::ptrdiff_t>(at), dims.end() - static_cast<std::ptrdiff_t>(after)};
@@ -216,10 +216,10 @@ class Check {
 
   // ---- Terms
 
-  bool all_fit(const char* kind, const std::vector<Term>& terms, const Values& values) {
+  bool all_fit(const char* kind, const std::vector<ContractTerm>& terms, const Values& values) {
     for (size_t i = 0; i < values.size(); ++i) {
       if (!values[i]) continue;
-      const Term& term = *term_at(terms, i);
+      const ContractTerm& term = *term_at(terms, i);
       const TensorType& type = values[i]->type();
       if (!type_fits(term, type.dtype, may_be_narrow(kind, i)) || !fits(term, type)) {
         problem = concat("its ", kind, " ", i, ", '", values[i]->name(), "', is ", to_string(type), "; it must be ",
@@ -231,7 +231,7 @@ class Check {
     return true;
   }
 
-  bool attribute_fits(const Term& term) {
+  bool attribute_fits(const ContractTerm& term) {
     const onnx::AttributeProto* attribute = node_.find_attr(term.name);
     if (!attribute && term.optional) return true;
     const auto type = attribute ? type_of(*attribute) : std::nullopt;
@@ -245,7 +245,7 @@ class Check {
     return true;
   }
 
-  bool fits(const Term& term, const TensorType& type) {
+  bool fits(const ContractTerm& term, const TensorType& type) {
     if (!term.has_shape || !type.has_rank()) return true;
     const Dims& dims = *type.dims;
     if (term.one_element) {
@@ -290,7 +290,7 @@ class Check {
     return *row_.domain && std::find(narrow.begin(), narrow.end(), static_cast<int>(i)) != narrow.end();
   }
 
-  bool type_fits(const Term& term, DType dtype, bool may_be_narrow) {
+  bool type_fits(const ContractTerm& term, DType dtype, bool may_be_narrow) {
     if (dtype == DType::kUndefined) return true;
     switch (term.type) {
       case TermType::kAny: return true;
@@ -318,7 +318,7 @@ class Check {
   }
 
   // " with D = 1, H = 4": the values of the names in a term.
-  std::string values_text(const Term& term) const {
+  std::string values_text(const ContractTerm& term) const {
     std::string text;
     for (const DimTerm& dim : term.dims) {
       if (dim.kind == DimTerm::kExpression) names_.describe(dim.expression, &text);

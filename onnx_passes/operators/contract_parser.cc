@@ -66,17 +66,17 @@ class Parser {
     return static_cast<int>(std::find(names->begin(), names->end(), name) - names->begin());
   }
 
-  void read_terms(std::vector<Term>* terms) {
+  void read_terms(std::vector<ContractTerm>* terms) {
     while (!sees("where") && !sees("->") && !sees("|") && (sees("@") || sees_word())) {
-      Term term = read_term();
+      ContractTerm term = read_term();
       (term.attribute ? &made_.attributes : terms)->push_back(std::move(term));
     }
   }
 
-  Term read_term() {
+  ContractTerm read_term() {
     skip_spaces();
     const size_t begin = at_;
-    Term term;
+    ContractTerm term;
     term.attribute = take("@");
     term.name = word();
     term.optional = take("?");

@@ -36,7 +36,7 @@ struct DimTerm {
 
 enum class TermType { kDefault, kAny, kFloat, kInt32, kInt64, kIndex, kBool, kUint64 };
 
-struct Term {
+struct ContractTerm {
   std::string name;
   bool optional = false, variadic = false, left_out = false, attribute = false;
   bool has_shape = false, one_element = false;
@@ -62,7 +62,7 @@ struct Condition {
 };
 
 struct ShapeContract::Alternative {
-  std::vector<Term> inputs, outputs, attributes;
+  std::vector<ContractTerm> inputs, outputs, attributes;
   std::vector<Condition> conditions;
   std::vector<std::string> sizes, lists;  // names of sizes and lists
   bool tells_outputs = false;

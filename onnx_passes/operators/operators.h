@@ -137,16 +137,4 @@ bool reads_shape_only(const Node& node);
 // asks a kernel (find_kernel).
 void check_shapes(const Node& node);
 
-// The families, one file each. A new family adds a line here and in operators.cc.
-std::vector<Operator> elementwise_operators();
-std::vector<Operator> product_operators();
-std::vector<Operator> window_operators();  // convolutions and pools
-std::vector<Operator> normalization_operators();
-std::vector<Operator> reduction_operators();
-std::vector<Operator> movement_operators();  // Reshape, Slice, Pad, Tile, generators
-std::vector<Operator> indexing_operators();
-std::vector<Operator> recurrent_operators();
-std::vector<Operator> training_operators();  // losses, updates, random numbers
-std::vector<Operator> attention_operators();
-
 }  // namespace onnx_train

@@ -5,8 +5,6 @@
 
 namespace onnx_train {
 
-std::vector<Operator> random_operators();
-
 namespace {
 
 using enum ElementTypes;

@@ -87,8 +87,8 @@ int64_t widest_row(const OpCase& row) {
 // The rows of our two operators that have elements.
 std::vector<OpCase> rows() {
   std::vector<OpCase> rows;
-  for (OpCase& row : attention_cases()) {
-    if (row.domain == kDomain && row.inputs[0].shape[0] != 0) rows.push_back(std::move(row));
+  for (OpCase& row : all_cases()) {
+    if (row.op.starts_with("BlockAttention") && row.inputs[0].shape[0] != 0) rows.push_back(std::move(row));
   }
   return rows;
 }

@@ -9,16 +9,15 @@
 
 namespace onnx_train {
 
-std::vector<OpCase> quantization_cases();
-std::vector<OpCase> resampling_cases();
-std::vector<OpCase> sampling_cases();
+#define ONNX_TRAIN_FAMILY(name) std::vector<OpCase> name##_cases();
+#include "tests/op_cases/families.def"
 
 std::vector<OpCase> all_cases() {
   std::vector<OpCase> all;
-  for (auto family :
-       {elementwise_cases, activation_cases, product_cases, convolution_cases, channels_last_cases, normalization_cases,
-        reduction_cases, shape_cases, indexing_cases, loss_cases, update_cases, random_cases, precision_cases,
-        recurrent_cases, attention_cases, resampling_cases, quantization_cases, sampling_cases}) {
+  for (const auto& family : std::initializer_list<std::vector<OpCase> (*)()>{
+#define ONNX_TRAIN_FAMILY(name) name##_cases,
+#include "tests/op_cases/families.def"
+       }) {
     for (OpCase& row : family()) all.push_back(std::move(row));
   }
   return all;

@@ -59,21 +59,4 @@ struct OpCase {
 
 void PrintTo(const OpCase& row, std::ostream* out);  // how a failing row introduces itself (op_case_test.cc)
 
-// The rows of one file each; make_case.cc joins them. A new family adds its line here and there.
-std::vector<OpCase> elementwise_cases();
-std::vector<OpCase> activation_cases();
-std::vector<OpCase> product_cases();
-std::vector<OpCase> convolution_cases();
-std::vector<OpCase> channels_last_cases();
-std::vector<OpCase> normalization_cases();
-std::vector<OpCase> reduction_cases();
-std::vector<OpCase> shape_cases();
-std::vector<OpCase> indexing_cases();
-std::vector<OpCase> loss_cases();
-std::vector<OpCase> update_cases();
-std::vector<OpCase> random_cases();
-std::vector<OpCase> precision_cases();
-std::vector<OpCase> recurrent_cases();
-std::vector<OpCase> attention_cases();
-
 }  // namespace onnx_train

@@ -6,8 +6,6 @@
 
 namespace onnx_train {
 
-std::vector<OpCase> quantization_cases();
-
 namespace {
 
 constexpr const char* kStraight = "it goes straight through, unlike differences: tests/python/quantization";

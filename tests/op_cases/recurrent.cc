@@ -2,7 +2,6 @@
 
 namespace onnx_train {
 
-std::vector<OpCase> recurrent_cases();
 namespace {
 
 struct Sizes {

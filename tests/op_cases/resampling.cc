@@ -2,8 +2,6 @@
 
 namespace onnx_train {
 
-std::vector<OpCase> resampling_cases();
-
 namespace {
 
 using Ints = std::vector<int64_t>;

@@ -4,8 +4,6 @@
 
 namespace onnx_train {
 
-std::vector<OpCase> sampling_cases();
-
 namespace {
 
 Attrs sampling(const char* mode, const char* padding, int align) {

@@ -11,6 +11,7 @@
 #include "runtime/data/files/npy.h"
 #include "runtime/data/files/npz.h"
 #include "runtime/data/files/readers.h"
+#include "runtime/data/loading/source.h"
 #include "tests/support/error_of.h"
 #include "tests/support/paths.h"
 

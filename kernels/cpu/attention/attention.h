@@ -72,7 +72,4 @@ float largest_norm(const Rows& rows, const Rows& beside = {});
 // `bytes` rounded up to a multiple of the cache line.
 inline size_t cache_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Kernel rows of BlockAttention and BlockAttentionGrad.
-std::vector<Kernel> attention_kernels();
-
 }  // namespace onnx_train::cpu

@@ -4,13 +4,12 @@
 // The work is cut into blocks: a few images, or a few rows of one large image. A block passes through all axes while it
 // is in the cache. Each element is the sum of the same terms in the same order however the work is cut, so results do
 // not depend on the number of threads.
-#include "kernels/cpu/movement/resampling.h"
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
 
 #include "kernels/cpu/movement/axis_product.h"
+#include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/simd.h"
 #include "kernels/dispatch.h"

@@ -304,8 +304,6 @@ void add(int64_t n, const T* x, T* y) {
 bool takes_bfloat16_forward(const NodeSpec& spec);
 bool takes_bfloat16_backward(const NodeSpec& spec, int y, const std::vector<int>& stored);
 
-std::vector<Kernel> recurrent_kernels();  // kernel rows of all recurrent operators
-
 std::vector<Kernel> lstm_kernels();
 std::vector<Kernel> gru_kernels();
 std::vector<Kernel> rnn_kernels();
