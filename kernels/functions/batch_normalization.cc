@@ -1,18 +1,19 @@
-// Batch normalization fused with the operations that usually follow: y = relu(normalized + residual). The attribute
-// relu = 1 adds Relu; an additional input, residual, adds the sum. In mixed precision, round_to is the type to which
-// every result before Relu is rounded. The gradient with relu = 1 reads y, and its output dz is the gradient of that
-// sum. fuse_batch_normalization.cc emits these functions.
+// Batch normalization fused with the operations that usually follow: y = relu(normalized + residual), the epilogue
+// "relu" or "residual, relu" (onnx_passes/operators/epilogue.h). In mixed precision, round_to is the type to which
+// every result before Relu is rounded. The gradient has the epilogue "relu" if the normalization ends with it: then it
+// reads y, and its output dz is the gradient of Relu's operand. fuse_batch_normalization.cc emits these functions.
 #include "kernels/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/epilogue.h"
 
 namespace onnx_train {
 namespace {
 
 // Returns the function `op`: `normalization` computes y, and perhaps other outputs, from `parameters`.
 FunctionText with_epilogue(const FunctionCall& call, const std::string& op, const std::string& parameters,
-                           size_t num_parameters, const std::string& more_outputs, const std::string& normalization) {
-  const bool adds = call.inputs.size() > num_parameters, rounds = is_set(call.attrs, "round_to");
-  std::string text = concat(op, " <relu: int, round_to: int = 0, epsilon: float = 1e-5> (", parameters,
+                           const std::string& more_outputs, const std::string& normalization) {
+  const bool adds = has_step(epilogue_of(call.attrs), EpilogueStep::kResidual), rounds = is_set(call.attrs, "round_to");
+  std::string text = concat(op, " <", kEpilogue, ": string, round_to: int = 0, epsilon: float = 1e-5> (", parameters,
                             adds ? ", residual" : "", ") => (y", more_outputs, ")\n{\n  normalized", more_outputs,
                             " = ", normalization, " <epsilon: float = @epsilon> (", parameters, ")\n");
   std::string last = "normalized";
@@ -33,19 +34,19 @@ FunctionText with_epilogue(const FunctionCall& call, const std::string& op, cons
 }
 
 FunctionText batch_normalization(const FunctionCall& call) {
-  return with_epilogue(call, "BatchNormalization", "x, scale, bias, mean, var", 5, "", "BatchNormalization");
+  return with_epilogue(call, "BatchNormalization", "x, scale, bias, mean, var", "", "BatchNormalization");
 }
 
 FunctionText batch_normalization_train(const FunctionCall& call) {
   constexpr const char* kOp = "BatchNormalizationTrain";
-  if (!is_set(call.attrs, "relu")) return find_function(kOp).text(call);
-  FunctionText made = with_epilogue(call, kOp, "x, scale, bias", 3, ", mean, var", concat(kDomain, ".", kOp));
+  if (epilogue_of(call.attrs).empty()) return find_function(kOp).text(call);
+  FunctionText made = with_epilogue(call, kOp, "x, scale, bias", ", mean, var", concat(kDomain, ".", kOp));
   made.inner = kOp;
   return made;
 }
 
 constexpr const char* kBatchNormalizationGrad = R"(
-BatchNormalizationGrad <relu: int, epsilon: float = 1e-5> (x, scale, mean, var, dy, y) => (dx, dscale, dbias, dz)
+BatchNormalizationGrad <epilogue: string, epsilon: float = 1e-5> (x, scale, mean, var, dy, y) => (dx, dscale, dbias, dz)
 {
   zero_float = Constant <value: tensor = float {0}> ()
   zero = CastLike (zero_float, y)
@@ -57,8 +58,8 @@ BatchNormalizationGrad <relu: int, epsilon: float = 1e-5> (x, scale, mean, var, 
 
 FunctionText batch_normalization_grad(const FunctionCall& call) {
   constexpr const char* kOp = "BatchNormalizationGrad";
-  return is_set(call.attrs, "relu") ? FunctionText{kBatchNormalizationGrad, "relu", kOp}
-                                    : find_function(kOp).text(call);
+  return epilogue_of(call.attrs).empty() ? find_function(kOp).text(call)
+                                         : FunctionText{kBatchNormalizationGrad, "relu", kOp};
 }
 
 }  // namespace
