@@ -271,7 +271,8 @@ TEST(CudaFuseProducts, TheGradientOfAnActivationAfterASumStays) {
       expect_as_on_cpu(model_of(
                            type,
                            [&](const Layer& l) -> std::vector<Var> {
-                             const Var sum = rounded(input_gradient(l) + rounded(tanh(l.rows(l.x))));
+                             // The other term has the other sign, and so the gradient of Relu other zeros.
+                             const Var sum = rounded(input_gradient(l) + rounded(tanh(-l.rows(l.x))));
                              return {rounded(call(sum.builder(), op, {sum, l.rows(l.x)}))};
                            },
                            kWholeVectors),
