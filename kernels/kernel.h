@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "onnx_passes/ir/graph.h"
@@ -146,6 +147,9 @@ enum class InputCheck {
   kCheckedUpstream,  // a gradient: the forward operator, which our passes always place before it, has checked them
 };
 
+// How the images of a node that a kernel runs may be stored.
+enum class ImageLayout { kAny, kChannelsFirst };
+
 struct Kernel {
   const char* op;
   std::function<bool(const NodeSpec&)> supports;
@@ -153,6 +157,21 @@ struct Kernel {
   const char* domain = "";
   const char* name = "";  // name in plans; "" for the operator's own name
   InputCheck input_check = InputCheck::kNone;
+  // The variants of the operator that the kernel may be asked for: find_kernel calls `supports` for these only.
+  std::vector<const char*> epilogues = {""};  // onnx_passes/operators/epilogue.h; "": nodes without one
+  ImageLayout images = ImageLayout::kAny;
+
+  // The row with one more fact.
+  Kernel with_epilogues(std::vector<const char*> these) const {
+    Kernel row = *this;
+    row.epilogues = std::move(these);
+    return row;
+  }
+  Kernel on_images(ImageLayout layout) const {
+    Kernel row = *this;
+    row.images = layout;
+    return row;
+  }
 };
 
 }  // namespace onnx_train

@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train {
 namespace {
@@ -28,6 +29,12 @@ auto naming(const Node& node, const F& f) {
   } catch (const std::exception& error) {
     fail(node.label(), ": ", error.what());
   }
+}
+
+bool has_variant(const Kernel& kernel, const Node& node) {
+  if (kernel.images == ImageLayout::kChannelsFirst && is_channels_last(node)) return false;
+  const std::string epilogue = node.attr(kEpilogue, "");
+  return std::find(kernel.epilogues.begin(), kernel.epilogues.end(), epilogue) != kernel.epilogues.end();
 }
 
 }  // namespace
@@ -54,7 +61,7 @@ const Kernel* find_kernel(const Device& device, const NodeSpec& spec) {
   const DeviceScope scope(device);
   return naming(spec.node(), [&]() -> const Kernel* {
     for (const Kernel* kernel : rows) {
-      if (!kernel->supports || kernel->supports(spec)) return kernel;
+      if (has_variant(*kernel, spec.node()) && (!kernel->supports || kernel->supports(spec))) return kernel;
     }
     return nullptr;
   });
@@ -62,6 +69,12 @@ const Kernel* find_kernel(const Device& device, const NodeSpec& spec) {
 
 const Kernel* find_kernel(const Device& device, const Node& node) {
   return find_kernel(device, NodeSpec(node, std::vector<Tensor>(node.inputs().size()), num_threads()));
+}
+
+bool needs_channels_first(const Device& device, const Node& node) {
+  const auto& rows = device.kernels().rows(node.domain(), node.op());
+  return !rows.empty() && std::all_of(rows.begin(), rows.end(),
+                                      [](const Kernel* k) { return k->images == ImageLayout::kChannelsFirst; });
 }
 
 std::string computation_of(const NodeSpec& spec) {

@@ -36,6 +36,9 @@ const Kernel* find_kernel(const Device& device, const NodeSpec& spec);
 // Finds a kernel for a node without constant inputs.
 const Kernel* find_kernel(const Device& device, const Node& node);
 
+// Whether each kernel of `device` for the node's operator reads images channels first. False if there is no kernel.
+bool needs_channels_first(const Device& device, const Node& node);
+
 // Returns what the node computes: its operator, attributes, element types and shapes, without names. Nodes of equal
 // texts compute the same.
 std::string computation_of(const NodeSpec& spec);

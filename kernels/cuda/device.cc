@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <set>
 #include <string>
 
 #include "kernels/cuda/collective/nccl.h"
@@ -42,9 +41,7 @@ bool takes_channels_last(const Node& node, const Arithmetic& arithmetic, Channel
     return arithmetic.tf32 && type == DType::kFloat && cuda::supports_channels_last(node, type);
   }
   rule->gains = false;
-  static const std::set<std::string> channels_first = {"ConvTranspose", "GroupNormalization", "InstanceNormalization",
-                                                       "GroupNormalizationGrad"};
-  return !channels_first.contains(node.op());
+  return true;
 }
 
 class CudaDevice : public Device {

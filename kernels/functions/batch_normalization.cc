@@ -1,12 +1,13 @@
-// Batch normalization fused with the operations that usually follow: y = relu(normalized + residual). The attribute
-// relu = 1 adds Relu; an additional input, residual, adds the sum. In mixed precision, round_to is the type to which
-// every result before Relu is rounded. The gradient with relu = 1 reads y, and its output dz is the gradient of that
-// sum. fuse_batch_normalization.cc emits these functions.
+// Batch normalization fused with the operations that usually follow: y = relu(normalized + residual), the epilogue
+// "relu" or "residual, relu" (onnx_passes/operators/epilogue.h). In mixed precision, round_to is the type to which
+// every result before Relu is rounded. The gradient has the epilogue "relu" if the normalization ends with it: then it
+// reads y, and its output dz is the gradient of Relu's operand. fuse_batch_normalization.cc emits these functions.
 #include <algorithm>
 
 #include "kernels/functions/functions.h"
 #include "onnx_passes/functions/body.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/epilogue.h"
 
 namespace onnx_train {
 namespace {
@@ -17,8 +18,8 @@ FunctionText with_epilogue(const FunctionCall& call, const std::string& op, cons
                            const std::string& more_outputs,
                            const std::function<Terms(Body&, const Terms& parameters)>& normalize) {
   const auto count = static_cast<size_t>(1 + std::count(parameters.begin(), parameters.end(), ','));
-  const bool adds = call.inputs.size() > count, rounds = is_set(call.attrs, "round_to");
-  Body f(concat(op, " <relu: int, round_to: int = 0, epsilon: float = 1e-5> (", parameters, adds ? ", residual" : "",
+  const bool adds = has_step(epilogue_of(call.attrs), EpilogueStep::kResidual), rounds = is_set(call.attrs, "round_to");
+  Body f(concat(op, " <", kEpilogue, ": string, round_to: int = 0, epsilon: float = 1e-5> (", parameters, adds ? ", residual" : "",
                 ") => (y", more_outputs, ")"),
          call);
   f.depends_on(concat(rounds ? "rounded_" : "", adds ? "add_" : "", "relu"));
@@ -44,15 +45,15 @@ FunctionText batch_normalization(const FunctionCall& call) {
 
 FunctionText batch_normalization_train(const FunctionCall& call) {
   constexpr const char* kOp = "BatchNormalizationTrain";
-  if (!is_set(call.attrs, "relu")) return find_function(kOp).text(call);
+  if (epilogue_of(call.attrs).empty()) return find_function(kOp).text(call);
   return with_epilogue(call, kOp, "x, scale, bias", ", mean, var",
                        [](Body& f, const Terms& inputs) { return f.apply(kOp, 3, inputs, kEpsilon); });
 }
 
 FunctionText batch_normalization_grad(const FunctionCall& call) {
   constexpr const char* kOp = "BatchNormalizationGrad";
-  if (!is_set(call.attrs, "relu")) return find_function(kOp).text(call);
-  Body f(concat(kOp, " <relu: int, epsilon: float = 1e-5> (x, scale, mean, var, dy, y) => (dx, dscale, dbias, dz)"),
+  if (epilogue_of(call.attrs).empty()) return find_function(kOp).text(call);
+  Body f(concat(kOp, " <", kEpilogue, ": string, epsilon: float = 1e-5> (x, scale, mean, var, dy, y) => (dx, dscale, dbias, dz)"),
          call);
   f.depends_on("relu");
   const Term dz = where(f.input("y") > 0, f.input("dy"), 0);

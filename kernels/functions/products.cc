@@ -1,10 +1,11 @@
 // Variants of products: with transposes folded into the operands (fold_transposes.cc), with 16-bit operands, which the
 // bodies convert to float32 (assign_types.cc), and with a bias or the sums of an operand (product_epilogues.cc).
-#include <algorithm>
 #include <array>
+#include <optional>
 
 #include "kernels/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/epilogue.h"
 
 namespace onnx_train {
 namespace {
@@ -15,27 +16,27 @@ struct Factor {
   int axis;
 };
 
-const int64_t* find_sums_of(const FunctionCall& call) {
-  const auto found =
-      std::find_if(call.attrs.begin(), call.attrs.end(), [](const Attr& attr) { return attr.name == "sums_of"; });
-  return found == call.attrs.end() ? nullptr : &std::get<int64_t>(found->value);
+// The operand whose sums the epilogue has; nothing without.
+std::optional<size_t> summed_operand(const Epilogue& epilogue) {
+  if (has_step(epilogue, EpilogueStep::kSumsOfA)) return 0;
+  return has_step(epilogue, EpilogueStep::kSumsOfB) ? std::optional<size_t>(1) : std::nullopt;
 }
 
-// Returns the function `op`, whose `lines` compute PRODUCT. A third input is a bias, one number per column of y; with
-// the attribute sums_of, 0 or 1, a second output has the sums of that factor over its axis.
+// Returns the function `op`, whose `lines` compute PRODUCT, with the steps `bias`, one number per column of y, and
+// `sums_of_a` or `sums_of_b`, the sums of that factor over its axis.
 FunctionText with_epilogue(const FunctionCall& call, const std::string& op, std::string attributes, std::string lines,
                            const std::array<Factor, 2>& factors) {
-  const bool adds = call.inputs.size() > 2;
+  const Epilogue epilogue = epilogue_of(call.attrs);
   std::string inputs = "a, b", outputs = "y", product = "y", more, overload;
-  if (adds) {
+  if (!epilogue.empty()) attributes += concat(attributes.empty() ? "" : ", ", kEpilogue, ": string");
+  if (has_step(epilogue, EpilogueStep::kBias)) {
     inputs += ", bias";
     product = "product";
     more = "  y = Add (product, bias)\n";
     overload = "bias";
   }
-  if (const int64_t* operand = find_sums_of(call)) {
-    const Factor& factor = factors[static_cast<size_t>(*operand)];
-    attributes += concat(attributes.empty() ? "" : ", ", "sums_of: int");
+  if (const std::optional<size_t> operand = summed_operand(epilogue)) {
+    const Factor& factor = factors[*operand];
     outputs += ", sums";
     more += concat("  axis = Constant <value_ints = [", factor.axis, "]> ()\n  sums = ReduceSum <keepdims = 0> (",
                    factor.value, ", axis)\n");
@@ -83,9 +84,9 @@ constexpr const char* kGemmLines = R"(
   PRODUCT = Gemm <alpha: float = @alpha, transA: int = @transA, transB: int = @transB> (a, b)
 )";
 
-// With sums_of, the function has no C.
+// With sums, the function has no C.
 FunctionText text_of_gemm(const FunctionCall& call) {
-  if (!find_sums_of(call)) return {kGemm, ""};
+  if (!summed_operand(epilogue_of(call.attrs))) return {kGemm, ""};
   return with_epilogue(call, "Gemm", "alpha: float = 1.0, transA: int = 0, transB: int = 0", kGemmLines,
                        {{{"a", is_set(call.attrs, "transA") ? 0 : 1}, {"b", is_set(call.attrs, "transB") ? 1 : 0}}});
 }

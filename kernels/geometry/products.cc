@@ -5,7 +5,9 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/geometry/indexing/strides.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
@@ -157,13 +159,27 @@ Product gemm_product(const NodeSpec& spec) {
   return p;
 }
 
-Epilogue epilogue_of(const NodeSpec& spec) {
-  const Node& node = spec.node();
-  if (node.has_attr("residual")) return Epilogue::kResidual;
-  if (node.has_attr("activation")) return Epilogue::kActivation;
-  if (node.has_attr("activation_gradient")) return Epilogue::kActivationGradient;
-  if (spec.num_outputs() > 1) return node.attr("sums_of", 0) == 0 ? Epilogue::kSumsOfA : Epilogue::kSumsOfB;
-  return spec.num_inputs() > 2 && node.op() != "Gemm" ? Epilogue::kBias : Epilogue::kNone;
+ProductVector vector_of(const NodeSpec& spec) {
+  const Epilogue epilogue = epilogue_of(spec.node());
+  if (has_step(epilogue, EpilogueStep::kBias)) return ProductVector::kBias;
+  if (has_step(epilogue, EpilogueStep::kSumsOfA)) return ProductVector::kSumsOfA;
+  return has_step(epilogue, EpilogueStep::kSumsOfB) ? ProductVector::kSumsOfB : ProductVector::kNone;
+}
+
+std::vector<const char*> epilogues_of(const char* op, const std::vector<const char*>& all) {
+  const Epilogue& possible = find_operator(kDomain, op)->steps;
+  std::vector<const char*> found;
+  for (const char* text : all) {
+    const Epilogue steps = epilogue_of(Attrs{{kEpilogue, text}});
+    if (std::all_of(steps.begin(), steps.end(), [&](EpilogueStep step) { return has_step(possible, step); }))
+      found.push_back(text);
+  }
+  return found;
+}
+
+int bias_of(const NodeSpec& spec) {
+  const bool is_gemm = spec.node().op() == "Gemm";
+  return is_gemm ? (adds_bias(spec) ? 2 : -1) : input_at(spec.node(), "bias");
 }
 
 namespace {

@@ -38,15 +38,18 @@ Product matmul_product(const NodeSpec& spec);
 Product transposed_matmul_product(const NodeSpec& spec);
 Product gemm_product(const NodeSpec& spec);
 
-// The epilogue of a product. kBias adds a bias [n] to each row of y. kSumsOfA and kSumsOfB write the sums of a [m] or b
-// [n] over k: bias gradients if the product is a weight gradient. kResidual adds a matrix like y, perhaps after a bias.
-// kActivation applies an activation, perhaps after a bias; kActivationGradient multiplies by its slope at a matrix like
-// y.
-enum class Epilogue { kNone, kBias, kSumsOfA, kSumsOfB, kResidual, kActivation, kActivationGradient };
+// The vector that a product reads or writes in the same pass. kBias: added to each row of y, [n]. kSumsOfA and
+// kSumsOfB: the sums of a [m] or b [n] over k, which are bias gradients if the product is a weight gradient.
+enum class ProductVector { kNone, kBias, kSumsOfA, kSumsOfB };
 
-// Returns the epilogue of a variant in our domain (kernels/functions/products.cc, fuse_products.cc). Input 2 is the
-// bias, except in Gemm, where it is C. A matrix is the last input; sums are output 1.
-Epilogue epilogue_of(const NodeSpec& spec);
+// Returns the vector of the steps of the node's epilogue (onnx_passes/operators/epilogue.h).
+ProductVector vector_of(const NodeSpec& spec);
+
+// Returns the input that the product may add to each row of y: the bias, or a Gemm's C that is one, or -1.
+int bias_of(const NodeSpec& spec);
+
+// Returns those of the epilogues whose steps the row of the operator of our domain has: a Gemm has no step `bias`.
+std::vector<const char*> epilogues_of(const char* op, const std::vector<const char*>& all);
 
 // Whether input i has one number per column of output 0, like a bias; Gemm's C may be a column instead.
 bool is_row_of_result(const NodeSpec& spec, int i);

@@ -57,9 +57,9 @@ bool cut_open(Model& model, Lowering& l) {
 
 bool lay_channels_last(Model& model, Lowering& l) {
   const auto takes = l.traits.takes_channels_last;
-  if (!takes) return channels_last(model);
-  return channels_last(model,
-                       [&](const Node& node, ChannelsLastRule* rule) { return takes(node, l.arithmetic, rule); });
+  return channels_last(model, [&](const Node& node, ChannelsLastRule* rule) {
+    return !needs_channels_first(l.device, node) && (!takes || takes(node, l.arithmetic, rule));
+  });
 }
 
 bool expand_for_device(Model& model, Lowering& l) { return expand_control_flow(model, l.device.uses_host_memory()); }

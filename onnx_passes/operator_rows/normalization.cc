@@ -21,8 +21,7 @@ constexpr const char* kRmsGrad =
 
 constexpr const char* kBatch =
     "x[N, C, S...] scale[C] bias[C] mean[C] var[C] -> y[N, C, S...] next_mean?[C] next_var?[C]";
-// In our domain: batch normalization with the sum with a residual and Relu that follow it
-// (kernels/functions/batch_normalization.cc).
+// In our domain: batch normalization, perhaps with an epilogue (kernels/functions/batch_normalization.cc).
 constexpr const char* kOurBatch =
     "x[N, C, S...] scale[C] bias[C] mean[C] var[C] residual?[N, C, S...] -> y[N, C, S...]";
 constexpr const char* kBatchTrain =
@@ -44,6 +43,14 @@ constexpr const char* kGroupGrad =
     "where @channels_last:0 = 0, 0 <= C / @num_groups | "
     "x[N, S..., C] scale[C] dy[N, S..., C] -> dx?[N, S..., C] dscale?[C] dbias?[C] "
     "where @channels_last:0 = 1, 0 <= C / @num_groups:1";
+
+// The gradient of a normalization whose epilogue is Relu reads Relu's result, and may write the gradient of its
+// operand.
+void check_gradient_of_relu(const Node& node) {
+  const bool is_rectified = has_step(node, EpilogueStep::kRelu);
+  if (is_rectified != (input_at(node, "y") >= 0) || (!is_rectified && output_at(node, "dz") >= 0))
+    fail(node.label(), ": it has 'y' and 'dz' if, and only if, its epilogue is relu");
+}
 
 // The variance of a single value is 0, so normalization replaces the value by the bias; no values have neither.
 void check_values_per_channel(const Node& node) {
@@ -79,8 +86,12 @@ std::vector<Operator> normalization_operators() {
           .in_precision(PrecisionRole::kActivation)
           .weights_at({1}),
       Operator{"RMSNormalization", kRms, kDomain, kOneFloat}.narrow({0}, {0}).in_precision(PrecisionRole::kActivation),
-      Operator{"LayerNormalizationGrad", kLayerGrad, kDomain, kOneFloat}.narrow({0, 2, 3}, {0}),
-      Operator{"RMSNormalizationGrad", kRmsGrad, kDomain, kOneFloat}.narrow({0, 2, 3}, {0}),
+      Operator{"LayerNormalizationGrad", kLayerGrad, kDomain, kOneFloat}
+          .narrow({0, 2, 3}, {0})
+          .with_epilogue({EpilogueStep::kResidual}),
+      Operator{"RMSNormalizationGrad", kRmsGrad, kDomain, kOneFloat}
+          .narrow({0, 2, 3}, {0})
+          .with_epilogue({EpilogueStep::kResidual}),
 
       Operator{"BatchNormalization", kBatch}
           .narrow({0}, {0})
@@ -88,14 +99,17 @@ std::vector<Operator> normalization_operators() {
           .weights_at({1, 2, 3, 4})
           .on_images(ImageRole::kPerChannel),
       Operator{"BatchNormalization", kOurBatch, kDomain, kOneFloat}
+          .with_epilogue({EpilogueStep::kResidual, EpilogueStep::kRelu})
           .narrow({0, 5}, {0})
           .on_images(ImageRole::kPerChannel, {0, 5}),
       Operator{"BatchNormalizationTrain", kBatchTrain, kDomain, kOneFloat, check_values_per_channel}
+          .with_epilogue({EpilogueStep::kResidual, EpilogueStep::kRelu})
           .narrow({0, 3}, {0})
           .in_precision(PrecisionRole::kActivation)
           .weights_at({1, 2})
           .on_images(ImageRole::kPerChannel, {0, 3}),
-      Operator{"BatchNormalizationGrad", kBatchGrad, kDomain, kOneFloat}
+      Operator{"BatchNormalizationGrad", kBatchGrad, kDomain, kOneFloat, check_gradient_of_relu}
+          .with_epilogue({EpilogueStep::kRelu})
           .narrow({0, 4, 5}, {0, 3})
           .on_images(ImageRole::kPerChannel, {0, 4, 5}, {0, 3}),
       Operator{"BatchNormalizationFrozenGrad", kBatchFrozenGrad, kDomain, kOneFloat}

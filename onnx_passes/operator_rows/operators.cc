@@ -1,5 +1,6 @@
 #include "onnx_passes/operators/operators.h"
 
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 
@@ -107,6 +108,8 @@ Operator Operator::sized_by_inputs(std::vector<int> inputs) const {
 
 Operator Operator::meeting_after(int input) const { return with(*this, &Operator::after, input); }
 
+Operator Operator::with_epilogue(Epilogue possible) const { return with(*this, &Operator::steps, std::move(possible)); }
+
 Operator Operator::counting(double (*function)(const Node& node)) const {
   return with(*this, &Operator::multiply_adds, function);
 }
@@ -136,10 +139,46 @@ bool moves_elements(const Node& node) {
          node.is("Cast") || node.is("CastLike");
 }
 
+const ShapeContract* find_contract(std::string_view domain, std::string_view op) {
+  const ParsedRow* row = find_row(domain, op);
+  return row ? &row->contract : nullptr;
+}
+
+int place_of_input(std::string_view domain, std::string_view op, std::string_view name) {
+  const ShapeContract* contract = find_contract(domain, op);
+  return contract ? contract->input(name) : -1;
+}
+
+namespace {
+
+// Whether no step reads, or writes, the value of this name, or the node's epilogue has such a step: of two names of a
+// place the epilogue says which is meant.
+bool is_meant(const Node& node, const char* EpilogueStepRow::*value, std::string_view name) {
+  const auto has_value = [&](EpilogueStep step) { return row_of(step).*value && name == row_of(step).*value; };
+  const Epilogue& possible = operator_of(node).steps;
+  if (std::none_of(possible.begin(), possible.end(), has_value)) return true;
+  const Epilogue steps = epilogue_of(node);
+  return std::any_of(steps.begin(), steps.end(), has_value);
+}
+
+}  // namespace
+
+int input_at(const Node& node, std::string_view name) {
+  const int place = place_of_input(node.domain(), node.op(), name);
+  return place >= 0 && node.input(place) && is_meant(node, &EpilogueStepRow::reads, name) ? place : -1;
+}
+
+int output_at(const Node& node, std::string_view name) {
+  const ShapeContract* contract = find_contract(node.domain(), node.op());
+  const int place = contract ? contract->output(name) : -1;
+  return place >= 0 && node.output(place) && is_meant(node, &EpilogueStepRow::writes, name) ? place : -1;
+}
+
 void check_shapes(const Node& node) {
   const ParsedRow* row = find_row(node.domain(), node.op());
   if (!row) return;
   row->contract.check(node, row->row);
+  if (!row->row.steps.empty()) check_epilogue(node, row->row.steps);
   if (row->row.check) row->row.check(node);
 }
 

@@ -18,18 +18,33 @@ constexpr const char* kGemm =
     "a[K, M] b[K, N] c? -> y[M, N] where @transA:0 = 1, @transB:0 = 0 | "
     "a[M, K] b[N, K] c? -> y[M, N] where @transA:0 = 0, @transB:0 = 1 | "
     "a[K, M] b[N, K] c? -> y[M, N] where @transA:0 = 1, @transB:0 = 1";
-// Ours may add a bias and sum up an operand (kernels/functions/products.cc), and be fused with what follows them
-// (kernels/lowering/fusion/fuse_products.cc).
+// Ours may have an epilogue (kernels/lowering/products/product_epilogues.cc, fusion/fuse_products.cc).
 constexpr const char* kOurMatMul =
     "a[K] b[K] -> y[] | a[S..., M, K] b[K] -> y[S..., M] | a[K] b[S..., K, N] -> y[S..., N] | "
-    "a[~S..., M, K] b[~S..., K, N] bias?[_..., N] other? -> y[S..., M, N] second?";
+    "a[~S..., M, K] b[~S..., K, N] bias?[_..., N] residual/at?[S..., M, N] -> y[S..., M, N] sums/kept?";
 constexpr const char* kOurGemm =
-    "a[M, K] b[K, N] c? other? -> y[M, N] second? where @transA:0 = 0, @transB:0 = 0 | "
-    "a[K, M] b[K, N] c? other? -> y[M, N] second? where @transA:0 = 1, @transB:0 = 0 | "
-    "a[M, K] b[N, K] c? other? -> y[M, N] second? where @transA:0 = 0, @transB:0 = 1 | "
-    "a[K, M] b[N, K] c? other? -> y[M, N] second? where @transA:0 = 1, @transB:0 = 1";
+    "a[M, K] b[K, N] c? residual/at?[M, N] -> y[M, N] sums/kept? where @transA:0 = 0, @transB:0 = 0 | "
+    "a[K, M] b[K, N] c? residual/at?[M, N] -> y[M, N] sums/kept? where @transA:0 = 1, @transB:0 = 0 | "
+    "a[M, K] b[N, K] c? residual/at?[M, N] -> y[M, N] sums/kept? where @transA:0 = 0, @transB:0 = 1 | "
+    "a[K, M] b[N, K] c? residual/at?[M, N] -> y[M, N] sums/kept? where @transA:0 = 1, @transB:0 = 1";
 constexpr const char* kTransposed =
-    "a[A...] b[B...] bias? other? @perm_a[#A] @perm_b[#B] @perm_y[#Y] -> y[Y...] second? where 2 <= #A, 2 <= #B";
+    "a[A...] b[B...] bias? residual/at?[Y...] @perm_a[#A] @perm_b[#B] @perm_y[#Y] -> y[Y...] sums/kept? "
+    "where 2 <= #A, 2 <= #B";
+constexpr const char* kScaled =
+    "a:any[S..., K] b:any[N, K] scale_a:float[] scale_b:float[] bias?:any residual?:any[S..., N] -> y:any[S..., N]";
+
+// A Gemm has no step `bias`: its C is one.
+Epilogue after_gemm() {
+  using enum EpilogueStep;
+  return {kResidual,         kKeep,    kRelu,   kGelu, kGeluTanh, kReluGradient, kGeluGradient,
+          kGeluTanhGradient, kSumsOfA, kSumsOfB};
+}
+
+Epilogue after_matmul() {
+  Epilogue steps = after_gemm();
+  steps.insert(steps.begin(), EpilogueStep::kBias);
+  return steps;
+}
 
 // The equation says the rest.
 void check_equation(const Node& node) {
@@ -57,17 +72,20 @@ std::vector<Operator> product_operators() {
           .weights_at({0, 1, 2, 3})
           .counting(multiply_adds_of_einsum),
       Operator{"MatMul", kOurMatMul, kDomain, kOfSchema, nullptr, OperatorKind::kProduct}
+          .with_epilogue(after_matmul())
           .narrow({0, 1, 2}, {0})
           .counting(multiply_adds_of_matmul),
       Operator{"Gemm", kOurGemm, kDomain, kOfSchema, nullptr, OperatorKind::kProduct}
+          .with_epilogue(after_gemm())
           .narrow({0, 1, 2}, {0})
           .counting(multiply_adds_of_gemm),
       Operator{"TransposedMatMul", kTransposed, kDomain, kOfSchema, nullptr, OperatorKind::kProduct}
+          .with_epilogue(after_matmul())
           .narrow({0, 1, 2}, {0})
           .counting(multiply_adds_of_transposed_matmul),
       // Operands of 8-bit floats, with k innermost (kernels/functions/float8.cc).
-      Operator{"ScaledMatMul", "a:any[S..., K] b:any[N, K] scale_a:float[] scale_b:float[] more*:any -> y:any[S..., N]",
-               kDomain}
+      Operator{"ScaledMatMul", kScaled, kDomain}
+          .with_epilogue({EpilogueStep::kBias, EpilogueStep::kResidual})
           .counting(multiply_adds_of_matmul),
   };
 }

@@ -339,6 +339,36 @@ class Check {
 
 }  // namespace
 
+namespace {
+
+// The place of a term of this name; "one/other" has two names.
+int place_of(const std::vector<Term>& terms, std::string_view name) {
+  for (size_t i = 0; i < terms.size(); ++i) {
+    for (std::string_view names = terms[i].name; !names.empty();) {
+      const size_t end = std::min(names.find('/'), names.size());
+      if (names.substr(0, end) == name) return static_cast<int>(i);
+      names.remove_prefix(std::min(end + 1, names.size()));
+    }
+  }
+  return -1;
+}
+
+int place_of(const std::vector<std::shared_ptr<const Alternative>>& alternatives, std::vector<Term> Alternative::*terms,
+             std::string_view name) {
+  int place = -1;
+  for (const auto& alternative : alternatives) {
+    const int here = place_of((*alternative).*terms, name);
+    if (here >= 0 && place >= 0 && here != place) fail("a shape contract has two places for '", name, "'");
+    place = std::max(place, here);
+  }
+  return place;
+}
+
+}  // namespace
+
+int ShapeContract::input(std::string_view name) const { return place_of(alternatives_, &Alternative::inputs, name); }
+int ShapeContract::output(std::string_view name) const { return place_of(alternatives_, &Alternative::outputs, name); }
+
 void ShapeContract::check(const Node& node, const Operator& row) const {
   std::string problem;
   int furthest = -1;

@@ -79,6 +79,7 @@ class Parser {
     ContractTerm term;
     term.attribute = take("@");
     term.name = word();
+    while (take("/")) term.name += concat('/', word());
     term.optional = take("?");
     term.left_out = take("!");
     term.variadic = take("*");

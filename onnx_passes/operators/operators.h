@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "onnx_passes/ir/graph.h"
+#include "onnx_passes/operators/epilogue.h"
 
 namespace onnx_train {
 
@@ -99,6 +100,8 @@ struct Operator {
   double (*multiply_adds)(const Node& node) = nullptr;
   ImageRole image_role = ImageRole::kNone;
   std::vector<int> image_inputs = {}, image_outputs = {};
+  // The steps that the epilogue of a node may have. The contract has the names of what they read and write.
+  Epilogue steps = {};
 
   // The row with one more fact.
   Operator counting(double (*multiply_adds)(const Node& node)) const;
@@ -112,12 +115,20 @@ struct Operator {
   Operator with_settings(InputRange at) const;
   Operator sized_by_inputs(std::vector<int> inputs) const;
   Operator meeting_after(int input) const;
+  Operator with_epilogue(Epilogue steps) const;
 };
 
 // Null if there is no row.
 const Operator* find_operator(std::string_view domain, std::string_view op);
 
 const std::vector<const Operator*>& operator_rows();
+
+// The place in the node of the input or output that has this name in the contract of the node's row; -1 if the node
+// lacks it, or there is no such name.
+int input_at(const Node& node, std::string_view name);
+int output_at(const Node& node, std::string_view name);
+// The place that an operator has for an input of this name; -1 if there is no such name.
+int place_of_input(std::string_view domain, std::string_view op, std::string_view name);
 
 // The row of the node's operator; one that says nothing if there is none.
 const Operator& operator_of(const Node& node);

@@ -7,6 +7,7 @@
 //   name?            optional
 //   name!            must be absent
 //   name*            any number of them, including none; only at the end of its list
+//   name/other?      one place with two names: attributes say which of them it is
 //   name:type        its element type: int32, int64, index (one of the two), bool, uint64, float (any), any;
 //                    without one, the operator's own (operators.h). After the mark: lengths?:int32[B]
 //   @name[dims]      an attribute that is a list (one size: its length) or a tensor; @name?[..] is optional
@@ -40,11 +41,17 @@ class ShapeContract {
   explicit ShapeContract(std::string_view text);
   // Throws Error like check_shapes. Reads from the row only which element types are allowed.
   void check(const Node& node, const Operator& row) const;
+  // The place of the input or output of this name; -1 if there is none. All alternatives that have it agree.
+  int input(std::string_view name) const;
+  int output(std::string_view name) const;
 
   struct Alternative;
 
  private:
   std::vector<std::shared_ptr<const Alternative>> alternatives_;
 };
+
+// The contract of an operator's row; null if there is no row.
+const ShapeContract* find_contract(std::string_view domain, std::string_view op);
 
 }  // namespace onnx_train

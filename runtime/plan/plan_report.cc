@@ -33,9 +33,8 @@ std::string operator_text(const Node& node) {
     if (std::any_of(row->narrow_inputs.begin(), row->narrow_inputs.end(), is_narrow))
       text += concat(" of ", name(dtype));
   }
-  for (const char* flag : {"channels_last", "relu"}) {
-    if (node.attr(flag, 0) != 0) text += concat(" ", flag);
-  }
+  if (node.attr("channels_last", 0) != 0) text += " channels_last";
+  for (const EpilogueStep step : epilogue_of(node)) text += concat(" + ", row_of(step).name);
   if (const int64_t dtype = node.attr("round_to", 0)) text += concat(" round_to=", name(static_cast<DType>(dtype)));
   return text;
 }

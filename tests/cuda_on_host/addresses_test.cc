@@ -37,7 +37,7 @@ TEST(CudaAddresses, AProductRefusesWhatWasNotPromised) {
   product.m = product.n = product.k = 4;
   product.a = product.b = product.y = row_major_matrices({}, 4, 4);
   const cuda::LibraryProduct any(product, {DType::kFloat, DType::kFloat}),
-      biased(product, {DType::kFloat, DType::kFloat}, Epilogue::kBias);
+      biased(product, {DType::kFloat, DType::kFloat}, ProductVector::kBias);
   cuda::CudaStream stream(0);
   Launch launch = {};
   launch.stream = &stream;
@@ -67,7 +67,7 @@ TEST(CudaAddresses, AProductOf8BitsDemandsRowsOfBothAndScalesInDeviceMemory) {
   p.y = row_major_matrices({}, kM, kN);
   const cuda::ProductTypes types = {DType::kFloat8E4M3FN, DType::kFloat, false, DType::kFloat8E5M2};
   const auto exists = [](const Product& product, cuda::ProductTypes of) {
-    return !cuda::LibraryProduct::find(product, of, Epilogue::kNone, 1).empty();
+    return !cuda::LibraryProduct::find(product, of, ProductVector::kNone, 1).empty();
   };
   EXPECT_TRUE(exists(p, types));
   cuda::ProductTypes both = types;

@@ -8,6 +8,7 @@
 #include "kernels/functions/functions.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/epilogue.h"
 #include "onnx_passes/operators/windows.h"
 #include "runtime/session/session.h"
 #include "tests/cuda_on_host/failing_call.h"
@@ -112,22 +113,23 @@ TEST(CudaCudnn, HasPlansForProductsWithActivations) {
   };
   constexpr const char* kCudnn = "product with activation";
   for (const Size size : {Size{8192, 768, 3072, kCudnn}, Size{4096, 1600, 6400, kCudnn}, Size{64, 32, 68, ""}}) {
-    for (const char* attribute : {"activation", "activation_gradient"}) {
+    for (const char* epilogue : {"gelu_tanh", "gelu_tanh_gradient"}) {
       Model model = from_text("<ir_version: 10, opset_import: [\"\" : 21, \"onnx_train\" : 1]> g () => () {}");
       const auto input = [&](const char* name, int64_t rows, int64_t columns) {
         return model.graph->add_input(name, {DType::kBFloat16, Dims{rows, columns}});
       };
-      Node* node = model.graph->add_node(
-          "Gemm",
-          {input("x", size.tokens, size.in), input("w", size.out, size.in), input("other", size.tokens, size.out)},
-          {"y"}, kDomain);
+      Node* node = model.graph->add_node("Gemm", {input("x", size.tokens, size.in), input("w", size.out, size.in)},
+                                         {"y"}, kDomain);
       node->set_attr("transB", 1);
-      node->set_attr(attribute, "GeluTanh");
-      if (attribute == std::string("activation"))
+      node->set_attr(kEpilogue, epilogue);
+      if (epilogue == std::string("gelu_tanh")) {
         node->set_input(2, model.graph->add_input("bias", {DType::kBFloat16, Dims{size.out}}));
+      } else {
+        node->set_input(3, input("at", size.tokens, size.out));
+      }
       node->output()->set_type({DType::kBFloat16, Dims{size.tokens, size.out}});
       const Kernel* kernel = find_kernel(cuda_device(), *node);
-      EXPECT_EQ(std::string(kernel ? kernel->name : ""), size.kernel) << attribute << size.out;
+      EXPECT_EQ(std::string(kernel ? kernel->name : ""), size.kernel) << epilogue << size.out;
     }
   }
 }

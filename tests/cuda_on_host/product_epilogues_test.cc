@@ -7,7 +7,9 @@
 
 #include "kernels/cuda/support/device.h"
 #include "kernels/lowering/support/lowering.h"
+#include "kernels/registry.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/operators/operators.h"
 #include "runtime/session/session.h"
 #include "tests/cuda_on_host/runtime.h"
 #include "tests/support/device_network.h"
@@ -66,6 +68,9 @@ void expect_as_on_cpu(const Model& model, std::map<std::string, int>* counts, do
 // The error if the CPU rounds to `type` twice and CUDA once: half a unit in the last place of a number that may be
 // larger than the result, or a whole unit if that decides how the result is rounded.
 double rounding_of(DType type) { return type == DType::kFloat ? 1e-6 : type == DType::kBFloat16 ? 0x1p-7 : 0x1p-10; }
+
+// The gradient of a layer's input.
+Var input_gradient(const Layer& l) { return matmul(l.rows(l.dy), l.w); }
 
 std::vector<Var> gradients_of_linear(const Layer& l) {
   return {matmul(transpose(l.rows(l.dy), {1, 0}), l.rows(l.x)), l.bias_gradient()};
@@ -256,6 +261,100 @@ TEST(CudaFuseProducts, TheGradientOfAnActivationBelongsToTheProduct) {
   }
 }
 
+// A product that already adds a sum to its result has no room for the gradient.
+TEST(CudaFuseProducts, TheGradientOfAnActivationAfterASumStays) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
+    for (const char* op : {"ReluGrad", "GeluGrad", "GeluTanhGrad"}) {
+      SCOPED_TRACE(testing::Message() << name(type) << op);
+      const auto rounded = [&](Var v) { return cast(cast(v, type), DType::kFloat); };
+      std::map<std::string, int> counts;
+      expect_as_on_cpu(model_of(
+                           type,
+                           [&](const Layer& l) -> std::vector<Var> {
+                             // The other term has the other sign, and so the gradient of Relu other zeros.
+                             const Var sum = rounded(input_gradient(l) + rounded(tanh(-l.rows(l.x))));
+                             return {rounded(call(sum.builder(), op, {sum, l.rows(l.x)}))};
+                           },
+                           kWholeVectors),
+                       &counts, rounding_of(type));
+      EXPECT_EQ(counts["Gemm"], 1);
+      EXPECT_EQ(counts["Add"], 0);
+    }
+  }
+}
+
+// What lists a variant that its operator does not have is never asked.
+TEST(CudaKernels, ListEpiloguesOfTheirOperators) {
+  for (const Device* device : std::initializer_list<const Device*>{&Device::cpu(), &cuda_device()}) {
+    for (const Kernel* kernel : device->kernels()) {
+      const Operator* const row = find_operator(kernel->domain, kernel->op);
+      EXPECT_FALSE(kernel->epilogues.empty()) << kernel->op;
+      for (const char* text : kernel->epilogues) {
+        for (const EpilogueStep step : epilogue_of(Attrs{{kEpilogue, text}}))
+          EXPECT_TRUE(row && has_step(row->steps, step)) << kernel->op << " " << text;
+      }
+    }
+  }
+}
+
+// Whether CUDA has a kernel for a product of `type` operands [8, 16] and [16, 24] with this epilogue and these inputs.
+bool has_product(DType type, DType result, const char* epilogue, const std::map<int, Shape>& more, int outputs = 1) {
+  Model model = empty_model();
+  const auto input = [&](DType dtype, const Shape& shape) {
+    return model.graph->add_input(model.graph->unique_name("x"), {dtype, Dims(shape.begin(), shape.end())});
+  };
+  Node* node =
+      model.graph->add_node("Gemm", {input(type, {8, 16}), input(type, {16, 24})},
+                            outputs == 1 ? std::vector<std::string>{"y"} : std::vector<std::string>{"y", "z"}, kDomain);
+  for (const auto& [place, shape] : more) node->set_input(place, input(result, shape));
+  if (*epilogue) node->set_attr(kEpilogue, epilogue);
+  for (Value* output : node->outputs()) output->set_type({result, Dims{8, 24}});
+  if (has_step(*node, EpilogueStep::kSumsOfA)) node->output(1)->set_type({result, Dims{8}});
+  return find_kernel(cuda_device(), *node);
+}
+
+TEST(CudaKernels, TakeTheVariantsOfTheirRows) {
+  constexpr DType kFloat = DType::kFloat, kNarrow = DType::kBFloat16;
+  const Shape row = {24}, column = {8, 1}, matrix = {8, 24};
+  EXPECT_TRUE(has_product(kFloat, kFloat, "", {}));
+  EXPECT_TRUE(has_product(kNarrow, kNarrow, "", {{2, row}}));
+  EXPECT_TRUE(has_product(kNarrow, kNarrow, "", {{2, matrix}}));
+  EXPECT_FALSE(has_product(kNarrow, kNarrow, "", {{2, column}}));  // would round twice
+  EXPECT_TRUE(has_product(kNarrow, kFloat, "", {{2, column}}));
+  for (const DType type : {kFloat, kNarrow}) {
+    EXPECT_TRUE(has_product(type, type, "relu", {{2, row}}));
+    EXPECT_FALSE(has_product(type, type, "relu", {{2, matrix}}));
+    EXPECT_TRUE(has_product(type, type, "residual", {{3, matrix}}));
+    EXPECT_TRUE(has_product(type, type, "residual", {{2, row}, {3, matrix}}));
+    EXPECT_FALSE(has_product(type, type, "residual", {{2, matrix}, {3, matrix}}));
+    EXPECT_FALSE(has_product(type, type, "residual, relu", {{3, matrix}}));
+    EXPECT_FALSE(has_product(type, type, "keep, relu", {}, 2));
+  }
+  EXPECT_TRUE(has_product(kNarrow, kFloat, "sums_of_a", {}, 2));
+  EXPECT_FALSE(has_product(kNarrow, kNarrow, "sums_of_a", {}, 2));
+  EXPECT_FALSE(has_product(kFloat, kFloat, "sums_of_a", {{2, row}}, 2));
+  EXPECT_FALSE(has_product(kFloat, kFloat, "gelu", {}));
+  EXPECT_FALSE(has_product(kNarrow, kNarrow, "relu_gradient", {{2, row}, {3, matrix}}));
+  EXPECT_FALSE(has_product(kNarrow, kNarrow, "relu_gradient", {{2, matrix}, {3, matrix}}));
+}
+
+TEST(CudaKernels, GroupsAndTransposedConvolutionsReadChannelsFirst) {
+  Model model = empty_model();
+  const auto needs = [&](const char* op, const char* domain = "") {
+    return needs_channels_first(cuda_device(), *model.graph->add_node(op, {}, {}, domain));
+  };
+  EXPECT_TRUE(needs("ConvTranspose"));
+  EXPECT_TRUE(needs("InstanceNormalization"));
+  EXPECT_TRUE(needs("GroupNormalization"));
+  EXPECT_TRUE(needs("GroupNormalization", kDomain));
+  EXPECT_TRUE(needs("GroupNormalizationGrad", kDomain));
+  EXPECT_FALSE(needs("Conv"));
+  EXPECT_FALSE(needs("ConvGradInput", kDomain));
+  EXPECT_FALSE(needs("BatchNormalization"));
+  EXPECT_FALSE(needs("MaxPool"));
+  EXPECT_FALSE(needs("Unknown"));
+}
+
 TEST(CudaFuseProducts, OtherSumsAndOtherGelusStay) {
   const auto rounded = [](Var v) { return cast(cast(v, DType::kBFloat16), DType::kFloat); };
   const std::function<std::vector<Var>(const Layer&)> models[] = {
@@ -321,9 +420,6 @@ TEST(CudaProductEpilogues, BothOperandsAndAllTypesHaveSums) {
 }
 
 // ---- Sums of products
-
-// The gradient of a layer's input.
-Var input_gradient(const Layer& l) { return matmul(l.rows(l.dy), l.w); }
 
 TEST(CudaSumProducts, EachProductAddsToWhatIsThereBeforeIt) {
   std::map<std::string, int> counts;

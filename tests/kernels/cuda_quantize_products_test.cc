@@ -105,16 +105,19 @@ Tensor numbers(DType dtype, const Shape& shape, double scale, bool special) {
   return x.cast(dtype);
 }
 
+constexpr const char* kBoth = "rows, columns";
+
 void expect_quantized(const Tensor& x, double scale, DType to, const std::string& stored) {
   SCOPED_TRACE(concat(name(x.dtype()), to_string(x.shape()), " ", name(to), " ", stored));
-  const int tensors = stored == "both" ? 2 : 1;
-  const auto got = quantize({x, Tensor::scalar(static_cast<float>(scale))},
-                            {{"to", static_cast<int>(to)}, {"stored", stored}, {"sums_of", "x"}}, tensors + 2);
+  const int tensors = stored == kBoth ? 2 : 1;
+  const auto got =
+      quantize({x, Tensor::scalar(static_cast<float>(scale))},
+               {{"to", static_cast<int>(to)}, {"writes", stored + ", magnitude, sums"}, {"sums_of", "x"}}, tensors + 2);
   const int64_t columns = x.shape().empty() ? 1 : x.shape().back(), rows = columns == 0 ? 0 : x.size() / columns;
   const Bytes *const by_rows = stored == "columns" ? nullptr : got.data(), *const by_columns =
                                                                                stored == "rows"
                                                                                    ? nullptr
-                                                                                   : &got[stored == "both" ? 1 : 0];
+                                                                                   : &got[stored == kBoth ? 1 : 0];
   std::vector<double> sums(static_cast<size_t>(columns)), sums_of_magnitudes(sums);
   double largest = x.size() == 0 ? -std::numeric_limits<double>::infinity() : 0;
   for (int64_t row = 0; row < rows; ++row) {
@@ -149,7 +152,7 @@ void expect_quantized(const Tensor& x, double scale, DType to, const std::string
 TEST(CudaQuantize, StoresTheNearestNumbersAsTheyAreAndTransposed) {
   for (const DType to : {DType::kFloat8E4M3FN, DType::kFloat8E5M2}) {
     for (const DType dtype : {DType::kFloat, DType::kBFloat16}) {
-      for (const char* stored : {"rows", "columns", "both"}) {
+      for (const char* stored : {"rows", "columns", kBoth}) {
         // Tiles are 128 x 64; sizes that are multiples of 16 are read 16 bytes at a time.
         for (const Shape& shape :
              {Shape{65, 33}, {1}, {}, {0, 16}, {16, 0}, {3, 16, 80}, {272, 144}, {130, 16}, {16, 70}})
@@ -163,7 +166,7 @@ TEST(CudaQuantize, SaturatesAndKeepsNaN) {
   for (const DType to : {DType::kFloat8E4M3FN, DType::kFloat8E5M2}) {
     for (const DType dtype : {DType::kFloat, DType::kBFloat16}) {
       for (const Shape& shape : {Shape{32, 16}, {5, 7}, {8}})
-        expect_quantized(numbers(dtype, shape, 1, true), 1, to, "both");
+        expect_quantized(numbers(dtype, shape, 1, true), 1, to, kBoth);
     }
   }
 }
@@ -174,8 +177,9 @@ TEST(CudaQuantize, SumsWhatIsStored) {
     for (const Shape& shape : {Shape{288, 80}, {33, 9}}) {
       const double scale = 1.0 / 64;
       const Tensor x = random_tensor(DType::kFloat, shape, 4);
-      const auto got = quantize({x, Tensor::scalar(static_cast<float>(scale))},
-                                {{"to", static_cast<int>(to)}, {"stored", "rows"}, {"sums_of", "stored"}}, 3);
+      const auto got =
+          quantize({x, Tensor::scalar(static_cast<float>(scale))},
+                   {{"to", static_cast<int>(to)}, {"writes", "rows, magnitude, sums"}, {"sums_of", "stored"}}, 3);
       const std::vector<float> sums = floats(got[2]);
       for (int64_t column = 0; column < shape[1]; ++column) {
         double sum = 0;
@@ -204,7 +208,7 @@ TEST(CudaQuantize, AppliesAnActivationOrItsGradientAndRoundsBeforehand) {
       const Tensor wide = x.cast(DType::kFloat);
       const Tensor y = is_gradient ? run_node(op + "Grad", {wide, other.cast(DType::kFloat)}, {}, 1, kDomain)[0].clone()
                                    : run_node(op, {wide}, form)[0].clone();
-      const Attrs attrs = {{"to", static_cast<int>(to)}, {"stored", "both"}};
+      const Attrs attrs = {{"to", static_cast<int>(to)}, {"writes", "rows, columns, magnitude"}};
       Attrs with = attrs;
       with.emplace_back(is_gradient ? "activation_gradient" : "activation", function);
       const std::vector<Tensor> inputs =

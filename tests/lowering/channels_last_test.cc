@@ -24,11 +24,11 @@ int count(const Model& model, const std::string& op) {
   return n;
 }
 
-// The same for batch normalizations with Relu, and with a sum before it if they have an input `residual`.
-int count_with_relu(const Model& model, const std::string& op, bool adds, int residual) {
+// The same for batch normalizations with this epilogue.
+int count_with(const Model& model, const std::string& op, const std::string& epilogue) {
   int n = 0;
   for (const Node* node = model.graph->first(); node; node = node->next())
-    n += node->op() == op && node->attr("relu", 0) != 0 && (node->num_inputs() > residual) == adds;
+    n += node->op() == op && node->attr("epilogue", "") == epilogue;
   return n;
 }
 
@@ -218,11 +218,11 @@ Model residual_network() {
 TEST(FuseBatchNormalization, TakesOverReluAndResidual) {
   Model model = residual_network();
   ASSERT_TRUE(fuse_batch_normalization(model, Device::cpu()));
-  EXPECT_EQ(count_with_relu(model, "BatchNormalizationTrain", false, 3), 1);
-  EXPECT_EQ(count_with_relu(model, "BatchNormalizationTrain", true, 3), 2);
+  EXPECT_EQ(count_with(model, "BatchNormalizationTrain", "relu"), 1);
+  EXPECT_EQ(count_with(model, "BatchNormalizationTrain", "residual, relu"), 2);
   EXPECT_EQ(count(model, "BatchNormalizationTrain"), 4);  // one before an Add that is fused with another one
   EXPECT_EQ(count(model, "Relu"), 0);
-  EXPECT_EQ(count_with_relu(model, "BatchNormalizationGrad", true, 5), 3);
+  EXPECT_EQ(count_with(model, "BatchNormalizationGrad", "relu"), 3);
   EXPECT_EQ(count(model, "BatchNormalizationGrad"), 4);
   EXPECT_EQ(count(model, "ReluGrad"), 0);
   EXPECT_FALSE(fuse_batch_normalization(model, Device::cpu()));
@@ -250,8 +250,8 @@ TEST(FuseBatchNormalization, TakesOverReluBehindRunningStatistics) {
   infer_types(network.graph.get());
   Model model = clone(network);
   ASSERT_TRUE(fuse_batch_normalization(model, Device::cpu()));
-  EXPECT_EQ(count_with_relu(model, "BatchNormalization", false, 5), 1);
-  EXPECT_EQ(count_with_relu(model, "BatchNormalization", true, 5), 1);
+  EXPECT_EQ(count_with(model, "BatchNormalization", "relu"), 1);
+  EXPECT_EQ(count_with(model, "BatchNormalization", "residual, relu"), 1);
   EXPECT_EQ(count(model, "BatchNormalization"), 2);
   EXPECT_EQ(count(model, "Relu"), 0);
   for (const char* pass : {"fuse_batch_normalization", "channels_last"}) expect_same_numbers(network, 2e-6, pass);

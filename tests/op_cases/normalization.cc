@@ -43,33 +43,35 @@ void batch_normalization_cases(std::vector<OpCase>* cases) {
     cases->push_back({"BatchNormalizationFrozenGrad", {x, scale, mean, var, x}, epsilon, 3, "onnx_train"});
     cases->push_back({"BatchNormalizationGrad", {x, scale, mean, var, x}, epsilon, 3, "onnx_train"});
     const OpInput y = {shape, -1, 1, {0}};
-    const Attrs relu = {{"epsilon", 1e-3f}, {"relu", 1}};
-    const auto add_relu = [&](const char* op, std::vector<OpInput> inputs, int num_outputs) {
-      OpCase row = {op, std::move(inputs), relu, num_outputs, "onnx_train"};
+    const auto with_epilogue = [&](const char* epilogue) { return Attrs{{"epsilon", 1e-3f}, {"epilogue", epilogue}}; };
+    const auto add_relu = [&](const char* op, std::vector<OpInput> inputs, int num_outputs,
+                              const char* epilogue = "relu") {
+      OpCase row = {op, std::move(inputs), with_epilogue(epilogue), num_outputs, "onnx_train"};
       row.gradient = false;
       cases->push_back(row);
     };
     add_relu("BatchNormalization", {x, scale, bias, mean, var}, 1);
-    add_relu("BatchNormalization", {x, scale, bias, mean, var, x}, 1);
+    add_relu("BatchNormalization", {x, scale, bias, mean, var, x}, 1, "residual, relu");
     for (int outputs : {3, 4}) add_relu("BatchNormalizationGrad", {x, scale, mean, var, x, y}, outputs);
     if (shape[0] == 0) return;
     cases->push_back({"BatchNormalizationTrain", {x, scale, bias}, epsilon, 3, "onnx_train"});
     add_relu("BatchNormalizationTrain", {x, scale, bias}, 3);
-    add_relu("BatchNormalizationTrain", {x, scale, bias, x}, 3);
+    add_relu("BatchNormalizationTrain", {x, scale, bias, x}, 3, "residual, relu");
     // Where a sum of another order falls on the other side of the middle, a result is rounded the other way.
-    const auto add_rounded = [&](const char* op, const std::vector<OpInput>& inputs, int num_outputs = 3) {
+    const auto add_rounded = [&](const char* op, const std::vector<OpInput>& inputs, const char* epilogue,
+                                 int num_outputs) {
       for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-        OpCase row = {op, inputs, relu, num_outputs, "onnx_train"};
+        OpCase row = {op, inputs, with_epilogue(epilogue), num_outputs, "onnx_train"};
         row.attrs.emplace_back("round_to", static_cast<int>(dtype));
         row.gradient = false;
         row.tolerance = dtype == DType::kBFloat16 ? 0x1p-7 : 0x1p-10;
         cases->push_back(row);
       }
     };
-    add_rounded("BatchNormalization", {x, scale, bias, mean, var}, 1);
-    add_rounded("BatchNormalization", {x, scale, bias, mean, var, x}, 1);
-    add_rounded("BatchNormalizationTrain", {x, scale, bias});
-    add_rounded("BatchNormalizationTrain", {x, scale, bias, x});
+    add_rounded("BatchNormalization", {x, scale, bias, mean, var}, "relu", 1);
+    add_rounded("BatchNormalization", {x, scale, bias, mean, var, x}, "residual, relu", 1);
+    add_rounded("BatchNormalizationTrain", {x, scale, bias}, "relu", 3);
+    add_rounded("BatchNormalizationTrain", {x, scale, bias, x}, "residual, relu", 3);
   };
   add({4, 3, 5, 5});
   add({6, 5});

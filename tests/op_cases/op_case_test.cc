@@ -341,7 +341,7 @@ bool is_lowered(const OpCase& row) {
   const auto is_narrow = [](const OpInput& input) {
     return input.value.dtype() == DType::kBFloat16 || input.value.dtype() == DType::kFloat16;
   };
-  const auto is_variant = [](const Attr& attr) { return attr.name == "channels_last" || attr.name == "relu"; };
+  const auto is_variant = [](const Attr& attr) { return attr.name == "channels_last" || attr.name == "epilogue"; };
   return std::any_of(row.inputs.begin(), row.inputs.end(), is_narrow) ||
          std::any_of(row.attrs.begin(), row.attrs.end(), is_variant);
 }

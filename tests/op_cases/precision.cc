@@ -170,9 +170,9 @@ std::vector<OpCase> precision_cases() {
               {{"perm_a", Ints{0, 2, 1}}, {"perm_b", Ints{1, 0}}, {"perm_y", Ints{1, 0, 2}}}),
   };
   add_float16_products(cases);
-  for (int operand : {0, 1}) {
-    cases.push_back(product("MatMul", {40, 30}, {30, 7}, {{"sums_of", operand}}, {}, 2));
-    cases.push_back(product("Gemm", {300, 40}, {300, 70}, {{"transA", 1}, {"sums_of", operand}}, {}, 2));
+  for (const char* sums : {"sums_of_a", "sums_of_b"}) {
+    cases.push_back(product("MatMul", {40, 30}, {30, 7}, {{"epilogue", sums}}, {}, 2));
+    cases.push_back(product("Gemm", {300, 40}, {300, 70}, {{"transA", 1}, {"epilogue", sums}}, {}, 2));
   }
   add_convolutions(cases, {2, 3, 8, 9}, {4, 3, 3, 3}, {2, 4, 8, 9}, windows(1, {1, 1}, {1, 1}, {1, 1, 1, 1}));
   add_convolutions(cases, {2, 16, 9, 8}, {32, 16, 3, 2}, {2, 32, 5, 3}, windows(1, {2, 3}, {1, 1}, {1, 0, 1, 1}));

@@ -26,11 +26,15 @@ OpCase transposed_matmul(Shape a, Shape b, Shape perm_a, Shape perm_b, Shape per
           .dynamic = false};
 }
 
-// A product that adds a bias, if there is one, and sums up the operand `sums_of`, if it is 0 or 1.
-OpCase with_epilogue(const char* op, Shape a, Shape b, Attrs attrs, Shape bias, int sums_of = -1) {
+// A product that adds a bias, or else has the sums that `epilogue` names.
+OpCase with_epilogue(const char* op, Shape a, Shape b, Attrs attrs, Shape bias, const char* epilogue = "bias") {
   OpCase row{.op = op, .inputs = {{std::move(a)}, {std::move(b)}}, .attrs = std::move(attrs), .domain = "onnx_train"};
-  if (!bias.empty()) row.inputs.push_back({std::move(bias)});
-  if (sums_of >= 0) row.attrs.emplace_back("sums_of", sums_of), row.num_outputs = 2;
+  row.attrs.emplace_back("epilogue", epilogue);
+  if (bias.empty()) {
+    row.num_outputs = 2;
+  } else {
+    row.inputs.push_back({std::move(bias)});
+  }
   row.gradient = false;
   row.dynamic = false;
   return row;
@@ -45,9 +49,9 @@ void add_epilogues(std::vector<OpCase>& cases) {
   cases.push_back(with_epilogue("MatMul", {2, 4, 3}, {3, 5}, {}, {1, 5}));
   cases.push_back(with_epilogue("MatMul", {2, 1, 4, 3}, {2, 3, 3, 5}, {}, {5}));
   cases.push_back(with_epilogue("TransposedMatMul", {2, 4, 3}, {5, 3}, perms({0, 1, 2}, swapped, {0, 1, 2}), {5}));
-  for (int operand : {0, 1}) {
+  for (const char* sums : {"sums_of_a", "sums_of_b"}) {
     const auto add = [&](const char* op, const Shape& a, const Shape& b, const Attrs& attrs = {}) {
-      cases.push_back(with_epilogue(op, a, b, attrs, {}, operand));
+      cases.push_back(with_epilogue(op, a, b, attrs, {}, sums));
     };
     add("MatMul", {4, 3}, {3, 5});
     add("MatMul", {40, 300}, {300, 70});

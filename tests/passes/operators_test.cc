@@ -100,6 +100,67 @@ TEST(ShapeContract, ATextThatIsNoneSaysWhere) {
   EXPECT_NE(error_of([] { ShapeContract("x where A"); }), "");
 }
 
+TEST(ShapeContract, NamesHavePlaces) {
+  const ShapeContract contract("a b? one/other? -> y z? | a -> y z?");
+  EXPECT_EQ(contract.input("b"), 1);
+  EXPECT_EQ(contract.input("one"), 2);
+  EXPECT_EQ(contract.input("other"), 2);
+  EXPECT_EQ(contract.input("y"), -1);
+  EXPECT_EQ(contract.output("z"), 1);
+  EXPECT_NE(error_of([] { ShapeContract("a b | b a").input("a"); }), "");
+}
+
+// ---- Epilogues
+
+// What the check of a node of our domain says.
+std::string checked(const std::string& node) {
+  const Model model = from_text(
+      "<ir_version: 10, opset_import: [\"\" : 21, \"onnx_train\" : 1]> g (float[2,3] a, float[3,4] b, float[4] bias, "
+      "float[2,4] c) => (y) { " +
+      node + " }");
+  return error_of([&] { check_shapes(*model.graph->first()); });
+}
+
+TEST(Epilogues, ANodeHasWhatItsStepsReadAndWrite) {
+  EXPECT_EQ(checked("y = onnx_train.MatMul <epilogue = \"bias, relu\"> (a, b, bias)"), "");
+  EXPECT_EQ(checked("y, kept = onnx_train.MatMul <epilogue = \"bias, keep, gelu\"> (a, b, bias)"), "");
+  EXPECT_EQ(checked("y = onnx_train.Gemm <epilogue = \"residual\"> (a, b, , c)"), "");
+  EXPECT_EQ(checked("y = onnx_train.Gemm (a, b, bias)"), "");  // its C
+  const std::pair<const char*, const char*> wrong[] = {
+      {"y = onnx_train.MatMul (a, b, bias)", "no step of its epilogue has the input 'bias'"},
+      {"y = onnx_train.MatMul <epilogue = \"bias\"> (a, b)", "step 'bias' of its epilogue lacks the input 'bias'"},
+      {"y = onnx_train.MatMul <epilogue = \"residual\"> (a, b, c)", "'"},
+      {"y, s = onnx_train.Gemm (a, b)", "no step of its epilogue has the output '"},
+      {"y = onnx_train.Gemm <epilogue = \"keep, gelu\"> (a, b)", "step 'keep' of its epilogue lacks the output 'kept'"},
+      {"y = onnx_train.Gemm <epilogue = \"bias\"> (a, b, bias)",
+       "its epilogue has the step 'bias'; there are residual"},
+      {"y = onnx_train.Gemm <epilogue = \"residual, relu_gradient\"> (a, b, , c)", "two steps of its epilogue have"},
+      {"y = onnx_train.MatMul <epilogue = \"swish\"> (a, b)", "its epilogue has an unknown step 'swish'"},
+      {"y = onnx_train.BatchNormalizationGrad (c, bias, bias, bias, c, c)", "if, and only if, its epilogue is relu"},
+  };
+  for (const auto& [node, message] : wrong) EXPECT_NE(checked(node).find(message), std::string::npos) << checked(node);
+}
+
+TEST(Epilogues, TheyDecideWhichNameAPlaceHas) {
+  const Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21, "onnx_train" : 1]>
+    g (float[2,3] a, float[3,4] b, float[2,4] c) => (x, y, z) {
+      x = onnx_train.MatMul <epilogue = "relu_gradient"> (a, b, , c)
+      y, kept = onnx_train.Gemm <epilogue = "keep, gelu"> (a, b, c)
+      z = MatMul (a, b)
+    })");
+  const Node &x = *model.graph->first(), &y = *x.next(), &z = *y.next();
+  EXPECT_EQ(input_at(x, "at"), 3);
+  EXPECT_EQ(input_at(x, "residual"), -1);
+  EXPECT_EQ(input_at(x, "bias"), -1);
+  EXPECT_EQ(input_at(y, "c"), 2);
+  EXPECT_EQ(output_at(y, "kept"), 1);
+  EXPECT_EQ(output_at(y, "sums"), -1);
+  EXPECT_EQ(input_at(z, "bias"), -1);
+  EXPECT_EQ(place_of_input("onnx_train", "Gemm", "residual"), 3);
+  EXPECT_EQ(epilogue_of(y), (Epilogue{EpilogueStep::kKeep, EpilogueStep::kGelu}));
+  EXPECT_EQ(to_string(epilogue_of(y)), "keep, gelu");
+}
+
 // ---- Models that ONNX's checker accepts
 
 // What planning and running a model of one node says.

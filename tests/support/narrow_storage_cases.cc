@@ -121,16 +121,18 @@ std::vector<NarrowCase> narrow_images() {
                          int outputs, const Attrs& attrs = {}, const char* domain = kDomain) {
       cases.push_back({op, domain, std::move(inputs), std::move(in), std::move(out), outputs, attrs});
     };
-    const Attrs relu = {{"relu", 1}}, rounded = {{"relu", 1}, {"round_to", static_cast<int>(DType::kBFloat16)}};
+    const auto rounded = [](const char* epilogue) {
+      return Attrs{{"epilogue", epilogue}, {"round_to", static_cast<int>(DType::kBFloat16)}};
+    };
     add("BatchNormalization", {x, scale, bias, mean, var}, {0}, {0}, 1, {}, "");
-    add("BatchNormalization", {x, scale, bias, mean, var}, {0}, {0}, 1, rounded);
-    add("BatchNormalization", {x, scale, bias, mean, var, dy}, {0, 5}, {0}, 1, rounded);
+    add("BatchNormalization", {x, scale, bias, mean, var}, {0}, {0}, 1, rounded("relu"));
+    add("BatchNormalization", {x, scale, bias, mean, var, dy}, {0, 5}, {0}, 1, rounded("residual, relu"));
     add("BatchNormalizationTrain", {x, scale, bias}, {0}, {0}, 3);
-    add("BatchNormalizationTrain", {x, scale, bias}, {0}, {0}, 3, rounded);
-    add("BatchNormalizationTrain", {x, scale, bias, dy}, {0, 3}, {0}, 3, rounded);
+    add("BatchNormalizationTrain", {x, scale, bias}, {0}, {0}, 3, rounded("relu"));
+    add("BatchNormalizationTrain", {x, scale, bias, dy}, {0, 3}, {0}, 3, rounded("residual, relu"));
     add("BatchNormalizationGrad", {x, scale, mean, var, dy}, {0, 4}, {0}, 3);
     add("BatchNormalizationFrozenGrad", {x, scale, mean, var, dy}, {0, 4}, {0}, 3);
-    add("BatchNormalizationGrad", {x, scale, mean, var, dy, y}, {0, 4, 5}, {0, 3}, 4, relu);
+    add("BatchNormalizationGrad", {x, scale, mean, var, dy, y}, {0, 4, 5}, {0, 3}, 4, {{"epilogue", "relu"}});
   }
   for (const Shape& shape : {Shape{4, 6, 3, 5}, Shape{1, 1, 1, 1}, Shape{3, 8, 70}}) {
     const Tensor x = numbers(shape, 1), dy = numbers(shape, 2);

@@ -5,6 +5,7 @@
 
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -46,37 +47,36 @@ struct Workspace {
 
 // The operations after the normalization: none, [Add and] Relu, or the same with every result before Relu rounded to
 // bfloat16.
-enum class Epilogue { kNone, kRelu, kRoundedRelu };
+enum class AfterScaling { kNothing, kRelu, kRoundedRelu };
 
-Epilogue epilogue_of(const NodeSpec& s) {
-  if (s.node().attr("relu", 0) == 0) return Epilogue::kNone;
-  return s.node().attr("round_to", 0) == 0 ? Epilogue::kRelu : Epilogue::kRoundedRelu;
+AfterScaling after_scaling(const NodeSpec& s) {
+  if (!has_step(s.node(), EpilogueStep::kRelu)) return AfterScaling::kNothing;
+  return s.node().attr("round_to", 0) == 0 ? AfterScaling::kRelu : AfterScaling::kRoundedRelu;
 }
 
-// Whether the kernels support the attributes relu and round_to. Only float32 computations may be rounded to bfloat16; a
-// residual, which is input `residual`, requires Relu.
-bool supports_epilogue(const NodeSpec& s, int residual, bool narrow) {
+// Whether the kernels support the attribute round_to. Only float32 computations may be rounded to bfloat16.
+bool supports_rounding(const NodeSpec& s, bool narrow) {
   const int64_t round_to = s.node().attr("round_to", 0);
-  switch (epilogue_of(s)) {
-    case Epilogue::kNone: return round_to == 0 && s.num_inputs() <= residual;
-    case Epilogue::kRelu: return !narrow;
-    case Epilogue::kRoundedRelu:
+  switch (after_scaling(s)) {
+    case AfterScaling::kNothing: return round_to == 0;
+    case AfterScaling::kRelu: return !narrow;
+    case AfterScaling::kRoundedRelu:
       return round_to == static_cast<int>(DType::kBFloat16) && s.in_type(0) != DType::kDouble;
   }
   return false;
 }
 
 template <typename X, typename T, typename Y>
-void apply(Epilogue epilogue, const X* x, const X* residual, const T* mean, const T* factor, const T* bias,
+void apply(AfterScaling after, const X* x, const X* residual, const T* mean, const T* factor, const T* bias,
            const ChannelBlock& block, const ChannelLayout& layout, Y* y) {
-  switch (epilogue) {
-    case Epilogue::kNone: return scale_block(x, mean, factor, bias, block, layout, y);
-    case Epilogue::kRelu:
+  switch (after) {
+    case AfterScaling::kNothing: return scale_block(x, mean, factor, bias, block, layout, y);
+    case AfterScaling::kRelu:
       if constexpr (std::is_same_v<T, Y>) {
         return scale_and_rectify_block<T>(x, residual, mean, factor, bias, block, layout, y);
       }
       break;
-    case Epilogue::kRoundedRelu:
+    case AfterScaling::kRoundedRelu:
       if constexpr (std::is_same_v<T, float>) {
         return scale_and_rectify_block<BFloat16>(x, residual, mean, factor, bias, block, layout, y);
       }
@@ -93,10 +93,10 @@ Prepared prepare_inference(const NodeSpec& s) {
   const PerChannel channels(layout, s.threads());
   const Workspace<X> workspace(layout, channels, 1);
   const double epsilon = s.node().attr("epsilon", kEpsilon);
-  const bool adds = s.num_inputs() > 5;
-  const Epilogue epilogue = epilogue_of(s);
+  const int residual_at = input_at(s.node(), "residual");
+  const AfterScaling after = after_scaling(s);
   const auto run = [=](const Launch& a) {
-    const X *x = a.in<X>(0), *residual = adds ? a.in<X>(5) : nullptr;
+    const X *x = a.in<X>(0), *residual = residual_at >= 0 ? a.in<X>(residual_at) : nullptr;
     const T *scale = a.in<T>(1), *bias = a.in<T>(2), *mean = a.in<T>(3), *variance = a.in<T>(4);
     T* factor = workspace.numbers(a);
     channels.run(
@@ -105,12 +105,10 @@ Prepared prepare_inference(const NodeSpec& s) {
           factor[c] =
               static_cast<T>(static_cast<double>(scale[c]) / std::sqrt(static_cast<double>(variance[c]) + epsilon));
         },
-        [&](const ChannelBlock& block) {
-          apply(epilogue, x, residual, mean, factor, bias, block, layout, a.out<Y>());
-        });
+        [&](const ChannelBlock& block) { apply(after, x, residual, mean, factor, bias, block, layout, a.out<Y>()); });
   };
   Prepared prepared = {run, workspace.bytes(), {{0, 0}}};
-  if (adds) prepared.in_place.push_back({0, 5});
+  if (residual_at >= 0) prepared.in_place.push_back({0, residual_at});
   return prepared;
 }
 
@@ -141,10 +139,11 @@ Prepared prepare_train(const NodeSpec& s) {
   const PerChannel channels(layout, s.threads());
   const Workspace<X> workspace(layout, channels, 4);
   const double epsilon = s.node().attr("epsilon", kEpsilon);
-  const bool has_mean = s.has_output(1), has_variance = s.has_output(2), adds = s.num_inputs() > 3;
-  const Epilogue epilogue = epilogue_of(s);
+  const bool has_mean = s.has_output(1), has_variance = s.has_output(2);
+  const int residual_at = input_at(s.node(), "residual");
+  const AfterScaling after = after_scaling(s);
   const auto run = [=](const Launch& a) {
-    const X *x = a.in<X>(0), *residual = adds ? a.in<X>(3) : nullptr;
+    const X *x = a.in<X>(0), *residual = residual_at >= 0 ? a.in<X>(residual_at) : nullptr;
     const T *scale = a.in<T>(1), *bias = a.in<T>(2);
     // One value per channel; mean and variance are stored here if the node does not have them as outputs.
     T *guess = workspace.numbers(a), *factor = guess + layout.channels;
@@ -162,12 +161,10 @@ Prepared prepare_train(const NodeSpec& s) {
           variance[c] = static_cast<T>(square);
           factor[c] = static_cast<T>(static_cast<double>(scale[c]) / std::sqrt(square + epsilon));
         },
-        [&](const ChannelBlock& block) {
-          apply(epilogue, x, residual, mean, factor, bias, block, layout, a.out<Y>());
-        });
+        [&](const ChannelBlock& block) { apply(after, x, residual, mean, factor, bias, block, layout, a.out<Y>()); });
   };
   Prepared prepared = {run, workspace.bytes()};
-  if (adds) prepared.in_place = {{0, 3}};
+  if (residual_at >= 0) prepared.in_place = {{0, residual_at}};
   return prepared;
 }
 
@@ -189,7 +186,7 @@ Prepared prepare_gradient(const NodeSpec& s, Mode mode) {
   const double epsilon = s.node().attr("epsilon", kEpsilon);
   const bool frozen = mode == Mode::kFrozen, rectified = mode == Mode::kRectified;
   const bool has_dx = s.has_output(0), has_dscale = s.has_output(1), has_dbias = s.has_output(2);
-  const int dz_output = s.has_output(3) ? 3 : 0;
+  const int y = input_at(s.node(), "y"), dz = output_at(s.node(), "dz"), dz_output = std::max(dz, 0);
   const auto run = [=](const Launch& a) {
     const X *x = a.in<X>(0), *dy = a.in<X>(4);
     const T *scale = a.in<T>(1), *mean = a.in<T>(2), *variance = a.in<T>(3);
@@ -202,7 +199,7 @@ Prepared prepare_gradient(const NodeSpec& s, Mode mode) {
         [&](const ChannelBlock& block, Sums* sums) {
           const Stage<X> stage = workspace.stage(a);
           if (rectified) {
-            rectified_gradient_moments(x, dy, a.in<X>(5), mean, block, layout, stage, a.out<D>(dz_output), sums);
+            rectified_gradient_moments(x, dy, a.in<X>(y), mean, block, layout, stage, a.out<D>(dz_output), sums);
           } else if (needs_sums) {
             gradient_moments(x, dy, mean, block, layout, stage, sums);
           }
@@ -228,14 +225,14 @@ Prepared prepare_gradient(const NodeSpec& s, Mode mode) {
   };
   Prepared prepared = {run, workspace.bytes(), {{0, 4}, {0, 0}}};
   if (rectified) prepared.in_place = {{dz_output, 4}};
-  if (dz_output > 0) prepared.in_place.push_back({0, 0});
+  if (dz >= 0) prepared.in_place.push_back({0, 0});
   return prepared;
 }
 
 // ---- Rows
 
 bool supports_inference(const NodeSpec& s, bool narrow) {
-  return supports_channels(s, 5, narrow) && supports_epilogue(s, 5, narrow) && s.num_outputs() == 1 &&
+  return supports_channels(s, 5, narrow) && supports_rounding(s, narrow) && s.num_outputs() == 1 &&
          s.node().attr("training_mode", 0) == 0;
 }
 
@@ -244,7 +241,7 @@ Prepared inference(const NodeSpec& s) {
 }
 
 bool supports_train(const NodeSpec& s, bool narrow) {
-  return supports_channels(s, 3, narrow) && supports_epilogue(s, 3, narrow);
+  return supports_channels(s, 3, narrow) && supports_rounding(s, narrow);
 }
 
 Prepared train(const NodeSpec& s) {
@@ -255,19 +252,20 @@ bool supports_frozen_gradient(const NodeSpec& s, bool narrow) { return supports_
 
 // With Relu, dx must exist: without a dz output, dz is stored in dx first.
 bool supports_gradient(const NodeSpec& s, bool narrow) {
-  if (!supports_channels(s, 4, narrow)) return false;
-  if (epilogue_of(s) == Epilogue::kNone) return s.num_inputs() == 5 && !s.has_output(3);
-  return s.num_inputs() == 6 && s.has_output(0) && (!s.has_output(3) || s.out_type(3) == s.in_type(0));
+  const int dz = output_at(s.node(), "dz");
+  const bool is_rectified = has_step(s.node(), EpilogueStep::kRelu);
+  return supports_channels(s, 4, narrow) && (!is_rectified || s.has_output(0)) &&
+         (dz < 0 || s.out_type(dz) == s.in_type(0));
 }
 
 Prepared prepare_gradient_of(const NodeSpec& s, Mode mode) {
   return dispatch_images(s, [&]<typename X, typename Y>(X, Y) {
-    return s.has_output(3) ? prepare_gradient<X, Y, X>(s, mode) : prepare_gradient<X, Y, Y>(s, mode);
+    return output_at(s.node(), "dz") >= 0 ? prepare_gradient<X, Y, X>(s, mode) : prepare_gradient<X, Y, Y>(s, mode);
   });
 }
 
 Prepared gradient(const NodeSpec& s) {
-  return prepare_gradient_of(s, epilogue_of(s) == Epilogue::kNone ? Mode::kTrain : Mode::kRectified);
+  return prepare_gradient_of(s, has_step(s.node(), EpilogueStep::kRelu) ? Mode::kRectified : Mode::kTrain);
 }
 
 Prepared frozen_gradient(const NodeSpec& s) { return prepare_gradient_of(s, Mode::kFrozen); }
@@ -279,11 +277,12 @@ std::vector<Kernel> batch_normalization_kernels() {
   const auto stored = [](auto supports) {
     return [=](const NodeSpec& s) { return supports(s, false) || supports(s, true); };
   };
+  const std::vector<const char*> forward = {"", "relu", "residual, relu"}, backward = {"", "relu"};
   return {
       {"BatchNormalization", wide(supports_inference), inference},
-      {"BatchNormalization", stored(supports_inference), inference, kDomain},
-      {"BatchNormalizationTrain", stored(supports_train), train, kDomain},
-      {"BatchNormalizationGrad", stored(supports_gradient), gradient, kDomain},
+      Kernel{"BatchNormalization", stored(supports_inference), inference, kDomain}.with_epilogues(forward),
+      Kernel{"BatchNormalizationTrain", stored(supports_train), train, kDomain}.with_epilogues(forward),
+      Kernel{"BatchNormalizationGrad", stored(supports_gradient), gradient, kDomain}.with_epilogues(backward),
       {"BatchNormalizationFrozenGrad", stored(supports_frozen_gradient), frozen_gradient, kDomain},
   };
 }

@@ -99,7 +99,7 @@ std::function<void(const Launch&)> fill_with_c(const Shape& c, int64_t m, int64_
   };
 }
 
-bool has_bias(const NodeSpec& spec) { return epilogue_of(spec) == Epilogue::kBias; }
+bool has_bias(const NodeSpec& spec) { return vector_of(spec) == ProductVector::kBias; }
 
 Prepared prepare_matmul(const NodeSpec& spec) { return prepare_product(spec, matmul_product(spec), has_bias(spec)); }
 Prepared prepare_transposed_matmul(const NodeSpec& spec) {
@@ -164,22 +164,21 @@ std::vector<Kernel> product_kernels() {
   const auto is_bfloat16_gemm = [](const NodeSpec& spec) {
     return is_bfloat16_product(spec) && (spec.out_type() == DType::kFloat || !spec.has_input(2) || adds_bias(spec));
   };
-  const auto takes_bfloat16 = [](const NodeSpec& spec) {
-    const bool adds = has_bias(spec) && spec.in_size(0) > 0 && spec.in_size(1) > 0;
-    return (adds || epilogue_of(spec) == Epilogue::kNone) && is_bfloat16_product(spec);
+  const auto supports_bfloat16 = [](const NodeSpec& spec) {
+    return is_bfloat16_product(spec) && (!has_bias(spec) || (spec.in_size(0) > 0 && spec.in_size(1) > 0));
+  };
+  const auto bfloat16_row = [&](const char* op, Prepared (*prepare)(const NodeSpec&)) {
+    return Kernel{op, supports_bfloat16, prepare, kDomain}.with_epilogues({"", "bias"});
   };
   // The CPU gains nothing by epilogues in float32; they are for devices that do.
-  const auto plain = [](const std::function<bool(const NodeSpec&)>& takes) {
-    return [takes](const NodeSpec& spec) { return epilogue_of(spec) == Epilogue::kNone && takes(spec); };
-  };
   return {
       {"MatMul", supports, prepare_matmul},
       {"Gemm", supports, prepare_gemm},
       {"Einsum", supports, prepare_einsum},
-      {"TransposedMatMul", plain(supports), prepare_transposed_matmul, kDomain},
-      {"MatMul", takes_bfloat16, prepare_matmul, kDomain},
-      {"Gemm", plain(is_bfloat16_gemm), prepare_gemm, kDomain},
-      {"TransposedMatMul", takes_bfloat16, prepare_transposed_matmul, kDomain},
+      {"TransposedMatMul", supports, prepare_transposed_matmul, kDomain},
+      bfloat16_row("MatMul", prepare_matmul),
+      {"Gemm", is_bfloat16_gemm, prepare_gemm, kDomain},
+      bfloat16_row("TransposedMatMul", prepare_transposed_matmul),
   };
 }
 

@@ -51,11 +51,6 @@ std::function<bool(const NodeSpec&)> is_wide(int tensors) {
   };
 }
 
-// Our kernels read channels first.
-std::function<bool(const NodeSpec&)> supports(int tensors) {
-  return [wide = is_wide(tensors)](const NodeSpec& spec) { return !is_channels_last(spec.node()) && wide(spec); };
-}
-
 // Whether operands have 16 bits; a bias, or its gradient, must be float32.
 bool is_narrow(const NodeSpec& spec, Direction direction) {
   if (!is_half(spec.in_type()) || spec.in_type(1) != spec.in_type() || !has_image_axes(spec) || !spec.has_output(0) ||
@@ -69,7 +64,7 @@ bool is_narrow(const NodeSpec& spec, Direction direction) {
 // Where cuDNN is and has no plan for 16 bits, casts and a plan for float32 are faster.
 template <Direction kDirection>
 bool supports_narrow(const NodeSpec& spec) {
-  return !cudnn_library().is_loaded() && !is_channels_last(spec.node()) && is_narrow(spec, kDirection);
+  return !cudnn_library().is_loaded() && is_narrow(spec, kDirection);
 }
 
 // The cuDNN row, which precedes ours.
@@ -109,19 +104,24 @@ bool has_bias(const NodeSpec& spec, Direction direction) {
 std::vector<Kernel> convolution_kernels() {
   constexpr auto kForward = Direction::kForward, kInputGradient = Direction::kInputGradient,
                  kWeightGradient = Direction::kWeightGradient;
+  constexpr auto kChannelsFirst = ImageLayout::kChannelsFirst;
+  const auto ours = [](const char* op, const std::function<bool(const NodeSpec&)>& supports,
+                       Prepared (*prepare)(const NodeSpec&), const char* domain = "") {
+    return Kernel{op, supports, prepare, domain}.on_images(kChannelsFirst);
+  };
   return {
       cudnn_row<conv, kForward>("Conv", "", "cuDNN Conv"),
       cudnn_row<conv, kForward>("Conv", kDomain, "cuDNN Conv"),
-      cudnn_row<conv_transpose, kInputGradient>("ConvTranspose", "", "cuDNN ConvTranspose"),
+      cudnn_row<conv_transpose, kInputGradient>("ConvTranspose", "", "cuDNN ConvTranspose").on_images(kChannelsFirst),
       cudnn_row<conv_grad_input, kInputGradient>("ConvGradInput", kDomain, "cuDNN ConvGradInput"),
       cudnn_row<conv_grad_weight, kWeightGradient>("ConvGradWeight", kDomain, "cuDNN ConvGradWeight"),
-      {"Conv", supports(3), prepare_conv},
-      {"ConvTranspose", supports(3), prepare_conv_transpose},
-      {"ConvGradInput", supports(2), prepare_grad_input, kDomain},
-      {"ConvGradWeight", supports(2), prepare_grad_weight, kDomain},
-      {"Conv", supports_narrow<kForward>, prepare_conv, kDomain},
-      {"ConvGradInput", supports_narrow<kInputGradient>, prepare_grad_input, kDomain},
-      {"ConvGradWeight", supports_narrow<kWeightGradient>, prepare_grad_weight, kDomain},
+      ours("Conv", is_wide(3), prepare_conv),
+      ours("ConvTranspose", is_wide(3), prepare_conv_transpose),
+      ours("ConvGradInput", is_wide(2), prepare_grad_input, kDomain),
+      ours("ConvGradWeight", is_wide(2), prepare_grad_weight, kDomain),
+      ours("Conv", supports_narrow<kForward>, prepare_conv, kDomain),
+      ours("ConvGradInput", supports_narrow<kInputGradient>, prepare_grad_input, kDomain),
+      ours("ConvGradWeight", supports_narrow<kWeightGradient>, prepare_grad_weight, kDomain),
   };
 }
 

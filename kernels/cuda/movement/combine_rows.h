@@ -196,10 +196,11 @@ __global__ void join_tiles(Tiles<typename Rows::Pack> tiles, Rows rows, const Fa
   rows.finish(at.outer, at.pack, packs, static_cast<int64_t>(key), tiles.places[first], sum);
 }
 
-// Returns the rows per tile: enough tiles for the whole device, but no more partial results than needed.
+// Returns the rows per tile: enough tiles for a large device, but no more partial results than needed. It is not asked
+// of the device, since tiles decide in which order rows are added.
 inline int64_t tile_of(const RowScatter& rows, int64_t packs) {
-  constexpr int64_t kThreadsOfDevice = 1 << 17;
-  return std::clamp<int64_t>(rows.count * packs / kThreadsOfDevice, 8, 64);
+  constexpr int64_t kManyThreads = 1 << 17;
+  return std::clamp<int64_t>(rows.count * packs / kManyThreads, 8, 64);
 }
 
 // Number of packs of all partial results, with `packs` packs per row.

@@ -3,12 +3,10 @@
 #include "kernels/cuda/normalization/channels.h"
 #include "kernels/cuda/normalization/normalization.h"
 #include "kernels/cuda/support/rows.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train::cuda {
 namespace {
-
-// Numbers of inputs without a residual, and of the gradient's inputs without Relu's result.
-constexpr int kInferenceInputs = 5, kTrainInputs = 3, kGradientInputs = 5;
 
 template <typename T>
 __device__ T factor_of(T scale, double variance, double epsilon) {
@@ -81,7 +79,7 @@ constexpr int kZeros = 0, kNaNs = 0xff;  // all bits of a NaN may be set
 template <typename X>
 AfterScaling<X> after_scaling(const NodeSpec& spec) {
   const auto round_to = static_cast<DType>(spec.node().attr("round_to", static_cast<int>(DType::kFloat)));
-  return {nullptr, spec.node().attr("relu", 0) != 0, round_to};
+  return {nullptr, has_step(spec.node(), EpilogueStep::kRelu), round_to};
 }
 
 // Images are stored as X and Y; per-channel values have the type of the computation.
@@ -92,17 +90,17 @@ Prepared prepare_inference(const NodeSpec& spec) {
   const ChannelPlan plan(channels);
   const double epsilon = spec.node().attr("epsilon", kEpsilon);
   const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
-  const bool adds = inputs > kInferenceInputs;
+  const int residual = input_at(spec.node(), "residual");
   const auto run = [=, after = after_scaling<X>(spec)](const Launch& launch) {
     T* factor = launch.scratch<T>();
     enqueue_each(launch, "find_factors", find_factors<T>, plan.channels, epsilon, launch.in<T>(1), launch.in<T>(4),
                  factor);
     scale_channels<X, Y>(launch, plan, {launch.in<T>(3), factor, launch.in<T>(2)},
-                         after.with(adds ? launch.in<X>(kInferenceInputs) : nullptr), guard_of(launch, inputs, outputs),
-                         launch.in<X>(0), launch.out<Y>());
+                         after.with(residual >= 0 ? launch.in<X>(residual) : nullptr),
+                         guard_of(launch, inputs, outputs), launch.in<X>(0), launch.out<Y>());
   };
   std::vector<InPlace> places = {{0, 0}};
-  if (adds) places.push_back({0, kInferenceInputs});
+  if (residual >= 0) places.push_back({0, residual});
   return {run, static_cast<size_t>(plan.channels) * sizeof(T), in_place<X, Y>(std::move(places))};
 }
 
@@ -115,7 +113,7 @@ Prepared prepare_train(const NodeSpec& spec) {
   const double epsilon = spec.node().attr("epsilon", kEpsilon);
   const bool has_y = spec.has_output(0), has_mean = spec.has_output(1), has_variance = spec.has_output(2);
   const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
-  const bool adds = inputs > kTrainInputs;
+  const int residual = input_at(spec.node(), "residual");
   const auto run = [=, after = after_scaling<X>(spec)](const Launch& launch) {
     auto* partials = launch.scratch<Moments<T>>();
     T* factor = workspace.template value<T>(launch);
@@ -126,12 +124,12 @@ Prepared prepare_train(const NodeSpec& spec) {
             epsilon, partials, launch.in<T>(1), mean, variance, factor);
     if (has_y) {
       scale_channels<X, Y>(launch, plan, {mean, factor, launch.in<T>(2)},
-                           after.with(adds ? launch.in<X>(kTrainInputs) : nullptr), guard_of(launch, inputs, outputs),
-                           launch.in<X>(0), launch.out<Y>());
+                           after.with(residual >= 0 ? launch.in<X>(residual) : nullptr),
+                           guard_of(launch, inputs, outputs), launch.in<X>(0), launch.out<Y>());
     }
   };
   return {run, workspace.bytes(),
-          in_place<X, Y>(adds ? std::vector<InPlace>{{0, kTrainInputs}} : std::vector<InPlace>())};
+          in_place<X, Y>(residual >= 0 ? std::vector<InPlace>{{0, residual}} : std::vector<InPlace>())};
 }
 
 template <typename X, typename DX, typename T = Computed<X>>
@@ -144,19 +142,19 @@ Prepared prepare_gradient(const NodeSpec& spec, bool frozen) {
   const bool has_dx = spec.has_output(0), has_dscale = spec.has_output(1), has_dbias = spec.has_output(2);
   const bool sums = !frozen || has_dscale || has_dbias;
   // With Relu, its operand's gradient is stored if it is an output; otherwise each pass computes it again.
-  const bool rectifies = spec.num_inputs() > kGradientInputs, has_dz = spec.has_output(3);
+  const int y = input_at(spec.node(), "y"), dz = output_at(spec.node(), "dz");
   const int inputs = spec.num_inputs(), outputs = spec.num_outputs();
   const auto run = [=](const Launch& launch) {
     const X* x = launch.in<X>(0);
     Rectified<X> gradient{launch.in<X>(4)};
-    if (rectifies) gradient.y = launch.in<X>(kGradientInputs);
-    if (has_dz) gradient.dz = launch.out<X>(3);
+    if (y >= 0) gradient.y = launch.in<X>(y);
+    if (dz >= 0) gradient.dz = launch.out<X>(dz);
     const Fault* guard = guard_of(launch, inputs, outputs);
     const T* mean = launch.in<T>(2);
     auto* partials = sums ? launch.scratch<GradientSums<T>>() : nullptr;
     T *a = workspace.template value<T>(launch), *b = a + plan.channels, *c = b + plan.channels;
     if (sums) sum_gradients(launch, plan, x, gradient, mean, guard, partials);
-    if (has_dz) gradient = {gradient.dz};
+    if (dz >= 0) gradient = {gradient.dz};
     const GradientResults<T> results{has_dscale ? launch.out<T>(1) : nullptr, has_dbias ? launch.out<T>(2) : nullptr, a,
                                      b, c};
     enqueue(launch, "finish_gradient", finish_gradient<T>, row_blocks<gpu::kWarpSize>(plan.channels), kThreads, 0, plan,
@@ -166,7 +164,7 @@ Prepared prepare_gradient(const NodeSpec& spec, bool frozen) {
     differentiate_channels(launch, plan, slopes, guard, x, gradient, launch.out<DX>());
   };
   std::vector<InPlace> places = in_place<X, DX>({{0, 4}, {0, 0}});
-  if (has_dz) places = {{3, 4}};
+  if (dz >= 0) places = {{dz, 4}};
   return {run, workspace.bytes(), places};
 }
 

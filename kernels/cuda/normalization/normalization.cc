@@ -5,7 +5,7 @@
 #include "kernels/cuda/support/stored.h"
 #include "kernels/geometry/channels.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/operators/windows.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -17,29 +17,24 @@ bool supports_channels(const NodeSpec& spec, int images) {
          (!spec.has_output(0) || is_stored_pair(stored, spec.out_type(0)));
 }
 
-// Whether the epilogue is supported: nothing, or Relu, perhaps after adding the input after the first `inputs`. float32
-// results may be rounded before Relu.
-bool supports_epilogue(const NodeSpec& spec, int inputs) {
-  const bool relu = spec.node().attr("relu", 0) != 0;
-  const auto round_to = static_cast<DType>(spec.node().attr("round_to", 0));
-  const bool may_round = relu && is_half(round_to) && spec.in_type(0) != DType::kDouble;
-  return (spec.num_inputs() == inputs || (relu && spec.num_inputs() == inputs + 1)) &&
-         (!spec.node().has_attr("round_to") || may_round);
+// Whether results are not rounded, or are float32 results before Relu.
+bool supports_rounding(const NodeSpec& spec) {
+  if (!spec.node().has_attr("round_to")) return true;
+  return has_step(spec.node(), EpilogueStep::kRelu) && spec.in_type(0) != DType::kDouble &&
+         is_half(static_cast<DType>(spec.node().attr("round_to", 0)));
 }
 
 bool supports_inference(const NodeSpec& spec) {
-  return supports_channels(spec, 5) && supports_epilogue(spec, 5) && spec.num_outputs() == 1 &&
+  return supports_channels(spec, 5) && supports_rounding(spec) && spec.num_outputs() == 1 &&
          spec.node().attr("training_mode", 0) == 0;
 }
 
-bool supports_train(const NodeSpec& spec) { return supports_channels(spec, 3) && supports_epilogue(spec, 3); }
-bool supports_frozen_gradient(const NodeSpec& spec) { return supports_channels(spec, 4) && spec.num_inputs() == 5; }
+bool supports_train(const NodeSpec& spec) { return supports_channels(spec, 3) && supports_rounding(spec); }
+bool supports_frozen_gradient(const NodeSpec& spec) { return supports_channels(spec, 4); }
 
-// With Relu, input 5 is its result; output 3, if present, is its operand's gradient.
 bool supports_gradient(const NodeSpec& spec) {
-  const bool relu = spec.node().attr("relu", 0) != 0;
-  return supports_channels(spec, 4) && spec.num_inputs() == (relu ? 6 : 5) &&
-         (!spec.has_output(3) || (relu && spec.out_type(3) == spec.in_type(0)));
+  const int dz = output_at(spec.node(), "dz");
+  return supports_channels(spec, 4) && (dz < 0 || spec.out_type(dz) == spec.in_type(0));
 }
 
 // In the gradient, input 2 is dy.
@@ -52,8 +47,7 @@ bool supports_groups(const NodeSpec& spec) {
   for (int o = 1; o < spec.num_outputs(); ++o) {
     if (spec.has_output(o) && spec.out_type(o) != computed) return false;
   }
-  return !is_channels_last(spec.node()) && is_stored(stored) && has_groups(spec) &&
-         (!spec.has_output(0) || is_stored_pair(stored, spec.out_type(0)));
+  return is_stored(stored) && has_groups(spec) && (!spec.has_output(0) || is_stored_pair(stored, spec.out_type(0)));
 }
 
 bool supports_lines(const NodeSpec& spec) { return is_float_or_double(spec.in_type()); }
@@ -62,17 +56,21 @@ bool supports_neighbours(const NodeSpec& spec) { return supports_lines(spec) && 
 }  // namespace
 
 std::vector<Kernel> normalization_kernels() {
+  const std::vector<const char*> forward = {"", "relu", "residual, relu"}, backward = {"", "relu"};
+  const auto of_groups = [](const char* op, const char* domain, Prepared (*prepare)(const NodeSpec&)) {
+    return Kernel{op, supports_groups, prepare, domain}.on_images(ImageLayout::kChannelsFirst);
+  };
   return {
       {"BatchNormalization", supports_inference, prepare_batch_inference},
-      {"BatchNormalization", supports_inference, prepare_batch_inference, kDomain},
-      {"BatchNormalizationTrain", supports_train, prepare_batch_train, kDomain},
-      {"BatchNormalizationGrad", supports_gradient, prepare_batch_gradient, kDomain},
+      Kernel{"BatchNormalization", supports_inference, prepare_batch_inference, kDomain}.with_epilogues(forward),
+      Kernel{"BatchNormalizationTrain", supports_train, prepare_batch_train, kDomain}.with_epilogues(forward),
+      Kernel{"BatchNormalizationGrad", supports_gradient, prepare_batch_gradient, kDomain}.with_epilogues(backward),
       {"BatchNormalizationFrozenGrad", supports_frozen_gradient, prepare_batch_frozen_gradient, kDomain},
-      {"GroupNormalization", supports_groups, prepare_groups},
-      {"InstanceNormalization", supports_groups, prepare_groups},
-      {"GroupNormalization", supports_groups, prepare_groups, kDomain},
-      {"InstanceNormalization", supports_groups, prepare_groups, kDomain},
-      {"GroupNormalizationGrad", supports_groups, prepare_groups_gradient, kDomain},
+      of_groups("GroupNormalization", "", prepare_groups),
+      of_groups("InstanceNormalization", "", prepare_groups),
+      of_groups("GroupNormalization", kDomain, prepare_groups),
+      of_groups("InstanceNormalization", kDomain, prepare_groups),
+      of_groups("GroupNormalizationGrad", kDomain, prepare_groups_gradient),
       {"LpNormalization", supports_lines, prepare_line_norm},
       {"LRN", supports_neighbours, prepare_local_response},
   };

@@ -9,6 +9,7 @@
 #include "kernels/dispatch.h"
 #include "kernels/geometry/row_normalization.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -214,7 +215,7 @@ Prepared prepare_forward(const NodeSpec& spec, const NormalizedRows& rows) {
 }
 
 // ---- Gradients: dx = (g - mean g - x̂ mean(g x̂)) inv_std with g = dy scale, where RMSNormalization omits mean g;
-// dscale = Σ dy x̂ and dbias = Σ dy over all rows. With the attribute `residual`, an input is added to dx
+// dscale = Σ dy x̂ and dbias = Σ dy over all rows. With the epilogue "residual", an input is added to dx
 // (kernels/lowering/fusion/fuse_products.cc).
 
 // The operands of a run. Unwanted or absent ones are null. dx may be x, dy or the residual. The sums over the rows of
@@ -393,7 +394,8 @@ struct Backward {
   using T = Computed<X>;
   NormalizedRows rows;
   int64_t pieces, rows_of_piece;
-  bool has_dx, has_dscale, has_dbias, has_residual;
+  bool has_dx, has_dscale, has_dbias;
+  int residual;  // the input, or -1
 
   Backward(const NodeSpec& spec, const NormalizedRows& r) : rows(r) {
     int64_t least_rows = 64, most_pieces = 64;
@@ -409,7 +411,7 @@ struct Backward {
     has_dx = spec.has_output(0);
     has_dscale = spec.num_outputs() > 1 && spec.has_output(1);
     has_dbias = spec.num_outputs() > 2 && spec.has_output(2);
-    has_residual = spec.node().attr("residual", 0) != 0;
+    residual = input_at(spec.node(), "residual");
   }
   bool in_one_pass() const { return std::is_same_v<T, float> && rows.n <= kMostKept; }
   bool has_sums() const { return has_dscale || has_dbias; }
@@ -426,10 +428,10 @@ struct Backward {
     const Gradient<X, DX> gradient{launch.in<X>(0),
                                    launch.in<T>(1),
                                    launch.in<X>(2),
-                                   has_residual ? launch.in<DX>(3) : nullptr,
+                                   residual >= 0 ? launch.in<DX>(residual) : nullptr,
                                    has_dx ? launch.out<DX>() : nullptr,
                                    has_sums() ? sums : nullptr};
-    const Fault* const guard = guard_of(launch, has_residual ? 4 : 3, 1);
+    const Fault* const guard = guard_of(launch, residual >= 0 ? residual + 1 : 3, 1);
     if (in_one_pass()) {
       if constexpr (std::is_same_v<T, float>) run_in_one_pass(launch, guard, gradient);
     } else {
@@ -470,7 +472,7 @@ template <typename X, typename DX>
 Prepared prepare_backward(const NodeSpec& spec, const NormalizedRows& rows) {
   const Backward<X, DX> backward(spec, rows);
   std::vector<InPlace> in_place;
-  if (backward.has_residual) in_place = {{0, 3}};
+  if (backward.residual >= 0) in_place = {{0, backward.residual}};
   if (sizeof(X) == sizeof(DX)) in_place.insert(in_place.end(), {{0, 2}, {0, 0}});
   return {[=](const Launch& launch) { backward.run(launch); }, backward.workspace(), std::move(in_place)};
 }
@@ -505,23 +507,24 @@ Kernel forward_kernel(const char* op, bool centered, const char* domain) {
 DType type_of_dx(const NodeSpec& spec) { return spec.has_output(0) ? spec.out_type() : spec.in_type(); }
 
 Kernel backward_kernel(const char* op, bool centered) {
-  return {op,
-          [=](const NodeSpec& spec) {
-            const NormalizedRows rows(spec, centered);
-            const bool adds = spec.node().attr("residual", 0) != 0;
-            if (adds && !(spec.has_input(3) && spec.has_output(0) && spec.in_type(3) == spec.out_type() &&
-                          spec.in_shape(3) == spec.out_shape()))
-              return false;
-            return is_stored_pair(spec.in_type(), type_of_dx(spec)) && spec.in_type(1) == computed(spec.in_type()) &&
-                   spec.in_type(2) == spec.in_type() && spec.in_size(1) == rows.n &&
-                   spec.in_shape(2) == spec.in_shape(0);
-          },
-          [=](const NodeSpec& spec) {
-            return dispatch_stored_pair(spec.in_type(), type_of_dx(spec), [&]<typename X, typename DX>(X, DX) {
-              return prepare_backward<X, DX>(spec, NormalizedRows(spec, centered));
-            });
-          },
-          kDomain};
+  const Kernel row = {
+      op,
+      [=](const NodeSpec& spec) {
+        const NormalizedRows rows(spec, centered);
+        const int residual = input_at(spec.node(), "residual");
+        if (residual >= 0 && !(spec.has_output(0) && spec.in_type(residual) == spec.out_type() &&
+                               spec.in_shape(residual) == spec.out_shape()))
+          return false;
+        return is_stored_pair(spec.in_type(), type_of_dx(spec)) && spec.in_type(1) == computed(spec.in_type()) &&
+               spec.in_type(2) == spec.in_type() && spec.in_size(1) == rows.n && spec.in_shape(2) == spec.in_shape(0);
+      },
+      [=](const NodeSpec& spec) {
+        return dispatch_stored_pair(spec.in_type(), type_of_dx(spec), [&]<typename X, typename DX>(X, DX) {
+          return prepare_backward<X, DX>(spec, NormalizedRows(spec, centered));
+        });
+      },
+      kDomain};
+  return row.with_epilogues({"", "residual"});
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
 #include "kernels/cuda/products/activations.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/products/algorithms.h"
 #include "kernels/cuda/support/elements.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/cuda/support/stored.h"
 #include "kernels/math/activations.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -50,38 +53,47 @@ std::function<void(const Launch&, const void*, void*)> activation_kernel(Activat
   return nullptr;
 }
 
-std::optional<Activation> activation_of(const std::string& function) {
-  if (function == "Relu") return Activation::kRelu;
-  if (function == "Gelu") return Activation::kGelu;
-  if (function == "GeluTanh") return Activation::kGeluTanh;
-  return std::nullopt;
+// The activation of an epilogue, or its gradient.
+struct ActivationStep {
+  Activation activation;
+  bool is_gradient;
+};
+
+std::optional<ActivationStep> activation_of(const Epilogue& epilogue) {
+  if (epilogue.empty()) return std::nullopt;
+  switch (epilogue.back()) {
+    case EpilogueStep::kReluGradient: return {{Activation::kRelu, true}};
+    case EpilogueStep::kGelu: return {{Activation::kGelu, false}};
+    case EpilogueStep::kGeluGradient: return {{Activation::kGelu, true}};
+    case EpilogueStep::kGeluTanh: return {{Activation::kGeluTanh, false}};
+    case EpilogueStep::kGeluTanhGradient: return {{Activation::kGeluTanh, true}};
+    default: return std::nullopt;
+  }
 }
 
+// Whether inputs and outputs have one 16-bit type.
 bool has_types(const NodeSpec& spec) {
   const DType type = spec.out_type();
-  if (!is_half(type)) return false;
-  for (int i = 0; i < spec.num_inputs(); ++i) {
-    if (!spec.has_input(i) || spec.in_type(i) != type) return false;
-  }
-  return spec.num_outputs() == 1 || spec.out_type(1) == type;
+  const auto has_type = [&](const Value* value) { return !value || value->dtype() == type; };
+  const auto &inputs = spec.node().inputs(), &outputs = spec.node().outputs();
+  return is_half(type) && std::all_of(inputs.begin(), inputs.end(), has_type) &&
+         std::all_of(outputs.begin(), outputs.end(), has_type);
 }
 
 }  // namespace
 
 std::optional<ActivatedProduct> activated_product(const NodeSpec& spec, Product (*product_of)(const NodeSpec&)) {
-  const Epilogue epilogue = epilogue_of(spec);
-  const bool is_gradient = epilogue == Epilogue::kActivationGradient;
-  if (!(is_gradient || epilogue == Epilogue::kActivation) || !has_types(spec)) return std::nullopt;
-  const auto activation = activation_of(spec.node().attr(is_gradient ? "activation_gradient" : "activation", ""));
-  if (!activation || (*activation == Activation::kRelu && !is_gradient)) return std::nullopt;
-  if (spec.in_size(0) == 0 || spec.in_size(1) == 0) return std::nullopt;
-  const bool has_bias = !is_gradient && spec.num_inputs() > 2;
-  if (has_bias && !is_row_of_result(spec, 2)) return std::nullopt;
+  const std::optional<ActivationStep> step = activation_of(epilogue_of(spec.node()));
+  if (!step || !has_types(spec) || spec.in_size(0) == 0 || spec.in_size(1) == 0) return std::nullopt;
+  const int bias = bias_of(spec);
+  const bool has_other_c = bias < 0 && input_at(spec.node(), "c") >= 0;
+  if (has_other_c || (bias >= 0 && (step->is_gradient || !is_row_of_result(spec, bias)))) return std::nullopt;
   Product p = product_of(spec);
   merge_batches(p);
   // cuDNN supports rows of any length, but is fast only for whole vectors.
   if (p.y.batch.size() > 1 || p.alpha != 1 || p.n % kElements != 0 || p.k % kElements != 0) return std::nullopt;
-  return ActivatedProduct{p, *activation, is_gradient, has_bias, !is_gradient && spec.num_outputs() > 1};
+  return ActivatedProduct{
+      p, step->activation, step->is_gradient, bias, input_at(spec.node(), "at"), output_at(spec.node(), "kept")};
 }
 
 void add_library_forms(const NodeSpec& spec, const ActivatedProduct& p, std::vector<Form>* forms) {
@@ -91,21 +103,21 @@ void add_library_forms(const NodeSpec& spec, const ActivatedProduct& p, std::vec
     void *y, *x;
   };
   const auto places = [p](const Launch& launch) -> Places {
-    void* const y = launch.outputs[p.writes_x ? 1 : 0];
-    void* const x = p.is_gradient ? const_cast<void*>(launch.inputs[2]) : p.writes_x ? launch.outputs[0] : y;
-    return {p.has_bias ? launch.inputs[2] : nullptr, y, x};
+    void* const y = launch.outputs[0];
+    void* const x = p.is_gradient ? const_cast<void*>(launch.inputs[p.at]) : p.kept >= 0 ? launch.outputs[p.kept] : y;
+    return {p.bias >= 0 ? launch.inputs[p.bias] : nullptr, y, x};
   };
-  const Epilogue epilogue = p.has_bias ? Epilogue::kBias : Epilogue::kNone;
+  const ProductVector vector = p.bias >= 0 ? ProductVector::kBias : ProductVector::kNone;
   if (p.activation == Activation::kGeluTanh) {
     Product product = p.product;
     product.activation = p.is_gradient ? LibraryActivation::kGeluTanhGrad
-                         : p.writes_x  ? LibraryActivation::kGeluTanhWithOperand
+                         : p.kept >= 0 ? LibraryActivation::kGeluTanhWithOperand
                                        : LibraryActivation::kGeluTanh;
-    add_algorithms(spec, product, epilogue, "cuBLASLt, ", forms, [=](const LibraryProduct& library) -> Prepared {
+    add_algorithms(spec, product, vector, "cuBLASLt, ", forms, [=](const LibraryProduct& library) -> Prepared {
       return {[=](const Launch& launch) {
                 const auto [bias, y, x] = places(launch);
                 library.run(launch, launch.inputs[0], launch.inputs[1], y, bias, launch.workspace, nullptr,
-                            p.is_gradient || p.writes_x ? x : nullptr);
+                            p.is_gradient || p.kept >= 0 ? x : nullptr);
               },
               library.workspace()};
     });
@@ -114,16 +126,14 @@ void add_library_forms(const NodeSpec& spec, const ActivatedProduct& p, std::vec
   const auto activate = spec.out_type() == DType::kBFloat16
                             ? activation_kernel<BFloat16>(p.activation, p.is_gradient, vectors)
                             : activation_kernel<__half>(p.activation, p.is_gradient, vectors);
-  add_algorithms(spec, p.product, epilogue, "activation apart, ", forms,
-                 [=](const LibraryProduct& library) -> Prepared {
-                   return {[=](const Launch& launch) {
-                             const auto [bias, y, x] = places(launch);
-                             library.run(launch, launch.inputs[0], launch.inputs[1], p.is_gradient ? y : x, bias,
-                                         launch.workspace);
-                             activate(launch, x, y);
-                           },
-                           library.workspace()};
-                 });
+  add_algorithms(spec, p.product, vector, "activation apart, ", forms, [=](const LibraryProduct& library) -> Prepared {
+    return {[=](const Launch& launch) {
+              const auto [bias, y, x] = places(launch);
+              library.run(launch, launch.inputs[0], launch.inputs[1], p.is_gradient ? y : x, bias, launch.workspace);
+              activate(launch, x, y);
+            },
+            library.workspace()};
+  });
 }
 
 }  // namespace onnx_train::cuda

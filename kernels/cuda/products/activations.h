@@ -12,13 +12,13 @@ namespace onnx_train::cuda {
 
 enum class Activation { kRelu, kGelu, kGeluTanh };
 
-// y = f(x), where x = a b + bias, or y = f'(x) (a b) with x as input 2; f' of Relu reads its result in the place of x.
-// All have one 16-bit type.
+// y = f(x), where x = a b + bias, or y = f'(x) (a b); f' of Relu reads its result in the place of x. All have one
+// 16-bit type.
 struct ActivatedProduct {
   Product product;
   Activation activation;
-  bool is_gradient, has_bias;
-  bool writes_x;  // x is output 0, y output 1; forward only
+  bool is_gradient;
+  int bias, at, kept;  // the inputs bias and x, and the output x; -1 for none
 };
 
 // Returns nothing if the node is no such product, or no row is whole vectors. Relu itself is not: cuBLASLt has it.

@@ -12,11 +12,11 @@ inline constexpr int kMostAlgorithms = 8;  // of the library, that are timed for
 
 // Adds a form for each algorithm of the library; prepare(product) prepares the node for it.
 template <typename Prepare>
-void add_algorithms(const NodeSpec& spec, const Product& p, Epilogue epilogue, const std::string& name,
+void add_algorithms(const NodeSpec& spec, const Product& p, ProductVector vector, const std::string& name,
                     std::vector<Form>* forms, const Prepare& prepare) {
   int rank = 0;
   for (const LibraryProduct& product :
-       LibraryProduct::find(p, types_of(spec), epilogue, has_choices() ? kMostAlgorithms : 1)) {
+       LibraryProduct::find(p, types_of(spec), vector, has_choices() ? kMostAlgorithms : 1)) {
     forms->push_back({concat(name, "algorithm ", rank++), [=] { return std::optional<Prepared>(prepare(product)); }});
   }
 }

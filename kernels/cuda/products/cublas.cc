@@ -114,10 +114,10 @@ struct LibraryProduct::State {
   std::vector<cublasLtMatmulHeuristicResult_t> algorithms;  // by the library's estimate of their time
   std::vector<Start> starts = {{}};
   bool is_double = false, has_scales = false;
-  Epilogue epilogue = Epilogue::kNone;  // in terms of the library's operands
-  bool is_swapped = false;              // a is the caller's b
+  ProductVector epilogue = ProductVector::kNone;  // in terms of the library's operands
+  bool is_swapped = false;                        // a is the caller's b
 
-  State(const Product& product, ProductTypes types, Epilogue epilogue, int64_t alignment, int most);
+  State(const Product& product, ProductTypes types, ProductVector epilogue, int64_t alignment, int most);
   State(const State&) = delete;
   ~State() { cublasLtMatmulDescDestroy(description); }
 
@@ -174,13 +174,13 @@ void LibraryProduct::State::describe(ProductTypes types) {
   set(CUBLASLT_MATMUL_DESC_TRANSB, of_a);
   const auto name = [&] {
     switch (epilogue) {
-      case Epilogue::kSumsOfA: return CUBLASLT_EPILOGUE_BGRADB;
-      case Epilogue::kSumsOfB: return CUBLASLT_EPILOGUE_BGRADA;
-      default: return epilogue_with(p.activation, epilogue == Epilogue::kBias);
+      case ProductVector::kSumsOfA: return CUBLASLT_EPILOGUE_BGRADB;
+      case ProductVector::kSumsOfB: return CUBLASLT_EPILOGUE_BGRADA;
+      default: return epilogue_with(p.activation, epilogue == ProductVector::kBias);
     }
   };
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<int32_t>(name()));
-  if (epilogue != Epilogue::kNone) {
+  if (epilogue != ProductVector::kNone) {
     const DType bias = has_scales ? DType::kBFloat16 : types.out;
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(bias)));
     // The library chooses an algorithm by the alignment of the vector's address, which run() sets later.
@@ -198,8 +198,8 @@ void LibraryProduct::State::describe(ProductTypes types) {
     set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, reinterpret_cast<void*>(kVectorBytes));
   }
   // All matrices share one bias.
-  if (epilogue == Epilogue::kSumsOfA) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.m);
-  if (epilogue == Epilogue::kSumsOfB) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.n);
+  if (epilogue == ProductVector::kSumsOfA) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.m);
+  if (epilogue == ProductVector::kSumsOfB) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.n);
 }
 
 // The library sums its first operand if it is not transposed, and its second if it is. A call has one vector of sums
@@ -208,8 +208,8 @@ bool LibraryProduct::State::has_layout_of_epilogue() const {
   constexpr int64_t kStep = 8;  // in the documentation of CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD
   if (has_operand(product.activation) && (y->leading() % kStep != 0 || y->stride() % kStep != 0)) return false;
   switch (epilogue) {
-    case Epilogue::kSumsOfA: return starts.size() == 1 && a->is_transposed();
-    case Epilogue::kSumsOfB: return starts.size() == 1 && !b->is_transposed();
+    case ProductVector::kSumsOfA: return starts.size() == 1 && a->is_transposed();
+    case ProductVector::kSumsOfB: return starts.size() == 1 && !b->is_transposed();
     default: return true;
   }
 }
@@ -257,17 +257,17 @@ bool has_8_bit_product(DType a, DType b, DType out) {
 
 namespace {
 
-Epilogue with_swapped_operands(Epilogue epilogue) {
+ProductVector with_swapped_operands(ProductVector epilogue) {
   switch (epilogue) {
-    case Epilogue::kSumsOfA: return Epilogue::kSumsOfB;
-    case Epilogue::kSumsOfB: return Epilogue::kSumsOfA;
+    case ProductVector::kSumsOfA: return ProductVector::kSumsOfB;
+    case ProductVector::kSumsOfB: return ProductVector::kSumsOfA;
     default: return epilogue;  // a bias belongs to y's contiguous axis in both cases
   }
 }
 
 }  // namespace
 
-LibraryProduct::State::State(const Product& p, ProductTypes types, Epilogue e, int64_t alignment, int most)
+LibraryProduct::State::State(const Product& p, ProductTypes types, ProductVector e, int64_t alignment, int most)
     : product(p), is_double(types.in == DType::kDouble), has_scales(is_8_bit_float(types.in)), epilogue(e) {
   if (p.y.column_stride != 1 && p.n > 1) {
     // yᵀ = bᵀ aᵀ
@@ -286,12 +286,12 @@ LibraryProduct::State::State(const Product& p, ProductTypes types, Epilogue e, i
 
 LibraryProduct::LibraryProduct(std::shared_ptr<State> state, size_t rank) : state_(std::move(state)), rank_(rank) {}
 
-LibraryProduct::LibraryProduct(const Product& product, ProductTypes types, Epilogue epilogue, int64_t alignment)
+LibraryProduct::LibraryProduct(const Product& product, ProductTypes types, ProductVector epilogue, int64_t alignment)
     : LibraryProduct(std::make_shared<State>(product, types, epilogue, alignment, 1), 0) {
   if (state_->algorithms.empty()) fail_as(ErrorCode::kDevice, "cuBLASLt has no algorithm for this product");
 }
 
-std::vector<LibraryProduct> LibraryProduct::find(const Product& product, ProductTypes types, Epilogue epilogue,
+std::vector<LibraryProduct> LibraryProduct::find(const Product& product, ProductTypes types, ProductVector epilogue,
                                                  int most) {
   const auto state = std::make_shared<State>(product, types, epilogue, kVectorBytes, most);
   std::vector<LibraryProduct> found;
@@ -306,7 +306,7 @@ size_t LibraryProduct::workspace() const { return state_->algorithms[rank_].work
 void LibraryProduct::run(const Launch& launch, const void* a, const void* b, void* y, const void* vector,
                          void* workspace, const void* c, const void* x, OperandScales scales) const {
   State& s = *state_;
-  if (s.epilogue != Epilogue::kNone) s.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+  if (s.epilogue != ProductVector::kNone) s.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
   const double alpha = s.product.alpha, beta = s.product.accumulate ? 1 : 0;
   const auto narrow_alpha = static_cast<float>(alpha), narrow_beta = static_cast<float>(beta);
   const void* const alpha_at = s.is_double ? static_cast<const void*>(&alpha) : &narrow_alpha;

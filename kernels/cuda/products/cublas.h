@@ -40,11 +40,11 @@ class LibraryProduct {
   // bfloat16; a bias belongs to y's contiguous axis. Matrices of 8 bits are contiguous along k, and their sizes are
   // multiples of 16. The addresses that run() gets are multiples of `alignment` bytes. Throws Error if the library has
   // no algorithm.
-  LibraryProduct(const Product& product, ProductTypes types, Epilogue epilogue = Epilogue::kNone,
+  LibraryProduct(const Product& product, ProductTypes types, ProductVector epilogue = ProductVector::kNone,
                  int64_t alignment = kVectorBytes);
   // Returns the product once for each algorithm of the library, at most `most`, by its estimate of their time. The
   // constructor takes the first. Empty if there is none: not all layouts support every epilogue.
-  static std::vector<LibraryProduct> find(const Product& product, ProductTypes types, Epilogue epilogue, int most);
+  static std::vector<LibraryProduct> find(const Product& product, ProductTypes types, ProductVector epilogue, int most);
   static std::string version();  // of the library
 
   size_t workspace() const;  // bytes

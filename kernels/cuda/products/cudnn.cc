@@ -17,8 +17,7 @@ enum TensorId : int64_t { kA = 1, kB, kBias, kX, kY };
 struct Description {
   DType type;
   Activation activation;
-  bool is_gradient, has_bias;
-  bool writes_x;
+  bool is_gradient, has_bias, writes_x;
   CudnnLayout a, b, y;  // layouts [batch, rows, columns]; x has that of y
 
   auto operator<=>(const Description&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
@@ -45,8 +44,8 @@ Description describe(const ActivatedProduct& product, DType type) {
   return {.type = type,
           .activation = product.activation,
           .is_gradient = product.is_gradient,
-          .has_bias = product.has_bias,
-          .writes_x = product.writes_x,
+          .has_bias = product.bias >= 0,
+          .writes_x = product.kept >= 0,
           .a = layout_of(p.a, p.m, p.k),
           .b = layout_of(p.b, p.k, p.n),
           .y = layout_of(p.y, p.m, p.n)};
@@ -89,10 +88,10 @@ Prepared prepare_plan(const NodeSpec& spec, const ActivatedProduct& p, const std
   const auto run = [=, label = spec.node().label()](const Launch& launch) {
     const auto input = [&](int i) { return const_cast<void*>(launch.inputs[i]); };
     std::unordered_map<int64_t, void*> addresses = {{kA, input(0)}, {kB, input(1)}};
-    if (p.has_bias) addresses[kBias] = input(2);
-    if (p.is_gradient) addresses[kX] = input(2);
-    if (p.writes_x) addresses[kX] = launch.outputs[0];
-    addresses[kY] = launch.outputs[p.writes_x ? 1 : 0];
+    if (p.bias >= 0) addresses[kBias] = input(p.bias);
+    if (p.at >= 0) addresses[kX] = input(p.at);
+    if (p.kept >= 0) addresses[kX] = launch.outputs[p.kept];
+    addresses[kY] = launch.outputs[0];
     graph->run(launch, label, plan, std::move(addresses), launch.workspace);
   };
   return {run, graph->workspace(plan)};
@@ -112,9 +111,12 @@ Prepared prepare_with_activation(const NodeSpec& spec, Product (*product_of)(con
 
 template <Product (*kProduct)(const NodeSpec&)>
 Kernel row(const char* op) {
-  return {op, [](const NodeSpec& spec) { return graph_of(spec, activated_product(spec, kProduct)) != nullptr; },
-          [](const NodeSpec& spec) { return prepare_with_activation(spec, kProduct); }, kDomain,
-          "product with activation"};
+  const Kernel row = {
+      op, [](const NodeSpec& spec) { return graph_of(spec, activated_product(spec, kProduct)) != nullptr; },
+      [](const NodeSpec& spec) { return prepare_with_activation(spec, kProduct); }, kDomain, "product with activation"};
+  return row.with_epilogues(epilogues_of(
+      op, {"gelu", "bias, gelu", "keep, gelu", "bias, keep, gelu", "gelu_tanh", "bias, gelu_tanh", "keep, gelu_tanh",
+           "bias, keep, gelu_tanh", "relu_gradient", "gelu_gradient", "gelu_tanh_gradient"}));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -71,18 +72,18 @@ Prepared fastest_product(const NodeSpec& spec, const std::vector<Form>& forms) {
   return fastest(spec, LibraryProduct::version(), forms);
 }
 
-// The vector of the epilogue is a bias, input 2, or sums, output 1.
-Prepared prepare_library_product(const LibraryProduct& product, Epilogue epilogue) {
-  return {[product, epilogue](const Launch& launch) {
-            const void* const vector = epilogue == Epilogue::kNone   ? nullptr
-                                       : epilogue == Epilogue::kBias ? launch.inputs[2]
-                                                                     : launch.outputs[1];
-            product.run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0], vector, launch.workspace);
+Prepared prepare_library_product(const NodeSpec& spec, const LibraryProduct& product, ProductVector vector) {
+  const int bias = bias_of(spec), sums = output_at(spec.node(), "sums");
+  return {[=](const Launch& launch) {
+            const void* const at = vector == ProductVector::kNone   ? nullptr
+                                   : vector == ProductVector::kBias ? launch.inputs[bias]
+                                                                    : launch.outputs[sums];
+            product.run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0], at, launch.workspace);
           },
           product.workspace()};
 }
 
-// Sums input `operand` over k into output 1, in a separate kernel.
+// Sums input `operand` over k into the output `sums`, in a separate kernel.
 Prepared prepare_operand_sums(const NodeSpec& spec, const Product& p, int operand) {
   Shape matrix = operand == 0 ? Shape{p.m, p.k} : Shape{p.k, p.n};
   size_t k = operand == 0 ? 1 : 0;
@@ -90,7 +91,7 @@ Prepared prepare_operand_sums(const NodeSpec& spec, const Product& p, int operan
   const Shape shape = {num_elements(p.y.batch), matrix[0], matrix[1]};
   std::vector<bool> is_reduced(3);
   is_reduced[1 + k] = true;
-  return prepare_sum_of(spec.in_type(operand), shape, is_reduced, operand, 1);
+  return prepare_sum_of(spec.in_type(operand), shape, is_reduced, operand, output_at(spec.node(), "sums"));
 }
 
 // Returns the product with an innermost batch axis of one matrix: the library covers it in one call, and takes a call
@@ -103,21 +104,21 @@ Product one_by_one(Product p) {
   return p;
 }
 
-Prepared prepare_floats(const NodeSpec& spec, const Product& p, Epilogue epilogue) {
+Prepared prepare_floats(const NodeSpec& spec, const Product& p, ProductVector vector) {
   std::vector<std::pair<std::string, Product>> ways = {{"", p}};
   const int64_t matrices = num_elements(p.y.batch);
   if (has_choices() && matrices > 1 && matrices <= kFewMatrices) ways.push_back({"one by one, ", one_by_one(p)});
   std::vector<Form> forms;
   for (const auto& [name, product] : ways) {
-    add_algorithms(spec, product, epilogue, name, &forms,
-                   [=](const LibraryProduct& library) { return prepare_library_product(library, epilogue); });
+    add_algorithms(spec, product, vector, name, &forms,
+                   [&](const LibraryProduct& library) { return prepare_library_product(spec, library, vector); });
   }
-  const bool has_sums = epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB;
+  const bool has_sums = vector == ProductVector::kSumsOfA || vector == ProductVector::kSumsOfB;
   if (has_sums && (forms.empty() || has_choices())) {
     // The library has no such epilogue for some layouts, and a slow one for others.
-    const Prepared sums = prepare_operand_sums(spec, p, epilogue == Epilogue::kSumsOfA ? 0 : 1);
+    const Prepared sums = prepare_operand_sums(spec, p, vector == ProductVector::kSumsOfA ? 0 : 1);
     const auto prepare = [=](const LibraryProduct& library) -> Prepared {
-      const Prepared product = prepare_library_product(library, Epilogue::kNone);
+      const Prepared product = prepare_library_product(spec, library, ProductVector::kNone);
       return {[product = product.run, sums = sums.run](const Launch& launch) {
                 product(launch);
                 sums(launch);
@@ -125,21 +126,21 @@ Prepared prepare_floats(const NodeSpec& spec, const Product& p, Epilogue epilogu
               std::max(product.workspace, sums.workspace)};
     };
     for (const auto& [name, product] : ways)
-      add_algorithms(spec, product, Epilogue::kNone, "sums apart, " + name, &forms, prepare);
+      add_algorithms(spec, product, ProductVector::kNone, "sums apart, " + name, &forms, prepare);
   }
   return fastest_product(spec, forms);
 }
 
 }  // namespace
 
-Prepared prepare_product(const NodeSpec& spec, Product p, Epilogue epilogue) {
+Prepared prepare_product(const NodeSpec& spec, Product p, ProductVector vector) {
   const int64_t outputs = num_elements(p.y.batch) * p.m * p.n;
   if (outputs == 0 || p.k == 0) {
     const size_t bytes = p.accumulate ? 0 : static_cast<size_t>(outputs) * size_of(spec.out_type());
     return {[bytes](const Launch& launch) { set_bytes(launch, launch.outputs[0], 0, bytes); }};
   }
   merge_batches(p);
-  if (is_float(spec.in_type())) return prepare_floats(spec, p, epilogue);
+  if (is_float(spec.in_type())) return prepare_floats(spec, p, vector);
   switch (spec.in_type()) {
     case DType::kInt32: return prepare_integers<int32_t>(p);
     case DType::kInt64: return prepare_integers<int64_t>(p);
@@ -180,41 +181,40 @@ bool library_adds_c(const NodeSpec& spec) {
          spec.in_size(1) > 0 && (adds_bias(spec) || adds_matrix(spec));
 }
 
-// The last input is the matrix, which y may overwrite; a bias may precede it.
-Prepared prepare_sum_with_matrix(const NodeSpec& spec, Product p) {
+// Adds input `matrix`, which y may overwrite; before it perhaps a bias.
+Prepared prepare_sum_with_matrix(const NodeSpec& spec, Product p, int matrix, int bias) {
   merge_batches(p);
   p.accumulate = true;
-  const int c = spec.num_inputs() - 1;
-  const bool has_bias = c > 2;
   std::vector<Form> forms;
-  add_algorithms(spec, p, has_bias ? Epilogue::kBias : Epilogue::kNone, "", &forms,
+  add_algorithms(spec, p, bias < 0 ? ProductVector::kNone : ProductVector::kBias, "", &forms,
                  [=](const LibraryProduct& product) -> Prepared {
                    return {[=](const Launch& launch) {
                              product.run(launch, launch.inputs[0], launch.inputs[1], launch.outputs[0],
-                                         has_bias ? launch.inputs[2] : nullptr, launch.workspace, launch.inputs[c]);
+                                         bias < 0 ? nullptr : launch.inputs[bias], launch.workspace,
+                                         launch.inputs[matrix]);
                            },
                            product.workspace(),
-                           {{0, c}}};
+                           {{0, matrix}}};
                  });
   return fastest_product(spec, forms);
 }
 
+// A product with an epilogue.
 Prepared prepare_variant(const NodeSpec& spec, Product p) {
-  const Epilogue epilogue = epilogue_of(spec);
-  if (epilogue == Epilogue::kResidual) return prepare_sum_with_matrix(spec, p);
-  if (epilogue != Epilogue::kActivation) return prepare_product(spec, p, epilogue);
-  p.activation = LibraryActivation::kRelu;
-  return prepare_product(spec, p, spec.num_inputs() > 2 ? Epilogue::kBias : Epilogue::kNone);
+  const int bias = bias_of(spec), residual = input_at(spec.node(), "residual");
+  if (residual >= 0) return prepare_sum_with_matrix(spec, p, residual, bias);
+  if (has_step(spec.node(), EpilogueStep::kRelu)) p.activation = LibraryActivation::kRelu;
+  return prepare_product(spec, p, bias < 0 ? vector_of(spec) : ProductVector::kBias);
 }
 
 Prepared prepare_gemm(const NodeSpec& spec) {
   Product p = gemm_product(spec);
-  if (epilogue_of(spec) != Epilogue::kNone) return prepare_variant(spec, p);
+  if (!epilogue_of(spec.node()).empty()) return prepare_variant(spec, p);
   const double beta = spec.node().attr("beta", 1.0f);
   const bool has_c = spec.has_input(2) && beta != 0;
   if (!has_c) return prepare_product(spec, p);
   if (library_adds_c(spec)) {
-    return adds_bias(spec) ? prepare_product(spec, p, Epilogue::kBias) : prepare_sum_with_matrix(spec, p);
+    return adds_bias(spec) ? prepare_product(spec, p, ProductVector::kBias) : prepare_sum_with_matrix(spec, p, 2, -1);
   }
   p.accumulate = true;
   const Prepared product = prepare_product(spec, p);
@@ -229,8 +229,42 @@ Prepared prepare_gemm(const NodeSpec& spec) {
 
 bool supports(const NodeSpec& spec) { return has_product(spec.in_type()) && spec.one_type(spec.num_inputs()); }
 
-bool has_library_types(const NodeSpec& spec) {
-  return spec.in_type(1) == spec.in_type(0) && has_library_product(spec.in_type(), spec.out_type());
+// ---- What the kernels of our domain take
+
+enum class Types {
+  kOne,           // one type, of which there are products
+  kLibrary,       // operands and a result of the library's; C, a bias and a residual have the result's type
+  kFloat32Result  // likewise, and the result is float32
+};
+enum class GemmC {
+  kNone,
+  kBias,          // none or a plain bias, which the library adds
+  kBiasOrMatrix,  // a plain bias or a matrix like y, which the library adds
+  kAny,           // written to y first
+};
+enum class Batches {
+  kAny,
+  kFilled,   // operands are not empty
+  kAligned,  // nor does one of them broadcast; nothing scales the product
+};
+
+struct ProductVariant {
+  std::vector<const char*> epilogues;
+  Types types;
+  GemmC c;
+  Batches batches;
+};
+
+const std::vector<ProductVariant>& product_variants() {
+  static const std::vector<ProductVariant> all = {
+      {{""}, Types::kOne, GemmC::kNone, Batches::kAny},
+      {{""}, Types::kLibrary, GemmC::kNone, Batches::kAny},
+      {{""}, Types::kLibrary, GemmC::kBiasOrMatrix, Batches::kFilled},
+      {{""}, Types::kFloat32Result, GemmC::kAny, Batches::kAny},
+      {{"bias", "relu", "bias, relu", "residual", "bias, residual"}, Types::kLibrary, GemmC::kBias, Batches::kFilled},
+      {{"sums_of_a", "sums_of_b"}, Types::kFloat32Result, GemmC::kNone, Batches::kAligned},
+  };
+  return all;
 }
 
 // Whether both operands are batches of equally many matrices, stored contiguously.
@@ -247,32 +281,40 @@ bool has_one_batch(const NodeSpec& spec) {
   return leads("perm_a") && leads("perm_b");
 }
 
-// Whether the node has 16-bit operands with float32 sums, or an epilogue, that the library supports. C or a bias has
-// the type of y and is added before rounding.
-bool supports_variant(const NodeSpec& spec) {
-  const bool is_float32 = spec.out_type() == DType::kFloat;
-  const Epilogue epilogue = epilogue_of(spec);
-  if (epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB) {
-    return has_library_types(spec) && is_float32 && spec.node().attr("alpha", 1.0f) == 1 && has_one_batch(spec) &&
-           spec.in_size(0) > 0 && spec.in_size(1) > 0;
+bool has_types(const NodeSpec& spec, Types types) {
+  if (types == Types::kOne) return supports(spec);
+  for (int i = 2; i < spec.num_inputs(); ++i) {
+    if (spec.has_input(i) && spec.in_type(i) != spec.out_type()) return false;
   }
-  if (epilogue == Epilogue::kActivationGradient) return false;  // cudnn.cc
-  if (epilogue == Epilogue::kActivation || epilogue == Epilogue::kResidual) {
-    const bool is_residual = epilogue == Epilogue::kResidual;
-    const int last = spec.num_inputs() - 1;
-    const bool has_bias = last > (is_residual ? 2 : 1);
-    for (int i = 2; i <= last; ++i) {
-      if (spec.in_type(i) != spec.out_type()) return false;
-    }
-    return has_library_types(spec) && spec.in_size(0) > 0 && spec.in_size(1) > 0 && spec.num_outputs() == 1 &&
-           (!has_bias || is_row_of_result(spec, 2)) &&
-           (is_residual ? spec.in_shape(last) == spec.out_shape() : spec.node().attr("activation", "") == "Relu");
+  return spec.in_type(1) == spec.in_type(0) && has_library_product(spec.in_type(), spec.out_type()) &&
+         (types == Types::kLibrary || spec.out_type() == DType::kFloat);
+}
+
+bool has_c(const NodeSpec& spec, GemmC c) {
+  if (input_at(spec.node(), "c") < 0) return c == GemmC::kNone || c == GemmC::kBias;
+  switch (c) {
+    case GemmC::kNone: return false;
+    case GemmC::kBias: return adds_bias(spec);
+    case GemmC::kBiasOrMatrix: return adds_bias(spec) || adds_matrix(spec);
+    case GemmC::kAny: return true;
   }
-  if (!(spec.num_inputs() > 2 && spec.has_input(2))) return supports(spec) || has_library_types(spec);
-  if (!has_library_types(spec) || spec.in_type(2) != spec.out_type()) return false;
-  const bool library_adds =
-      epilogue == Epilogue::kBias ? spec.in_size(0) > 0 && spec.in_size(1) > 0 : library_adds_c(spec);
-  return library_adds || (is_float32 && epilogue == Epilogue::kNone);
+  return false;
+}
+
+bool has_batches(const NodeSpec& spec, Batches batches) {
+  if (batches == Batches::kAny) return true;
+  if (spec.in_size(0) == 0 || spec.in_size(1) == 0) return false;
+  return batches == Batches::kFilled || (has_one_batch(spec) && spec.node().attr("alpha", 1.0f) == 1);
+}
+
+// A row of our domain, which `of` prepares.
+Kernel variant_row(const char* op, const ProductVariant& variant, Prepared (*of)(const NodeSpec&)) {
+  const auto takes = [&variant](const NodeSpec& spec) {
+    const int bias = input_at(spec.node(), "bias"), residual = input_at(spec.node(), "residual");
+    return has_types(spec, variant.types) && has_c(spec, variant.c) && has_batches(spec, variant.batches) &&
+           (bias < 0 || is_row_of_result(spec, bias)) && (residual < 0 || spec.in_shape(residual) == spec.out_shape());
+  };
+  return Kernel{op, takes, of, kDomain}.with_epilogues(epilogues_of(op, variant.epilogues));
 }
 
 Prepared prepare_matmul(const NodeSpec& spec) { return prepare_variant(spec, matmul_product(spec)); }
@@ -283,14 +325,17 @@ Prepared prepare_transposed_matmul(const NodeSpec& spec) {
 }  // namespace
 
 std::vector<Kernel> product_kernels() {
-  return {
+  std::vector<Kernel> rows = {
       {"MatMul", supports, prepare_matmul},
       {"Gemm", supports, prepare_gemm},
       {"Einsum", supports, prepare_einsum},
-      {"MatMul", supports_variant, prepare_matmul, kDomain},
-      {"Gemm", supports_variant, prepare_gemm, kDomain},
-      {"TransposedMatMul", supports_variant, prepare_transposed_matmul, kDomain},
   };
+  for (const ProductVariant& variant : product_variants()) {
+    rows.push_back(variant_row("MatMul", variant, prepare_matmul));
+    rows.push_back(variant_row("Gemm", variant, prepare_gemm));
+    rows.push_back(variant_row("TransposedMatMul", variant, prepare_transposed_matmul));
+  }
+  return rows;
 }
 
 }  // namespace onnx_train::cuda

@@ -6,8 +6,8 @@
 
 namespace onnx_train::cuda {
 
-// The product of inputs 0 and 1 into output 0. A bias is input 2, sums of an operand are output 1.
-Prepared prepare_product(const NodeSpec& spec, Product product, Epilogue epilogue = Epilogue::kNone);
+// The product of inputs 0 and 1 into output 0, with the node's bias (bias_of) or its output `sums`.
+Prepared prepare_product(const NodeSpec& spec, Product product, ProductVector vector = ProductVector::kNone);
 
 Prepared prepare_einsum(const NodeSpec& spec);  // einsum.cu
 

@@ -17,6 +17,8 @@
 #include "kernels/math/activations.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/float8.h"
+#include "onnx_passes/ir/name_list.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train::cuda {
 namespace {
@@ -226,18 +228,12 @@ constexpr const char* kSumsOfStored = "stored";
 
 // What a node stores: outputs by number, or -1.
 struct Outputs {
-  int by_rows = -1, by_columns = -1, magnitude = -1, sums = -1;
+  int by_rows, by_columns, magnitude, sums;
 };
 
 Outputs outputs_of(const NodeSpec& spec) {
-  const std::string stored = spec.node().attr("stored", "rows");
-  Outputs all;
-  int next = 0;
-  if (stored != "columns") all.by_rows = next++;
-  if (stored != "rows") all.by_columns = next++;
-  if (spec.num_outputs() > next) all.magnitude = next++;
-  if (spec.num_outputs() > next) all.sums = next++;
-  return all;
+  const std::vector<std::string> names = split_names(spec.node().attr("writes", ""));
+  return {place_in(names, "rows"), place_in(names, "columns"), place_in(names, "magnitude"), place_in(names, "sums")};
 }
 
 // Calls f with a kernel for elements S, or null if there is none.
@@ -303,7 +299,7 @@ Prepared prepare_quantize(const NodeSpec& spec) {
   const int64_t tiles = row_tiles * column_tiles;
   const bool has_maxima = outputs.magnitude >= 0, has_sums = outputs.sums >= 0;
   const bool sums_stored = spec.node().attr("sums_of", "x") == kSumsOfStored;
-  const bool has_operand = spec.node().has_attr("activation_gradient");
+  const int operand = input_at(spec.node(), "operand");
   const size_t bytes_of_maxima = has_maxima ? static_cast<size_t>(tiles) * sizeof(uint32_t) : 0,
                bytes_of_sums = has_sums ? static_cast<size_t>(row_tiles * columns) * sizeof(float) : 0;
   Prepared prepared;
@@ -322,7 +318,7 @@ Prepared prepare_quantize(const NodeSpec& spec) {
                      has_maxima ? launch.scratch<uint32_t>() : nullptr,
                      nullptr,
                      sums_stored};
-      if (has_operand) m.operand = launch.in<S>(2);
+      if (operand >= 0) m.operand = launch.in<S>(operand);
       if (has_sums) m.sums = launch.scratch<float>() + (has_maxima ? tiles : 0);
       if (tiles > 0) enqueue(launch, "quantize_tiles", kernel, static_cast<unsigned>(tiles), kTileThreads, 0, m);
       if (!has_maxima && !has_sums) return;

@@ -18,7 +18,7 @@ class InnerProduct {
     if (results == 0) return;
     const auto bytes = static_cast<int64_t>(size_of(types.out));
     if (product.k > 0) {
-      product_.emplace(product, types, Epilogue::kNone, row * bytes);
+      product_.emplace(product, types, ProductVector::kNone, row * bytes);
     } else if (!product.accumulate) {
       zeros_ = static_cast<size_t>(results * bytes);
     }

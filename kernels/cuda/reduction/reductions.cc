@@ -20,7 +20,8 @@ ReductionPlan::ReductionPlan(const Shape& shape, const std::vector<bool>& is_red
     to *= axis.size;
   }
   columns = !axes.empty() && !axes[0].reduced;
-  // The number of blocks fills the device, and each has enough elements.
+  // The number of blocks fills a large device, and each has enough elements. It is not asked of the device, since
+  // pieces decide in which order elements are added.
   constexpr int64_t kBlocks = 512, kLeast = 4096, kMost = 1024;
   const int64_t blocks = columns ? (outputs + kColumns - 1) / kColumns : outputs;
   const int64_t least = columns ? kLeast / kColumns : kLeast;

@@ -10,6 +10,7 @@
 #include "kernels/lowering/support/positions.h"
 #include "kernels/lowering/support/readers.h"
 #include "kernels/lowering/types/rounding.h"
+#include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
 namespace {
@@ -35,20 +36,18 @@ DType rounding_of(const Value* value) { return before_rounding(value) ? widened_
 // Whether the node is ONNX's own training form, which has more outputs.
 bool is_training(const Node& node) { return node.attr("training_mode", 0) != 0 || node.num_outputs() > 1; }
 
-bool has_epilogue(const Node& node) { return node.attr("relu", 0) != 0; }
-
 // Returns the batch normalization that produces `value`, if `value` has one reader.
 Node* normalization_before(Value* value, const TensorType& type, DType rounding) {
   Node* node = producer_read_once(value, rounding);
-  const bool is_normalization = node && ((node->is("BatchNormalizationTrain", kDomain) && !has_epilogue(*node)) ||
+  const bool is_normalization = node && ((node->is("BatchNormalizationTrain", kDomain) && epilogue_of(*node).empty()) ||
                                          (node->is("BatchNormalization") && !is_training(*node)));
   const bool fits = is_normalization && value->type() == type &&
                     node->output(0) == (rounding == kUnrounded ? value : before_rounding(value)) && has_kernels(type);
   return fits ? node : nullptr;
 }
 
-Attrs with_relu(const Node& node) {
-  Attrs attrs = {{"relu", 1}};
+Attrs with_epilogue(const Node& node, const Epilogue& epilogue) {
+  Attrs attrs = {{kEpilogue, to_string(epilogue)}};
   if (node.has_attr("epsilon")) attrs.emplace_back("epsilon", node.attr("epsilon", 0.0f));
   return attrs;
 }
@@ -85,9 +84,14 @@ bool join(Node* normalization, Value* residual, Node* relu, DType rounding, cons
   b.set_name(relu->output()->name());
   std::vector<Var> inputs;
   for (Value* input : normalization->inputs()) inputs.push_back(b.var(input));
-  if (residual) inputs.push_back(b.var(residual));
+  Epilogue epilogue = {EpilogueStep::kRelu};
+  if (residual) {
+    epilogue.insert(epilogue.begin(), EpilogueStep::kResidual);
+    inputs.resize(static_cast<size_t>(place_of_input(kDomain, normalization->op(), "residual")));
+    inputs.push_back(b.var(residual));
+  }
   const bool trains = normalization->is("BatchNormalizationTrain", kDomain);
-  Attrs attrs = with_relu(*normalization);
+  Attrs attrs = with_epilogue(*normalization, epilogue);
   if (rounding != kUnrounded) attrs.emplace_back("round_to", static_cast<int>(rounding));
   const std::vector<Var> outputs = call_lowered(b, normalization->op(), trains ? 3 : 1, inputs, attrs);
   Node* const made = outputs[0].value()->producer();
@@ -133,7 +137,8 @@ Node* rectification_before(const Value* dz) {
 
 // The joint gradient takes the position of the gradient of Relu, so its other operands must be computed before that.
 bool join_backward(Node* gradient, const Device& device, Positions& positions) {
-  if (!gradient->is("BatchNormalizationGrad", kDomain) || has_epilogue(*gradient) || !gradient->output(0)) return false;
+  if (!gradient->is("BatchNormalizationGrad", kDomain) || !epilogue_of(*gradient).empty() || !gradient->output(0))
+    return false;
   Value* dz = gradient->input(4);
   Node* relu = rectification_before(dz);
   if (!relu) return false;
@@ -147,7 +152,8 @@ bool join_backward(Node* gradient, const Device& device, Positions& positions) {
   for (int i = 0; i < 4; ++i) inputs.push_back(b.var(gradient->input(i)));
   for (Value* input : relu->inputs()) inputs.push_back(b.var(input));
   const int num_outputs = producer_read_once(dz, rounding_of(dz)) ? 3 : 4;
-  const std::vector<Var> outputs = call_lowered(b, gradient->op(), num_outputs, inputs, with_relu(*gradient));
+  const std::vector<Var> outputs =
+      call_lowered(b, gradient->op(), num_outputs, inputs, with_epilogue(*gradient, {EpilogueStep::kRelu}));
   Node* const made = outputs[0].value()->producer();
   if (!runs_on(device, made)) return false;
   positions.add(made, relu);

@@ -150,7 +150,7 @@ class BatchWeightGradients {
                         [](const Value* x, const Value* y) { return has_type_of(*x, *y); });
     };
     return order_of_result(a) == order_of_result(b) && same(a.inputs(), b.inputs()) && same(a.outputs(), b.outputs()) &&
-           a.attr("sums_of", -1) == b.attr("sums_of", -1);
+           epilogue_of(a) == epilogue_of(b);
   }
 
   // ---- Batches
@@ -190,7 +190,7 @@ class BatchWeightGradients {
     const Permutation as_it_is = identity(3), order = order_of_result(one);
     Attrs attrs = {{"perm_a", swapped(as_it_is)}, {"perm_b", as_it_is}};
     attrs.emplace_back("perm_y", order == identity(2) ? as_it_is : swapped(as_it_is));
-    if (one.num_outputs() > 1) attrs.emplace_back("sums_of", one.attr("sums_of", 0));
+    if (one.has_attr(kEpilogue)) attrs.emplace_back(kEpilogue, one.attr(kEpilogue, ""));
     b.set_name(one.output()->name() + "/batch");
     const std::vector<Var> results = call_lowered(b, "TransposedMatMul", one.num_outputs(), operands, attrs);
     if (!runs_on(device_, results[0].value()->producer())) return {};

@@ -18,31 +18,23 @@
 namespace onnx_train {
 namespace {
 
-constexpr const char* kResidual = "residual";
-
-// A node after a product, its input that is the product's result, and the other input.
+// A node after a product, its input that is the product's result, the other input, and the step that replaces it.
 struct Follower {
   Node* node;
   int product;
-  int other;              // -1: none
-  const char* attribute;  // attribute of the fused product
-  std::string function;   // the attribute's value; empty: 1
+  int other;  // -1: none
+  EpilogueStep step;
 };
 
 std::vector<Follower> followers(Node* node) {
+  using enum EpilogueStep;
   const std::string& op = node->op();
-  const auto activation = [&](const char* function) {
-    return std::vector<Follower>{{node, 0, -1, "activation", function}};
-  };
-  const auto gradient = [&](const char* function) {
-    return std::vector<Follower>{{node, 0, 1, "activation_gradient", function}};
-  };
-  if (op == "Add") return {{node, 0, 1, kResidual, ""}, {node, 1, 0, kResidual, ""}};
-  if (op == "Relu") return activation("Relu");
-  if (op == "ReluGrad") return gradient("Relu");  // gradient from Relu's result, which has the sign of its operand
-  if (op == "Gelu") return activation(node->attr("approximate", "none") == "tanh" ? "GeluTanh" : "Gelu");
-  if (op == "GeluGrad") return gradient("Gelu");
-  if (op == "GeluTanhGrad") return gradient("GeluTanh");
+  if (op == "Add") return {{node, 0, 1, kResidual}, {node, 1, 0, kResidual}};
+  if (op == "Relu") return {{node, 0, -1, kRelu}};
+  if (op == "Gelu") return {{node, 0, -1, node->attr("approximate", "none") == "tanh" ? kGeluTanh : kGelu}};
+  if (op == "ReluGrad") return {{node, 0, 1, kReluGradient}};
+  if (op == "GeluGrad") return {{node, 0, 1, kGeluGradient}};
+  if (op == "GeluTanhGrad") return {{node, 0, 1, kGeluTanhGradient}};
   return {};
 }
 
@@ -113,11 +105,11 @@ class FuseProducts {
     }
     Node* const product = result->producer();
     if (!product || &product->graph() != &graph_ || (other && !is_alone)) return false;
-    const bool takes = is_normalization_gradient(*product)
-                           ? std::string(follower.attribute) == kResidual && product->output() == result &&
-                                 !product->has_attr(kResidual)
-                           : can_take_epilogue(*product);
-    if (!takes) return false;
+    const bool may_end_with = is_normalization_gradient(*product)
+                                  ? product->output() == result && epilogue_of(*product).empty()
+                                  : can_end_with_step(*product);
+    const Operator* const fused_row = find_operator(kDomain, product->op());
+    if (!may_end_with || !has_step(fused_row->steps, follower.step)) return false;
     // The gradient of a normalization computes in float32 and then rounds.
     const bool is_narrow = narrow || (is_normalization_gradient(*product) && is_stored(narrow_other));
     if (is_narrow && other) other = narrow_other;
@@ -128,19 +120,22 @@ class FuseProducts {
     if (other && place == product && !is_before(*other, *product)) return false;
     Builder b(&graph_, place);
     std::vector<Value*> inputs = product->inputs();
-    if (other) inputs.push_back(with_shape(b.var(other), result->type().shape()).value());
+    if (other) {
+      inputs.resize(static_cast<size_t>(place_of_input(kDomain, product->op(), row_of(follower.step).reads)));
+      inputs.push_back(with_shape(b.var(other), result->type().shape()).value());
+    }
     const DType stored = is_narrow ? roundings[0]->output()->dtype() : product->output()->dtype();
     Node* const call = add_call(follower, *product, inputs, stored, !is_alone, place);
     if (!runs_on(device_, call)) return false;
     variant_->keep();
-    const Var fused = with_shape(b.var(call->output(is_alone ? 0 : 1)), node->output()->type().shape());
+    const Var fused = with_shape(b.var(call->output()), node->output()->type().shape());
     for (Node* rounding : roundings) {
       graph_.replace(rounding->output(), fused.value());
       graph_.remove(rounding);
     }
     if (!is_narrow) graph_.replace(node->output(), fused.value());
     graph_.remove(node);
-    if (!is_alone) graph_.replace(product->output(), call->output(0));
+    if (!is_alone) graph_.replace(product->output(), call->output(output_at(*call, "kept")));
     for (int i = 1; i < product->num_outputs(); ++i) {
       if (product->output(i)) graph_.replace(product->output(i), call->output(i));
     }
@@ -159,51 +154,48 @@ class FuseProducts {
   }
 
   // Whether the node is a product, perhaps with a bias, without a fused follower.
-  static bool can_take_epilogue(const Node& node) {
-    for (const char* attribute : {kResidual, "activation", "activation_gradient"}) {
-      if (node.has_attr(attribute)) return false;
-    }
+  static bool can_end_with_step(const Node& node) {
+    if (!has_only(node, {EpilogueStep::kBias})) return false;
     const bool is_product =
         node.op() == "MatMul" || node.op() == "Gemm" || node.op() == "TransposedMatMul" || node.op() == "ScaledMatMul";
     const auto& inputs = node.inputs();
     const auto is_vector = [](const Value* v) { return v && v->rank() < 2; };
     if (is_product && (is_vector(node.input(0)) || is_vector(node.input(1)))) return false;
-    return is_product && (node.domain().empty() || node.domain() == kDomain) && node.num_outputs() == 1 &&
+    return is_product && (node.domain().empty() || node.domain() == kDomain) &&
            std::find(inputs.begin(), inputs.end(), nullptr) == inputs.end() && node.attr("alpha", 1.0f) == 1 &&
            node.attr("beta", 1.0f) == 1;
   }
 
   // Adds the call of a variant that computes the product and the follower and stores the result as `stored`. It also
-  // writes the product's result if `writes_both`.
+  // keeps the product's result if `keeps`.
   Node* add_call(const Follower& follower, const Node& product, const std::vector<Value*>& inputs, DType stored,
-                 bool writes_both, Node* place) {
+                 bool keeps, Node* place) {
     Variant& variant = variant_.emplace(product, static_cast<int>(inputs.size()));
-    variant.add_attribute(follower.attribute);
+    Epilogue epilogue = epilogue_of(product);
+    if (epilogue.empty()) variant.add_attribute(kEpilogue);
+    if (keeps) epilogue.push_back(EpilogueStep::kKeep);
+    epilogue.push_back(follower.step);
     std::vector<std::string> read, written, combined;
-    for (int i = 0; i < product.num_inputs(); ++i) read.push_back(Variant::input(i));
+    for (int i = 0; i < product.num_inputs(); ++i) read.push_back(product.input(i) ? Variant::input(i) : "");
     for (int i = 0; i < product.num_outputs(); ++i) written.push_back(i == 0 ? "product" : "y" + std::to_string(i));
     variant.add_node(product, read, written);
     const DType computed = follower.node->output()->dtype();
     for (int i = 0; i < follower.node->num_inputs(); ++i) {
       const bool is_product = i == follower.product;
-      const std::string operand = is_product ? "product" : Variant::input(product.num_inputs());
+      const std::string operand = is_product ? "product" : Variant::input(static_cast<int>(inputs.size()) - 1);
       const bool is_wide = (is_product ? product.output()->dtype() : stored) == computed;
       combined.push_back(is_wide ? operand : converted(operand, computed));
     }
     variant.add_node(*follower.node, combined, {"y"});
-    if (writes_both) variant.add_output("product", product.output(), product.output()->type());
     const std::string result = stored == computed ? "y" : converted("y", stored);
     variant.add_output(result, follower.node->output(), {stored, product.output()->type().dims});
+    if (keeps) variant.add_output("product", product.output(), product.output()->type());
     for (int i = 1; i < product.num_outputs(); ++i) {
       const Value* const other = product.output(i);
       variant.add_output(written[static_cast<size_t>(i)], other, other ? other->type() : TensorType());
     }
     Node* call = variant.add_call(inputs, place);
-    if (follower.function.empty()) {
-      call->set_attr(follower.attribute, 1);
-    } else {
-      call->set_attr(follower.attribute, follower.function);
-    }
+    call->set_attr(kEpilogue, to_string(epilogue));
     return call;
   }
 

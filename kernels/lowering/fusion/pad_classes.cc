@@ -58,13 +58,11 @@ class PadClasses {
   // ---- Whether the node computes such logits, and all readers of them and of their gradients support padding
 
   bool is_head(const Node& node) {
-    const bool is_alone = node.num_outputs() == 1 && node.num_inputs() <= 3 && !node.has_attr("activation") &&
-                          !node.has_attr("activation_gradient") && !node.has_attr("residual");
-    const std::optional<int64_t> axis = is_alone ? axis_of_columns(node) : std::nullopt;
+    const std::optional<int64_t> axis = has_only(node, {EpilogueStep::kBias}) ? axis_of_columns(node) : std::nullopt;
     const Value* const logits = axis ? node.output() : nullptr;
     if (!logits || !is_16_bit_float(logits->dtype()) || !logits->type().is_static() || logits->rank() < 2) return false;
     const int64_t classes = last_size(*logits);
-    const Value* const bias = node.input(2);
+    const Value* const bias = addend_of(node);
     if (classes < kLeast || classes % kVector == 0 || (bias && bias->type().shape() != Shape{classes})) return false;
     weight_ = node.input(1);
     axis_ = *axis;
@@ -111,7 +109,9 @@ class PadClasses {
     columns_ = (classes_ + kPadded - 1) / kPadded * kPadded;
     std::vector<Value*> inputs = product->inputs();
     inputs[1] = padded_weight_ = with_zeros(weight_, axis_, product);
-    if (product->input(2)) inputs[2] = with_zeros(inputs[2], 0, product);
+    for (size_t i = 2; i < inputs.size(); ++i) {
+      if (inputs[i]) inputs[i] = with_zeros(inputs[i], 0, product);  // the bias
+    }
     pad_readers(*product->output(), like(product, inputs, {product->output()->rank() - 1})[0]);
   }
 
@@ -168,7 +168,7 @@ class PadClasses {
     Node* const node = dy.node;
     std::vector<Value*> inputs = node->inputs();
     inputs[static_cast<size_t>(dy.index)] = wide;
-    const bool sums_it = node->attr("sums_of", 1 - dy.index) == dy.index;
+    const bool sums_it = summed_operand(*node) == dy.index;
     const std::vector<int64_t> axes = {dy.index, sums_it ? 0 : -1};
     const std::vector<Value*> results = like(node, inputs, axes);
     Builder b(&graph_, node);

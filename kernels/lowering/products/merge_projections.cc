@@ -61,12 +61,13 @@ std::optional<Projection> projection_before(Value* operand) {
   const Node* rounding = y->producer();
   if (!rounding || !rounding->is("Cast") || !is_read_once(rounding->input(0)) || !y->type().is_static()) return {};
   Node* product = rounding->input(0)->producer();
-  const std::optional<int64_t> axis = product && product->num_outputs() == 1 ? axis_of_columns(*product) : std::nullopt;
-  if (!axis || product->num_inputs() > 3) return {};
+  const std::optional<int64_t> axis =
+      product && has_only(*product, {EpilogueStep::kBias}) ? axis_of_columns(*product) : std::nullopt;
+  if (!axis) return {};
   Projection p{product, *axis, product->input(0), product->input(1), nullptr, y};
   if (!rounding_of_weight(p.weight)) return {};
-  if (product->input(2)) {
-    p.bias = widened_from(product->input(2));
+  if (const Value* const addend = addend_of(*product)) {
+    p.bias = widened_from(addend);
     if (!p.bias || !rounding_of_weight(p.bias) || p.bias->rank() != 1) return {};
   }
   return p;
@@ -192,17 +193,16 @@ class MergeProjections {
   // dW = xᵀ dy, or its transpose dyᵀ x, perhaps with the sums of dy
   static bool is_gradient_of_weight(const Use& dy, const Projection& p) {
     const Node& node = *dy.node;
-    return node.is("Gemm", kDomain) && node.num_inputs() == 2 && node.attr("transA", 0) == 1 &&
-           node.attr("transB", 0) == 0 && node.attr("alpha", 1.0f) == 1 && dy.index == p.axis &&
-           node.attr("sums_of", dy.index) == dy.index && before_views(node.input(1 - dy.index)) == before_views(p.x) &&
+    return node.is("Gemm", kDomain) && onnx_train::is_gradient_of_weight(node) && dy.index == p.axis &&
+           summed_operand(node).value_or(dy.index) == dy.index &&
+           before_views(node.input(1 - dy.index)) == before_views(p.x) &&
            node.output()->type() == TensorType{DType::kFloat, p.weight->type().dims};
   }
   // dx = dy wᵀ, or dy w
   static bool is_gradient_of_x(const Use& dy, const Projection& p) {
     const Node& node = *dy.node;
-    return node.is("Gemm", kDomain) && node.num_inputs() == 2 && node.num_outputs() == 1 && dy.index == 0 &&
-           node.attr("transA", 0) == 0 && node.attr("transB", 0) == p.axis && node.attr("alpha", 1.0f) == 1 &&
-           node.input(1) == p.weight && node.output()->dtype() == DType::kFloat;
+    return node.is("Gemm", kDomain) && is_plain_product(node) && dy.index == 0 && node.attr("transA", 0) == 0 &&
+           node.attr("transB", 0) == p.axis && node.input(1) == p.weight && node.output()->dtype() == DType::kFloat;
   }
 
   // Returns the Add that is the only reader of a value or of a view of it, or null.

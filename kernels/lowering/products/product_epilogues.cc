@@ -1,6 +1,6 @@
-// Fuses epilogues with the device's products (kernels/functions/products.cc): the addition of a bias to the rows, and
-// the sum of the rows of an operand. The sum is the gradient of a bias if the product is that of a weight: both read
-// the gradient of the layer's output.
+// Fuses epilogues with the device's products (onnx_passes/operators/epilogue.h): the addition of a bias to the rows,
+// and the sum of the rows of an operand. The sum is the gradient of a bias if the product is that of a weight: both
+// read the gradient of the layer's output.
 #include <algorithm>
 
 #include "kernels/functions/functions.h"
@@ -52,9 +52,10 @@ class ProductEpilogues {
     if (!product || !is_plain_product(*product) || !is_read_once(y) || !is_row_of(*bias, *y)) return false;
     Builder b(&graph_, add);
     b.set_name(add->output()->name());
+    const bool is_gemm = product->op() == "Gemm";  // whose C is a bias
     const auto made =
         call_lowered(b, product->op(), 1, {b.var(product->input(0)), b.var(product->input(1)), b.var(bias)},
-                     layout_of_product(*product));
+                     attrs_of_product(*product, is_gemm ? Epilogue() : Epilogue{EpilogueStep::kBias}));
     if (!runs(made, add)) return false;
     graph_.replace(add->output(), made[0].value());
     graph_.remove(add);
@@ -97,8 +98,7 @@ class ProductEpilogues {
     if (!place) return false;
     Builder b(&graph_, place);
     b.set_name(product->output()->name());
-    Attrs attrs = layout_of_product(*product);
-    attrs.emplace_back("sums_of", operand);
+    const Attrs attrs = attrs_of_product(*product, {operand == 0 ? EpilogueStep::kSumsOfA : EpilogueStep::kSumsOfB});
     const auto made = call_lowered(b, product->op(), 2, {b.var(product->input(0)), b.var(product->input(1))}, attrs);
     if (!runs(made, place)) return false;
     const Shape shape = sum->output()->type().shape();

@@ -11,15 +11,30 @@
 
 namespace onnx_train {
 
-// Whether the node is a MatMul, Gemm or TransposedMatMul of two operands, without a bias.
-inline bool multiplies_two(const Node& node) {
+// Whether the node is a MatMul, Gemm or TransposedMatMul, with no other steps than these after it and without a C.
+inline bool multiplies_two(const Node& node, const Epilogue& steps) {
   const bool is_ours = node.is("MatMul", kDomain) || node.is("TransposedMatMul", kDomain) || node.is("Gemm", kDomain);
-  const int inputs = node.num_inputs() > 2 && !node.input(2) ? 2 : node.num_inputs();
-  return (is_ours || node.is("MatMul") || node.is("Gemm")) && inputs == 2 && node.attr("alpha", 1.0f) == 1;
+  return (is_ours || node.is("MatMul") || node.is("Gemm")) && input_at(node, "c") < 0 && has_only(node, steps) &&
+         node.attr("alpha", 1.0f) == 1;
 }
 
 // Whether the node multiplies two operands and does nothing else.
-inline bool is_plain_product(const Node& node) { return multiplies_two(node) && node.num_outputs() == 1; }
+inline bool is_plain_product(const Node& node) { return multiplies_two(node, {}); }
+
+// Returns what the product adds to its result before all other steps: its bias, or a Gemm's C; null without.
+inline Value* addend_of(const Node& product) {
+  for (const char* name : {"bias", "c"}) {
+    if (const int place = input_at(product, name); place >= 0) return product.input(place);
+  }
+  return nullptr;
+}
+
+// Returns the number of the operand whose sums the product also computes; nothing for another node.
+inline std::optional<int> summed_operand(const Node& product) {
+  const Epilogue epilogue = epilogue_of(product);
+  if (has_step(epilogue, EpilogueStep::kSumsOfA)) return 0;
+  return has_step(epilogue, EpilogueStep::kSumsOfB) ? std::optional<int>(1) : std::nullopt;
+}
 
 // Whether the product has two matrices as operands and sums over the rows of operand `i`.
 inline bool sums_over_rows(const Node& product, int i) {
@@ -31,7 +46,8 @@ inline bool sums_over_rows(const Node& product, int i) {
 
 // Whether the node is the gradient of a weight: aᵀ b of two matrices or its transpose, perhaps with sums of an operand.
 inline bool is_gradient_of_weight(const Node& node) {
-  return multiplies_two(node) && !node.has_attr("activation") && sums_over_rows(node, 0) && sums_over_rows(node, 1);
+  return multiplies_two(node, {EpilogueStep::kSumsOfA, EpilogueStep::kSumsOfB}) && sums_over_rows(node, 0) &&
+         sums_over_rows(node, 1);
 }
 
 // Returns the axis of input 1, a matrix, that becomes the columns of our product, whose rows are those of input 0;
@@ -63,7 +79,8 @@ inline Var with_shape(Var value, const Shape& shape) {
   return value.type().shape() == shape ? value : reshape(value, value.builder().ints(shape));
 }
 
-inline Attrs layout_of_product(const Node& product) {
+// Returns the attributes of a product of the same layout with this epilogue.
+inline Attrs attrs_of_product(const Node& product, const Epilogue& epilogue = {}) {
   Attrs attrs;
   for (const char* name : {"transA", "transB"}) {
     if (product.attr(name, 0) != 0) attrs.emplace_back(name, 1);
@@ -71,6 +88,7 @@ inline Attrs layout_of_product(const Node& product) {
   for (const char* name : {"perm_a", "perm_b", "perm_y"}) {
     if (product.op() == "TransposedMatMul") attrs.emplace_back(name, product.attr(name, Shape{}));
   }
+  if (!epilogue.empty()) attrs.emplace_back(kEpilogue, to_string(epilogue));
   return attrs;
 }
 

@@ -125,7 +125,7 @@ class SumProducts {
     Var c = with_shape(b.var(made), of_product);
     if (c.dtype() != product->output()->dtype()) c = cast(c, product->output()->dtype());
     const Var y = call_lowered(b, "Gemm", 1, {b.var(product->input(0)), b.var(product->input(1)), c},
-                               layout_of_product(*product))[0];
+                               attrs_of_product(*product))[0];
     return runs_on(device_, y.value()->producer()) ? with_shape(y, shape).value() : nullptr;
   }
 

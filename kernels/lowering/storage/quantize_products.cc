@@ -22,6 +22,7 @@
 #include "kernels/lowering/support/readers.h"
 #include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/name_list.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
@@ -94,10 +95,8 @@ class QuantizeProducts {
   void find_product(Node* node) {
     const std::optional<int64_t> columns = axis_of_columns(*node);
     const bool is_gradient = !columns && is_gradient_of_weight(*node);
-    const int summed = node->num_outputs() > 1 ? static_cast<int>(node->attr("sums_of", -1)) : -1;
-    const bool is_alone = (node->num_outputs() == 1 || (is_gradient && summed >= 0)) && node->num_inputs() <= 3 &&
-                          !node->has_attr("activation") && !node->has_attr("activation_gradient") &&
-                          !node->has_attr("residual");
+    const int summed = is_gradient ? summed_operand(*node).value_or(-1) : -1;
+    const bool is_alone = is_gradient || has_only(*node, {EpilogueStep::kBias});
     const auto is_known = [](const Value* value) { return value->type().is_static() && value->rank() >= 2; };
     if (!(columns || is_gradient) || !is_alone || !is_known(node->input(0)) || !is_known(node->output())) return;
     const Shape y = node->output()->type().shape();
@@ -113,7 +112,7 @@ class QuantizeProducts {
     if (summed >= 0) {
       QuantizedTensor* const tensor = tensor_of(roundings[summed]);
       if (tensor->stored_sums) return;
-      tensor->stored_sums = node->output(1);
+      tensor->stored_sums = node->output(output_at(*node, "sums"));
     }
     QuantizedOperand operands[2];
     for (int i : {0, 1}) {
@@ -157,21 +156,27 @@ class QuantizeProducts {
     std::vector<Value*> magnitudes, sums;
     if (follows_x) find_reductions(*x, &magnitudes, &sums);
     if (tensor->stored_sums) sums = {tensor->stored_sums};
-    const int tensors = tensor->by_rows + tensor->by_columns;
-    const char* const stored = !tensor->by_columns ? "rows" : !tensor->by_rows ? "columns" : "both";
-    Attrs attrs = {{"to", rounding->attr("to", 0)}, {"stored", stored}};
+    std::vector<std::string> outputs;
+    if (tensor->by_rows) outputs.push_back("rows");
+    if (tensor->by_columns) outputs.push_back("columns");
+    if (!magnitudes.empty() || !sums.empty()) outputs.push_back("magnitude");
+    if (!sums.empty()) outputs.push_back("sums");
+    Attrs attrs = {{"to", rounding->attr("to", 0)}, {"writes", join_names(outputs)}};
     if (!sums.empty()) attrs.emplace_back("sums_of", tensor->stored_sums ? "stored" : "x");
-    const int outputs = tensors + (sums.empty() ? !magnitudes.empty() : 2);
     Builder b(&graph_, place);
     b.set_name(rounding->output()->name() + "/8_bits");
-    const auto made = call_lowered(b, "Quantize", outputs, {b.var(x), b.var(rounding->input(1))}, attrs);
+    const auto made =
+        call_lowered(b, "Quantize", static_cast<int>(outputs.size()), {b.var(x), b.var(rounding->input(1))}, attrs);
     if (!runs_on(device_, made[0].value()->producer())) return;
     tensor->node = made[0].value()->producer();
-    size_t next = 0;
-    if (tensor->by_rows) tensor->rows = made[next++].value();
-    if (tensor->by_columns) tensor->columns = made[next++].value();
-    for (Value* magnitude : magnitudes) computed_.push_back({tensor, {made[next].value(), magnitude}});
-    for (Value* sum : sums) computed_.push_back({tensor, {made[next + 1].value(), sum}});
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      Value* const output = made[i].value();
+      if (outputs[i] == "rows") tensor->rows = output;
+      if (outputs[i] == "columns") tensor->columns = output;
+      const bool is_magnitude = outputs[i] == "magnitude", is_sums = outputs[i] == "sums";
+      for (Value* replaced : is_magnitude ? magnitudes : is_sums ? sums : std::vector<Value*>())
+        computed_.push_back({tensor, {output, replaced}});
+    }
   }
 
   // Adds the values ReduceMax(Abs(x)), and the sums of x's columns, to the lists. x may have been widened.
@@ -209,8 +214,15 @@ class QuantizeProducts {
     shape.back() = columns_of(*left);
     std::vector<Var> inputs = {with_shape(b.var(left), shape), b.var(right), b.var(product.a.scale()),
                                b.var(product.b.scale())};
-    if (node->input(2)) inputs.push_back(b.var(node->input(2)));
-    const Var y = call_lowered(b, "ScaledMatMul", inputs, {{"to", static_cast<int>(node->output()->dtype())}});
+    Attrs attrs = {{"to", static_cast<int>(node->output()->dtype())}};
+    if (Value* const addend = addend_of(*node)) {
+      const bool is_matrix = addend->type().is_static() && addend->type().shape() == node->output()->type().shape();
+      const EpilogueStep step = is_matrix ? EpilogueStep::kResidual : EpilogueStep::kBias;
+      attrs.emplace_back(kEpilogue, to_string(Epilogue{step}));
+      inputs.resize(static_cast<size_t>(place_of_input(kDomain, "ScaledMatMul", row_of(step).reads)));
+      inputs.push_back(b.var(addend));
+    }
+    const Var y = call_lowered(b, "ScaledMatMul", inputs, attrs);
     if (!runs_on(device_, y.value()->producer())) return false;
     graph_.replace(node->output(), y.value());
     if (node->num_outputs() == 1) graph_.remove(node);  // sums are replaced later
@@ -247,7 +259,7 @@ class QuantizeProducts {
       inputs.push_back(b.var(narrow));
     }
     inputs.insert(inputs.begin() + 1, b.var(node->input(1)));
-    Attrs attrs = {{"to", node->attr("to", 0)}, {"stored", node->attr("stored", "")}};
+    Attrs attrs = {{"to", node->attr("to", 0)}, {"writes", node->attr("writes", "")}};
     if (node->has_attr("sums_of")) attrs.emplace_back("sums_of", node->attr("sums_of", ""));
     attrs.emplace_back(function->first, function->second);
     const auto made = call_lowered(b, "Quantize", node->num_outputs(), inputs, attrs);
