@@ -342,7 +342,7 @@ class Check {
 namespace {
 
 // The place of a term of this name; "one/other" has two names.
-int place_of(const std::vector<Term>& terms, std::string_view name) {
+int place_of(const std::vector<ContractTerm>& terms, std::string_view name) {
   for (size_t i = 0; i < terms.size(); ++i) {
     for (std::string_view names = terms[i].name; !names.empty();) {
       const size_t end = std::min(names.find('/'), names.size());
@@ -353,8 +353,8 @@ int place_of(const std::vector<Term>& terms, std::string_view name) {
   return -1;
 }
 
-int place_of(const std::vector<std::shared_ptr<const Alternative>>& alternatives, std::vector<Term> Alternative::*terms,
-             std::string_view name) {
+int place_of(const std::vector<std::shared_ptr<const Alternative>>& alternatives,
+             std::vector<ContractTerm> Alternative::*terms, std::string_view name) {
   int place = -1;
   for (const auto& alternative : alternatives) {
     const int here = place_of((*alternative).*terms, name);
