@@ -12,7 +12,10 @@ namespace {
 // Returns the function `op`: `normalization` computes y, and perhaps other outputs, from `parameters`.
 FunctionText with_epilogue(const FunctionCall& call, const std::string& op, const std::string& parameters,
                            const std::string& more_outputs, const std::string& normalization) {
-  const bool adds = has_step(epilogue_of(call.attrs), EpilogueStep::kResidual), rounds = is_set(call.attrs, "round_to");
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  if (!has_step(epilogue, EpilogueStep::kRelu))
+    fail("no body of ", op, " has the epilogue '", to_string(epilogue), "'");
+  const bool adds = has_step(epilogue, EpilogueStep::kResidual), rounds = is_set(call.attrs, "round_to");
   std::string text = concat(op, " <", kEpilogue, ": string, round_to: int = 0, epsilon: float = 1e-5> (", parameters,
                             adds ? ", residual" : "", ") => (y", more_outputs, ")\n{\n  normalized", more_outputs,
                             " = ", normalization, " <epsilon: float = @epsilon> (", parameters, ")\n");
