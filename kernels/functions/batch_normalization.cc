@@ -18,9 +18,12 @@ FunctionText with_epilogue(const FunctionCall& call, const std::string& op, cons
                            const std::string& more_outputs,
                            const std::function<Terms(Body&, const Terms& parameters)>& normalize) {
   const auto count = static_cast<size_t>(1 + std::count(parameters.begin(), parameters.end(), ','));
-  const bool adds = has_step(epilogue_of(call.attrs), EpilogueStep::kResidual), rounds = is_set(call.attrs, "round_to");
-  Body f(concat(op, " <", kEpilogue, ": string, round_to: int = 0, epsilon: float = 1e-5> (", parameters, adds ? ", residual" : "",
-                ") => (y", more_outputs, ")"),
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  if (!has_step(epilogue, EpilogueStep::kRelu))
+    fail("no body of ", op, " has the epilogue '", to_string(epilogue), "'");
+  const bool adds = has_step(epilogue, EpilogueStep::kResidual), rounds = is_set(call.attrs, "round_to");
+  Body f(concat(op, " <", kEpilogue, ": string, round_to: int = 0, epsilon: float = 1e-5> (", parameters,
+                adds ? ", residual" : "", ") => (y", more_outputs, ")"),
          call);
   f.depends_on(concat(rounds ? "rounded_" : "", adds ? "add_" : "", "relu"));
   const auto rounded = [&](const Term& y) {
@@ -53,7 +56,8 @@ FunctionText batch_normalization_train(const FunctionCall& call) {
 FunctionText batch_normalization_grad(const FunctionCall& call) {
   constexpr const char* kOp = "BatchNormalizationGrad";
   if (epilogue_of(call.attrs).empty()) return find_function(kOp).text(call);
-  Body f(concat(kOp, " <", kEpilogue, ": string, epsilon: float = 1e-5> (x, scale, mean, var, dy, y) => (dx, dscale, dbias, dz)"),
+  Body f(concat(kOp, " <", kEpilogue,
+                ": string, epsilon: float = 1e-5> (x, scale, mean, var, dy, y) => (dx, dscale, dbias, dz)"),
          call);
   f.depends_on("relu");
   const Term dz = where(f.input("y") > 0, f.input("dy"), 0);

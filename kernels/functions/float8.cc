@@ -30,8 +30,7 @@ FunctionText text_of_quantize(const FunctionCall& call) {
     attributes += concat(", ", attribute);
     overload += concat("_", attribute, "_", value);
   }
-  Body f(concat("Quantize <", attributes, "> (x, scale", gradient.empty() ? "" : ", operand", ") => (", writes,
-                ")"),
+  Body f(concat("Quantize <", attributes, "> (x, scale", gradient.empty() ? "" : ", operand", ") => (", writes, ")"),
          call);
   f.depends_on(overload);
 

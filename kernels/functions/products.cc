@@ -1,7 +1,6 @@
 // Variants of products: with transposes folded into the operands (fold_transposes.cc), with 16-bit operands, which the
 // bodies convert to float32 (assign_types.cc), and with a bias or the sums of an operand (product_epilogues.cc).
 #include <array>
-#include <optional>
 
 #include "kernels/functions/functions.h"
 #include "onnx_passes/ir/error.h"
@@ -16,12 +15,6 @@ struct Factor {
   int axis;
 };
 
-// The operand whose sums the epilogue has; nothing without.
-std::optional<size_t> summed_operand(const Epilogue& epilogue) {
-  if (has_step(epilogue, EpilogueStep::kSumsOfA)) return 0;
-  return has_step(epilogue, EpilogueStep::kSumsOfB) ? std::optional<size_t>(1) : std::nullopt;
-}
-
 // Returns the function `op`, whose `lines` compute PRODUCT, with the steps `bias`, one number per column of y, and
 // `sums_of_a` or `sums_of_b`, the sums of that factor over its axis.
 FunctionText with_epilogue(const FunctionCall& call, const std::string& op, std::string attributes, std::string lines,
@@ -35,12 +28,18 @@ FunctionText with_epilogue(const FunctionCall& call, const std::string& op, std:
     more = "  y = Add (product, bias)\n";
     overload = "bias";
   }
-  if (const std::optional<size_t> operand = summed_operand(epilogue)) {
-    const Factor& factor = factors[*operand];
+  constexpr std::array kSums = {EpilogueStep::kSumsOfA, EpilogueStep::kSumsOfB};
+  for (const EpilogueStep step : epilogue) {
+    if (step != EpilogueStep::kBias && step != kSums[0] && step != kSums[1])
+      fail("no body of ", op, " has the step '", row_of(step).name, "'");  // fuse_products.cc writes these
+  }
+  for (size_t operand = 0; operand < kSums.size(); ++operand) {
+    if (!has_step(epilogue, kSums[operand])) continue;
+    const Factor& factor = factors[operand];
     outputs += ", sums";
     more += concat("  axis = Constant <value_ints = [", factor.axis, "]> ()\n  sums = ReduceSum <keepdims = 0> (",
                    factor.value, ", axis)\n");
-    overload += concat("sums_of_", *operand, "_", factor.axis);
+    overload += concat(row_of(kSums[operand]).name, "_", factor.axis);
   }
   const std::string word = "PRODUCT";
   lines.replace(lines.find(word), word.size(), product);
@@ -84,9 +83,9 @@ constexpr const char* kGemmLines = R"(
   PRODUCT = Gemm <alpha: float = @alpha, transA: int = @transA, transB: int = @transB> (a, b)
 )";
 
-// With sums, the function has no C.
+// With an epilogue, the function has no C.
 FunctionText text_of_gemm(const FunctionCall& call) {
-  if (!summed_operand(epilogue_of(call.attrs))) return {kGemm, ""};
+  if (epilogue_of(call.attrs).empty()) return {kGemm, ""};
   return with_epilogue(call, "Gemm", "alpha: float = 1.0, transA: int = 0, transB: int = 0", kGemmLines,
                        {{{"a", is_set(call.attrs, "transA") ? 0 : 1}, {"b", is_set(call.attrs, "transB") ? 1 : 0}}});
 }
