@@ -34,8 +34,8 @@ Marks<Value> dependents(const Graph& graph, const Value* from) {
 
 bool is_sum(const Value& state) { return state.has_role(roles::kGradientSum) || state.has_role(roles::kAccumulated); }
 
-Var sum_of_all(Builder& b, const Var& own, int ranks) {
-  return call(b, "AllReduce", {b.scalar(own.value()->dtype(), 0), own, b.scalar(DType::kInt64, ranks)});
+Var sum_of_all(Builder& b, const Var& own, DType dtype, int ranks) {
+  return call(b, "AllReduce", {b.scalar(dtype, 0), own, b.scalar(DType::kInt64, ranks)});
 }
 
 class Distribution {
@@ -71,13 +71,13 @@ class Distribution {
     Builder b(&graph_, sum->next());
     b.set_name(next->name() + "/ranks");
     const Var own = b.var(sum->input(before)), term = b.var(sum->input(1 - before));
-    graph_.replace(next, sum_over_ranks(b, own, term).value());
+    graph_.replace(next, sum_over_ranks(b, own, term, state.dtype()).value());
   }
 
-  Var sum_over_ranks(Builder& b, const Var& before, const Var& term) {
+  Var sum_over_ranks(Builder& b, const Var& before, const Var& term, DType dtype) {
     if (sums_ == GradientSums::kEachRound) return call(b, "AllReduce", {before, term, b.var(active_)});
     const Var own = where(b.var(rank_) < b.var(active_), before + term, before);
-    return sums_ == GradientSums::kOwn ? own : sum_of_all(b, own, ranks_);
+    return sums_ == GradientSums::kOwn ? own : sum_of_all(b, own, dtype, ranks_);
   }
 
   // The nodes by which `next` depends on the state that reaches `reached`, in order.
@@ -241,7 +241,7 @@ void sum_before_apply(Model* flat, int ranks) {
     const std::vector<Use> uses = input->uses();
     Builder b(&graph, graph.first());
     b.set_name(input->name() + "/ranks");
-    const Var sum = sum_of_all(b, b.var(input), ranks);
+    const Var sum = sum_of_all(b, b.var(input), input->dtype(), ranks);
     for (const Use& use : uses) use.node->set_input(use.index, sum.value());
   }
 }

@@ -81,7 +81,7 @@ class Shards {
   // by part.
   void place(Node* node, Node** next) {
     const std::set<int> owners = owners_of_inputs(*node);
-    if (owners.empty()) return;
+    if (owners.empty() || node->is("Broadcast", kDomain)) return;  // all ranks have what one sends to all
     if (node->is("AllReduce", kDomain)) return reduce(node, *owners.begin());
     if (owners.size() > 1 && has_function_body(*node)) {
       Node* const before = node->previous();

@@ -7,6 +7,9 @@ namespace {
 
 using enum ElementTypes;
 
+// The sum before may be one number for all elements.
+constexpr const char* kSumOverRanks =
+    "x[S...] z[S...] active:int64[] after?:any -> y[S...] | x[] z[S...] active:int64[] after?:any -> y[S...]";
 constexpr const char* kCrossEntropy =
     "logits[S...] labels:index[L...] weight?[_] @label_smoothing[] -> loss[] log_sum_exp?[L...] "
     "where #S = #L + 1, -#S <= @axis:1 < #S";
@@ -48,9 +51,8 @@ std::vector<Operator> training_operators() {
       {"ClassIndex", kClassIndex, kDomain},
       Operator{"SoftmaxCrossEntropy", kCrossEntropy, kDomain, kOneFloat}.narrow({0}, {}),
       Operator{"SoftmaxCrossEntropyGrad", kCrossEntropyGrad, kDomain, kOneFloat}.narrow({1}, {0}),
-      Operator{"AllReduce", "x[S...] z[S...] active:int64[] after?:any -> y[S...]", kDomain, kOneFloat}.meeting_after(
-          3),
-      Operator{"Reduce", "x[S...] z[S...] active:int64[] after?:any -> y[S...]", kDomain, kOneFloat}.meeting_after(3),
+      Operator{"AllReduce", kSumOverRanks, kDomain, kOneFloat}.meeting_after(3),
+      Operator{"Reduce", kSumOverRanks, kDomain, kOneFloat}.meeting_after(3),
       Operator{"Broadcast", "x:any[S...] after?:any -> y:any[S...]", kDomain}.meeting_after(1),
       Operator{"Await", "y:any[S...] z?:any after?:any -> r:any[S...]", kDomain}.meeting_after(2),
       Operator{"AllGather", "x:any[S...] after?:any -> y:any[@ranks, S...]", kDomain}.meeting_after(1),
