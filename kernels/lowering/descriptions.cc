@@ -19,6 +19,7 @@ std::string what_lowering_does(const std::string& pass) {
       {"remove_dead_nodes", "removes nodes and initializers that nothing reads"},
       {"share_scalars", "computes equal numbers once"},
       {"drop_zero_biases", "removes biases of constant zeros"},
+      {"drop_neutral_operands", "removes sums with zeros and products by ones"},
       {"split_selections", "makes views of Gathers of all entries of an axis"},
       {"round_once", "removes second roundings of numbers that are rounded already"},
       {"fuse_batch_normalization", "merges batch normalization with the Relu and the sum after it"},

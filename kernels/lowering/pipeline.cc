@@ -116,6 +116,7 @@ const std::vector<LoweringPass>& lowering_table() {
       {"remove_dead_nodes", "canonical", {"fold_constants"}, every_plan, remove_dead_nodes},
       {"share_scalars", "canonical", {"fold_constants"}, by_default, share_scalars, kEqualInBits},
       {"drop_zero_biases", "canonical", {"fold_constants"}, by_default, drop_zero_biases, kEqualInBits},
+      {"drop_neutral_operands", "canonical", {"fold_constants"}, by_default, drop_neutral_operands, kEqualInBits},
       {"split_selections", "canonical", {"fold_constants"}, by_default, split_selections, kEqualInBits},
       {"round_once", "canonical", {}, by_default, round_once, kEqualInBits},
       {"fuse_batch_normalization", "canonical", {"round_once"}, by_default, fuse_batch_normalization},

@@ -24,7 +24,10 @@ struct Row {
   const char* op;
   const char* shapes;
   unsigned facts = 0;
+  NeutralOperand neutral = {};
 };
+
+constexpr InputRange kBoth = {0, 2}, kSecond = {1, 2};
 
 constexpr Row kRows[] = {
     {"Neg", kUnary, kActivation | kCheap | kSelects},
@@ -76,12 +79,12 @@ constexpr Row kRows[] = {
     {"Swish", kUnary, kActivation | kOurs},
     {"Mish", kUnary, kActivation},
 
-    {"Add", kBinary, kActivation | kCheap},
-    {"Sub", kBinary, kActivation | kCheap},
-    {"Mul", kBinary, kActivation | kCheap},
-    {"Div", kBinary, kActivation | kCheap},
+    {"Add", kBinary, kActivation | kCheap, {0, kBoth}},
+    {"Sub", kBinary, kActivation | kCheap, {0, kSecond}},
+    {"Mul", kBinary, kActivation | kCheap, {1, kBoth}},
+    {"Div", kBinary, kActivation | kCheap, {1, kSecond}},
     {"Mod", kBinary, kSettings},
-    {"Pow", kBinary, kSettings},
+    {"Pow", kBinary, kSettings, {1, kSecond}},
     {"Max", kVariadic, kActivation | kCheap | kSelectsAll},
     {"Min", kVariadic, kActivation | kCheap | kSelectsAll},
     {"Sum", kVariadic, kActivation},
@@ -91,8 +94,8 @@ constexpr Row kRows[] = {
     {"LessOrEqual", kBinary, kCheap},
     {"Greater", kBinary, kCheap},
     {"GreaterOrEqual", kBinary, kCheap},
-    {"And", kBinary, kCheap},
-    {"Or", kBinary, kCheap},
+    {"And", kBinary, kCheap, {1, kBoth}},
+    {"Or", kBinary, kCheap, {0, kBoth}},
     {"Xor", kBinary},
     {"BitwiseAnd", kBinary},
     {"BitwiseOr", kBinary},
@@ -124,6 +127,7 @@ std::vector<Operator> elementwise_operators() {
     if (row.facts & kSelects) made.selects = {0, 1};
     if (row.facts & kSelectsAll) made.selects = {0, InputRange::kAll};
     if (row.facts & kSettings) made.settings = {1, InputRange::kAll};
+    made.neutral = row.neutral;
     made.cheap = row.facts & kCheap;
     rows.push_back(made);
   }

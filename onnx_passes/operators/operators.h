@@ -69,6 +69,12 @@ struct InputRange {
   bool holds(int index) const { return begin <= index && index < end; }
 };
 
+// An operand that leaves the other one as it is: the 0 of x + 0, the 1 of x · 1.
+struct NeutralOperand {
+  double number = 0;
+  InputRange at = {};  // the inputs that may be this number; none by default
+};
+
 struct Operator {
   const char* op;
   const char* shapes;  // the contract: shape_contract.h has its grammar
@@ -88,6 +94,7 @@ struct Operator {
   InputRange selects = {};
   // Inputs that say how to compute and hold no weights: bounds, ratios, exponents (onnx_passes/model/constants.h).
   InputRange settings = {};
+  NeutralOperand neutral = {};  // of two operands; an element-wise operator's
   // Inputs whose contents, and not their shapes alone, decide the shapes of the outputs. A plan is cut before a node
   // that computes with data in them (kernels/lowering/canonical/segments.cc).
   std::vector<int> sized_by = {};

@@ -75,6 +75,9 @@ bool share_equal_nodes(Model& model);
 // Removes the bias of a convolution or Gemm if it is constant zeros.
 bool drop_zero_biases(Model& model);
 
+// Removes element-wise nodes that leave their input as it is: sums with zeros, products by ones, Neg of Neg.
+bool drop_neutral_operands(Model& model);
+
 // Replaces the sum of a gradient and a GatherGrad by an addition of the gathered rows.
 bool add_gather_gradients(Model& model);
 
