@@ -50,11 +50,10 @@ std::map<std::string, std::string> all_lines() {
   SessionSettings session;
   BuildSettings build;
   DataOptions data;
-  return {{"build", lines_of(build_options(&build))},
-          {"forward", lines_of(options_of_forward_run(&build))},
-          {"session", lines_of(options_of_session(&session))},
-          {"data", lines_of(data_options(&data))},
-          {"fit", lines_of(options_of_fit(&fit))}};
+  SampleOptions samples;
+  return {{"build", lines_of(build_options(&build))},          {"forward", lines_of(options_of_forward_run(&build))},
+          {"session", lines_of(options_of_session(&session))}, {"data", lines_of(data_options(&data))},
+          {"samples", lines_of(sample_options(&samples))},     {"fit", lines_of(options_of_fit(&fit))}};
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ def joined(tables):
 
 
 def main(library, written):
-    tables = {of: rows_of(ctypes.CDLL(str(Path(library).resolve())), of) for of in ("fit", "session", "data", "forward", "build")}
+    tables = {of: rows_of(ctypes.CDLL(str(Path(library).resolve())), of) for of in ("fit", "session", "data", "forward", "build", "samples")}
     every = joined(tables.values())
     names = {option: python_name(option) for option, _, _, _ in every}
     fit = without(joined(tables[of] for of in FIT))
@@ -120,7 +120,7 @@ def main(library, written):
         "",
     ]
     tail = ["# The options of each part, by the command's names; those that are off unless they are given."]
-    for of in ("fit", "session", "data", "forward"):
+    for of in ("fit", "session", "data", "forward", "samples"):
         tail.append(f"{of.upper()} = frozenset({sorted(row[0] for row in tables[of])!r})")
     tail.append(f"FLAGS = frozenset({off_by_default!r})")
     tail.append(f"NAMES = {names!r}  # Python's, by the command's")

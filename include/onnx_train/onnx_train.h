@@ -113,9 +113,10 @@ typedef struct onnx_train_option {
 } onnx_train_option;
 
 /* The options of "build" (onnx_train_model_build), "forward" (those of "build" that a training takes with a forward
- * model), "session" (onnx_train_session_create), "fit" (onnx_train_fit) or "data" (onnx_train_dataset_open_with), a
- * line each: its name, its type, what its value is, and what it does, with tabs between them. Types are bool, integer,
- * number, text and list; "|auto" where the word auto is a value, too. What it does is said as the command says it:
+ * model), "session" (onnx_train_session_create), "fit" (onnx_train_fit), "samples" (those of "fit" that say which
+ * samples of arrays and files it takes) or "data" (onnx_train_dataset_open_with), a line each: its name, its type, what
+ * its value is, and what it does, with tabs between them. Types are bool, integer, number, text and list; "|auto" where
+ * the word auto is a value, too. What it does is said as the command says it:
  * --seed is the option "seed". Null for another word. The text is constant, and never freed. */
 const char* onnx_train_options(const char* of);
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ._errors import UsageError, warn
 from ._model import Model, _as_model, _expect_names, warn_of_loss
-from ._option_types import DATA, FIT, FORWARD, NAMES, SESSION, FitOptions
+from ._option_types import DATA, FIT, FORWARD, NAMES, SAMPLES, SESSION, FitOptions
 from ._options import check_suffix, options_of, takes
 from ._progress import Progress, make_progress
 from ._session import Session
@@ -284,7 +284,7 @@ def fit(
         raise UsageError(f"the model is built already; leave out {build[0][0]}, or give the forward model")
     accumulate = options.get("accumulate")
     entry = _entry_of(session, accumulate)
-    samples = options_of(_SAMPLES, **given)
+    samples = options_of(SAMPLES, **given)
     is_scaled = "scale" in given or "preprocess" in given or bool(kept)
     opening = reading + _reading_of_run(kept, reading)
     source = Source(session, entry, data, is_scaled, opening)
@@ -355,9 +355,6 @@ _COUNTS = ("accumulate", "batch-size", "epochs", "steps", "threads")
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and value > 0
-
-
-_SAMPLES = ("limit", "val-split", "folds", "fold", "overfit-batches", "class-balance", "drop-last")
 
 
 def _entry_of(session: Session, accumulate: int | None) -> str:
