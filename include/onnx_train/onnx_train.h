@@ -243,13 +243,14 @@ typedef struct onnx_train_session onnx_train_session;
 
 /* Options: "device" ["cpu"; others are NAME or NAME:N, number N of the devices of the module libonnx_train_NAME.so
  * beside the library: "cuda", "cuda:1"], "threads" [all cores that the process may use], "memory" (bytes that
- * gradients and activations may take) [what the machine has], "tf32" ("true": products and convolutions of float32 may
- * round their operands to 10 bits after the point, which NVIDIA's tensor cores multiply many times as fast; no other
- * device does) ["false"], "deterministic" ("false": a GPU's library may add in the order in which its threads arrive,
- * where that is faster; two runs differ in their last bits then) ["true"], "offload" ("optimizer": what the optimizer
- * keeps for each weight is stored in the host's memory, where a GPU reads and writes it in each step; the same bits;
- * refused on the CPU) ["none"], "tta" ("flip, shift(1)": the views of pictures over which "evaluate" and "predict"
- * average, see docs/data.md), "seed" (of what random operators of the model draw in "evaluate" and "predict") ["0"],
+ * gradients and activations may take) [what the machine has], "max-plans" (plans that are kept, one for each entry
+ * point and set of sizes of its inputs) ["16"], "tf32" ("true": products and convolutions of float32 may round their
+ * operands to 10 bits after the point, which NVIDIA's tensor cores multiply many times as fast; no other device does)
+ * ["false"], "deterministic" ("false": a GPU's library may add in the order in which its threads arrive, where that is
+ * faster; two runs differ in their last bits then) ["true"], "offload" ("optimizer": what the optimizer keeps for each
+ * weight is stored in the host's memory, where a GPU reads and writes it in each step; the same bits; refused on the
+ * CPU) ["none"], "tta" ("flip, shift(1)": the views of pictures over which "evaluate" and "predict" average, see
+ * docs/data.md), "seed" (of what random operators of the model draw in "evaluate" and "predict") ["0"],
  * "detect-anomaly"
  * ("true": a run whose loss or gradients are not finite fails with ONNX_TRAIN_DATA, which names the first node that
  * this comes from; slow, on the CPU) ["false"], "allow-non-finite"

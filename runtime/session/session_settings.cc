@@ -73,6 +73,11 @@ std::vector<CommandOption> session_options(SessionSettings* settings) {
        {&settings->memory, check_bytes},
        "for gradients and activations, 500MB or 2GiB: what does not fit is computed again when it is needed",
        "SIZE"},
+      {"--max-plans",
+       {&settings->max_plans, kCount},
+       "plans that are kept, one for each set of sizes of the inputs; the one that was used last the longest ago makes "
+       "room [16]",
+       "N"},
       {"--tf32", &settings->tf32, "let products of float32 round their operands to 10 bits after the point, on GPUs"},
       {"--deterministic", &settings->deterministic,
        "off lets a GPU's library add in the order in which its threads arrive, where that is faster: two runs "
@@ -145,6 +150,7 @@ SessionOptions resolve(const SessionSettings& settings) {
   std::istringstream names(settings.lowering);
   for (std::string name; std::getline(names, name, ',');) options.plan.lowering.without.push_back(name.substr(1));
   options.plan.pipeline.dump_dir = settings.dump_folder;
+  options.max_plans = static_cast<size_t>(settings.max_plans);
   options.plan.memory = parse_bytes(settings.memory);
   options.plan.arithmetic = {.tf32 = settings.tf32, .deterministic = settings.deterministic};
   options.plan.check_memory = settings.check_memory;

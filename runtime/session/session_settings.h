@@ -12,7 +12,8 @@ namespace onnx_train {
 
 struct SessionSettings {
   std::string device = "cpu";
-  int64_t threads = 0;   // 0: all
+  int64_t threads = 0;  // 0: all
+  int64_t max_plans = 16;
   std::string lowering;  // "-fold_transposes,-fuse_elementwise"
   bool no_lowering = false;
   std::string memory;  // "500MB"; "": what there is

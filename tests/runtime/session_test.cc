@@ -8,6 +8,7 @@
 
 #include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
+#include "runtime/session/session_settings.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/sessions.h"
 
@@ -126,6 +127,21 @@ TEST(Session, ShapesGetAPlanEach) {
   Session session(make_training_model());
   for (int64_t n : {4, 1, 4, 7, 1, 0})
     EXPECT_EQ(session.run("predict", {{"x", make_batch(n).at("x")}}).at("y").shape(), (Shape{n, 2}));
+}
+
+TEST(Session, AsManyPlansAreKeptAsItIsTold) {
+  for (const auto& [max_plans, expected] : {std::pair<int64_t, int>{1, 3}, {2, 2}}) {
+    SessionSettings settings;
+    settings.max_plans = max_plans;
+    SessionOptions options = resolve(settings);
+    int made = 0;
+    options.plan.pipeline.observe = [&](const PassTiming* pass, const Model&) {
+      made += pass && pass->name == "set_shapes";
+    };
+    Session session(make_training_model(), options);
+    for (int64_t n : {4, 1, 4}) session.run("predict", {{"x", make_batch(n).at("x")}});
+    EXPECT_EQ(made, expected) << max_plans;
+  }
 }
 
 TEST(Session, BadInputsAreNamed) {
