@@ -100,10 +100,12 @@ std::string ExpressionReader::found() {
 Option read_option(ExpressionReader* reader, Word key) {
   Option option{std::move(key), 0.0, reader->column()};
   if (reader->take('(')) {
-    const double first = reader->number();
+    NumberTuple tuple{{reader->number()}};
     reader->expect(',', "between two numbers");
-    option.value = std::pair(first, reader->number());
-    reader->expect(')', "after two numbers");
+    do tuple.numbers.push_back(reader->number());
+    while (reader->take(','));
+    reader->expect(')', "after the numbers");
+    option.value = std::move(tuple);
   } else if (reader->take('[')) {
     std::vector<double> list;
     do list.push_back(reader->number());

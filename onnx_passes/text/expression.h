@@ -45,10 +45,15 @@ class ExpressionReader {
   size_t position_ = 0;
 };
 
-// `key=value` of a call: a number (true is 1, false 0), a pair of numbers, a name, or a list of numbers: [1, 2, 0.5].
+// (0.9, 0.999)
+struct NumberTuple {
+  std::vector<double> numbers;  // two or more
+};
+
+// `key=value` of a call: a number (true is 1, false 0), a tuple of numbers, a name, or a list of numbers: [1, 2, 0.5].
 struct Option {
   Word key;
-  std::variant<double, std::pair<double, double>, Word, std::vector<double>> value;
+  std::variant<double, NumberTuple, Word, std::vector<double>> value;
   size_t column = 0;  // of the value
 };
 

@@ -54,11 +54,11 @@ double read_value(const Hyperparameter& h, const Option& option, const Expressio
   reader.fail_at(option.column, concat("'", option.key.text, "' is ", is_word ? describe(h) : "a number"));
 }
 
-// Names by which options are set: hyper-parameters, and pairs in the place of their members.
+// Names by which options are set: hyper-parameters, and tuples in the place of their members.
 std::vector<std::string> option_names(const OptimizerRow& row) {
   std::vector<std::string> names;
   for (const Hyperparameter& h : row.hyperparameters) {
-    const std::string name = h.pair ? h.pair : h.key;
+    const std::string name = h.tuple ? h.tuple : h.key;
     if (names.empty() || names.back() != name) names.push_back(name);
   }
   return names;
@@ -74,7 +74,7 @@ std::string joined(const std::vector<std::string>& names) {
   const std::vector<std::string> names = option_names(row);
   std::vector<std::string> known = names;
   for (const Hyperparameter& h : row.hyperparameters) {
-    if (h.pair) known.emplace_back(h.key);
+    if (h.tuple) known.emplace_back(h.key);
   }
   reader.fail_at(option.key.column, concat(row.name, " has no option '", option.key.text, "'; it has ", joined(names),
                                            did_you_mean(option.key.text, known)));
@@ -113,17 +113,20 @@ void OptimizerSpec::set(const Option& option, const ExpressionReader& reader) {
     values[i] = read_value(all[i], option, reader);
     return;
   }
-  const auto first =
-      std::find_if(all.begin(), all.end(), [&](const Hyperparameter& h) { return h.pair && key == h.pair; });
-  if (first == all.end()) fail_unknown(*row, option, reader);
-  const auto i = static_cast<size_t>(first - all.begin());
-  const auto* pair = std::get_if<std::pair<double, double>>(&option.value);
-  if (!pair) {
-    reader.fail_at(option.column, concat(key, " are two numbers: ", key, "=(", number_text(all[i].otherwise), ", ",
-                                         number_text(all[i + 1].otherwise), ")"));
+  std::vector<size_t> members;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].tuple && key == all[i].tuple) members.push_back(i);
   }
-  values[i] = value_of(all[i], option, pair->first, reader);
-  values[i + 1] = value_of(all[i + 1], option, pair->second, reader);
+  if (members.empty()) fail_unknown(*row, option, reader);
+  const auto* tuple = std::get_if<NumberTuple>(&option.value);
+  if (!tuple || tuple->numbers.size() != members.size()) {
+    std::vector<std::string> example;
+    for (const size_t i : members) example.push_back(number_text(all[i].otherwise));
+    reader.fail_at(option.column, concat(key, " are ", members.size() == 2 ? "two" : concat(members.size()),
+                                         " numbers: ", key, "=(", joined(example), ")"));
+  }
+  for (size_t k = 0; k < members.size(); ++k)
+    values[members[k]] = value_of(all[members[k]], option, tuple->numbers[k], reader);
 }
 
 OptimizerSpec OptimizerSpec::of(const Value& weight) const {
@@ -166,11 +169,13 @@ std::string to_string(const OptimizerSpec& spec) {
     const bool word = h.valid == ValidNumbers::kFlag || h.valid == ValidNumbers::kChoice;
     if (word && spec.values[i] == h.otherwise) continue;
     const std::string value = value_text(h, spec.values[i]);
-    if (h.pair) {
-      options.push_back(concat(h.pair, "=(", value, ", ", value_text(all[i + 1], spec.values[i + 1]), ")"));
-      ++i;
+    const auto shares_tuple = [&](size_t with) {
+      return h.tuple && with < all.size() && all[with].tuple && std::string_view(h.tuple) == all[with].tuple;
+    };
+    if (i > 0 && shares_tuple(i - 1)) {
+      options.back() += ", " + value + (shares_tuple(i + 1) ? "" : ")");
     } else {
-      options.push_back(concat(h.key, "=", value));
+      options.push_back(h.tuple ? concat(h.tuple, "=(", value) : concat(h.key, "=", value));
     }
   }
   return concat(spec.row->name, "(", joined(options), ")");

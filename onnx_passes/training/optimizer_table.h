@@ -30,7 +30,7 @@ struct Hyperparameter {
   double otherwise;  // the default
   ValidNumbers valid = ValidNumbers::kNonNegative;
   const char* attribute = nullptr;  // of the function: a float64 tensor, or an integer for a flag, count or choice
-  const char* pair = nullptr;       // the name of the pair that it forms with its neighbour: betas=(0.9, 0.999)
+  const char* tuple = nullptr;      // the name of what it forms with its neighbours: betas=(0.9, 0.999)
   std::vector<const char*> choices = {};  // of kChoice; the value is the place in the list
 };
 
