@@ -5,6 +5,7 @@ share their names; a block ```text directly after one holds lines that it prints
 """
 
 import contextlib
+import importlib
 import io
 import os
 import re
@@ -41,6 +42,8 @@ def prepare(folder):
     for name in ("model.onnx", "mlp.onnx"):
         shutil.copy(MLP, folder / name)
     shutil.copy(tool.ROOT / "models" / "digits_cnn.onnx", folder)
+    # Pages name folders of modules relative to theirs: Python must not look where the page before was.
+    importlib.invalidate_caches()
 
 
 def commands(block):
