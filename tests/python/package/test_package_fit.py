@@ -341,6 +341,11 @@ def test_wrong_options_are_named(options, text):
         onnx_train.fit(training(), DATA, **options)
 
 
+def test_samples_are_not_selected_among_batches_of_the_program():
+    with pytest.raises(onnx_train.UsageError, match="^skip, limit: which samples there are is said of arrays and files"):
+        onnx_train.fit(training(), batches(), epochs=1, limit=16, skip=8)
+
+
 def test_a_checkpoint_is_written_and_progress_shown(tmp_path, capsys):
     history = onnx_train.fit(
         training(), DATA, epochs=2, batch_size=16, eval_data=DATA, progress=True, checkpoint=tmp_path / "c.onnx",

@@ -42,6 +42,7 @@ def test_the_front_ends_take_the_same_options_of_a_training():
     c_alone = {name for name in c if c.count(name) > 1}
     assert c_alone == {"seed"}, "the session's is of random operators in evaluations"
     assert set(c) | build == command | PROGRAMS_ALONE
+    assert {"limit", "val-split"} < set(options_of_c("samples")) < set(options_of_c("fit"))
 
     arguments = set(inspect.signature(onnx_train.fit).parameters) - PYTHON_ALONE
     python = {PYTHON_NAMES.get(name, name.replace("_", "-")) for name in arguments} - {"data", "eval-data"}
