@@ -28,15 +28,27 @@ void RunData::check(const Session& session, const EntryName& entry, std::vector<
   checked->push_back(identity);
 }
 
-void TrainingData::select(const SampleOptions& samples, uint64_t seed, std::optional<int64_t> batch_size) {
-  const bool is_split = splits(samples);
-  if (samples.limit == 0 && !is_split && samples.overfit_batches == 0 && !samples.class_balance && !samples.drop_last)
-    return;
-  if (!training.dataset) {
-    throw UsageError(
-        "--limit, --val-split, --folds, --overfit-batches, --class-balance and --drop-last select among the samples of "
-        "arrays and files; batches of the program are what they are");
+namespace {
+
+// "--limit, --val-split": the options of samples that are given.
+std::string given_among(SampleOptions samples) {
+  std::string names;
+  for (const Setting& option : fixed_settings(sample_options(&samples))) {
+    if (option.value != "none") names += concat(names.empty() ? "--" : ", --", option.name);
   }
+  return names;
+}
+
+}  // namespace
+
+void TrainingData::select(const SampleOptions& samples, uint64_t seed, std::optional<int64_t> batch_size) {
+  const std::string given = given_among(samples);
+  if (given.empty()) return;
+  if (!training.dataset) {
+    throw UsageError(concat(
+        given, ": which samples there are is said of arrays and files; batches of the program are what they are"));
+  }
+  const bool is_split = splits(samples);
   if (samples.limit == 0 && !is_split && samples.overfit_batches == 0) return;
   const Dataset& all = *training.dataset;
   const SampleRows rows =
