@@ -216,7 +216,7 @@ onnx_train_status onnx_train_split(int64_t samples, const onnx_train_option* opt
   return guarded([&] {
     SampleOptions given;
     int64_t seed = 0;
-    const auto rows = with_keys(sample_options(&given), {"limit", "val-split", "folds", "fold"});
+    const auto rows = with_keys(sample_options(&given), {"skip", "limit", "val-split", "folds", "fold"});
     read_options(options, count, joined({{"--seed", &seed, ""}}, rows));
     check_samples(given, /*has_evaluation=*/false);
     if (samples < 1) throw UsageError("there are no samples to split");

@@ -423,7 +423,7 @@ onnx_train_status onnx_train_safetensors_open(const char* path, onnx_train_datas
 onnx_train_status onnx_train_safetensors_save(const char* path, const onnx_train_tensor* tensors, size_t count,
                                               const onnx_train_option* metadata, size_t num_metadata);
 
-/* The rows of `samples` samples on which onnx_train_fit trains and evaluates with the same options: "limit",
+/* The rows of `samples` samples on which onnx_train_fit trains and evaluates with the same options: "skip", "limit",
  * "val-split", "folds", "fold" and "seed". Both in ascending order; each place has room for `samples` numbers. For
  * metrics of the program's own on what was held out. */
 onnx_train_status onnx_train_split(int64_t samples, const onnx_train_option* options, size_t count, int64_t* training,
@@ -509,9 +509,9 @@ typedef enum onnx_train_stop_reason {
  * (bytes of the process, or of the session on a device with its own memory, "2GiB": what "batch-size" of "auto" may
  * plan with), "accumulate" [1, or the number of ranks], "lr" ("auto": from a range test of at most 100 steps on arrays
  * or files, which leaves the state as it was; on_note says what both have found), "schedule", "warmup", "final-lr",
- * "step-every", "step-factor", "clip", "seed" (of the order, and of what is drawn), "no-shuffle", "limit", "val-split",
- * "folds", "fold", "overfit-batches", "class-balance", "drop-last" (of arrays and files: which samples, see
- * docs/training.md), "best" (the metric of best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md),
+ * "step-every", "step-factor", "clip", "seed" (of the order, and of what is drawn), "no-shuffle", "skip", "limit",
+ * "val-split", "folds", "fold", "overfit-batches", "class-balance", "drop-last" (of arrays and files: which samples,
+ * see docs/training.md), "best" (the metric of best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md),
  * "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's model keeps it: see
  * docs/training.md), "no-data-check" (arrays and files are read once before the first step, and refused if they hold
  * what the model cannot use: labels out of range, numbers that are not finite), "eval-every", "early-stop", "stop-at"

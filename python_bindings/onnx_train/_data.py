@@ -23,6 +23,7 @@ def split_rows(
     val_split: float | None = None,
     folds: int | None = None,
     fold: int | None = None,
+    skip: int | None = None,
     limit: int | None = None,
     seed: int = 0,
 ) -> tuple[Array, Array]:
@@ -30,7 +31,7 @@ def split_rows(
 
     Args:
         samples: the number of all.
-        val_split, folds, fold, limit, seed: as given to `fit`.
+        val_split, folds, fold, skip, limit, seed: as given to `fit`.
 
     Returns:
         Both in ascending order.
@@ -48,7 +49,7 @@ def split_rows(
     """
     import numpy as np
 
-    options = options_of(limit=limit, val_split=val_split, folds=folds, fold=fold, seed=seed)
+    options = options_of(skip=skip, limit=limit, val_split=val_split, folds=folds, fold=fold, seed=seed)
     training, evaluation = _core.split(samples, options)
     return np.array(training, np.int64), np.array(evaluation, np.int64)
 

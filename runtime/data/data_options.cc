@@ -78,7 +78,8 @@ CommandOption augment_option(std::string* steps) {
 }
 
 std::vector<CommandOption> sample_options(SampleOptions* options) {
-  return {{"--limit", {&options->limit, kCount}, "read the first N samples of --data alone", "N"},
+  return {{"--skip", {&options->skip, kCount}, "leave out the first N samples of --data", "N"},
+          {"--limit", {&options->limit, kCount}, "read the first N samples of --data alone", "N"},
           {"--val-split",
            {&options->val_split, Range{0, true, 0.99}},
            "evaluate on this part of --data, 0.1 for a tenth, drawn by --seed, and train on the rest",

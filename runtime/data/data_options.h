@@ -31,7 +31,8 @@ struct DataOptions {
 
 // Which samples a training takes, in which order.
 struct SampleOptions {
-  int64_t limit = 0;            // the first samples of the data alone; 0: all
+  int64_t skip = 0;             // samples at the start of the data that are left out
+  int64_t limit = 0;            // the first samples after them alone; 0: all
   double val_split = 0;         // this part of them is for evaluation
   int64_t folds = 0, fold = 0;  // or fold `fold` of `folds`, counted from 1
   int64_t overfit_batches = 0;  // train on as many batches alone; 0: on all

@@ -54,7 +54,10 @@ void check_samples(const SampleOptions& options, bool has_evaluation) {
 
 SampleRows select_samples(int64_t samples, const SampleOptions& options, uint64_t seed, int64_t batch_size,
                           int64_t fixed_batch) {
-  const int64_t n = options.limit > 0 ? std::min(options.limit, samples) : samples;
+  const int64_t left_by_skip = std::max<int64_t>(samples - options.skip, 0);
+  const int64_t n = options.limit > 0 ? std::min(options.limit, left_by_skip) : left_by_skip;
+  if (n == 0 && options.skip > 0)
+    fail_as(ErrorCode::kUsage, "--skip ", options.skip, " of ", samples, " samples leaves none");
   SampleRows rows;
   if (splits(options)) {
     const auto [begin, end] = part_for_evaluation(n, options, fixed_batch);
@@ -79,6 +82,9 @@ SampleRows select_samples(int64_t samples, const SampleOptions& options, uint64_
     std::sort(order.begin(), order.end());
     for (int64_t& row : order) row = rows.training[static_cast<size_t>(row)];
     rows.training = std::move(order);
+  }
+  for (std::vector<int64_t>* part : {&rows.training, &rows.evaluation}) {
+    for (int64_t& row : *part) row += options.skip;
   }
   return rows;
 }

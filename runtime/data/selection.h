@@ -18,8 +18,9 @@ inline bool splits(const SampleOptions& options) { return options.val_split > 0 
 void check_samples(const SampleOptions& options, bool has_evaluation);
 
 // The samples for training and, where the options split the data, those for evaluation: disjoint, in ascending order.
-// A limit comes first, then the split, then what --overfit-batches leaves. `fixed_batch` is the batch size that the
-// model prescribes, of which evaluation takes whole ones; 0 for none. Throws Error if a part would be empty.
+// What is skipped comes first, then a limit, then the split, then what --overfit-batches leaves. `fixed_batch` is the
+// batch size that the model prescribes, of which evaluation takes whole ones; 0 for none. Throws Error if a part would
+// be empty.
 struct SampleRows {
   std::vector<int64_t> training, evaluation;
 };

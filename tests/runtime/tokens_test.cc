@@ -313,6 +313,21 @@ TEST(Selection, ASplitIsOfItsSeedAndOfTheLimitedSamples) {
   EXPECT_THAT(error_of([&] { select_samples(1000, options, 1, 4, 0); }), HasSubstr("leaves none for evaluation"));
 }
 
+TEST(Selection, WhatIsSkippedIsInNoPart) {
+  SampleOptions options;
+  options.skip = 7;
+  options.limit = 10;
+  EXPECT_EQ(select_samples(100, options, 1, 4, 0).training, counting<int64_t>(7, 10));
+  options.val_split = 0.3;
+  const SampleRows rows = select_samples(12, options, 1, 4, 0);  // five samples are left
+  std::vector<int64_t> both = rows.training;
+  both.insert(both.end(), rows.evaluation.begin(), rows.evaluation.end());
+  std::sort(both.begin(), both.end());
+  EXPECT_EQ(both, counting<int64_t>(7, 5));
+  EXPECT_EQ(rows.evaluation.size(), 2u);
+  EXPECT_EQ(error_of([&] { select_samples(7, options, 1, 4, 0); }), "--skip 7 of 7 samples leaves none");
+}
+
 std::map<int64_t, int> first_tokens(const Dataset& data, const Model& model, int64_t epoch) {
   DatasetBatches batches(&data, model, "step", 1, /*seed=*/3, /*shuffle=*/true);
   std::map<int64_t, int> counts;

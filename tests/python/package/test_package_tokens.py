@@ -371,11 +371,13 @@ def test_the_command_and_python_write_the_same_texts(tmp_path):
         assert "prompt" in fails("sample", tmp_path / "lm.onnx", *arguments)
 
 
-@pytest.mark.parametrize("options", [{"val_split": 0.3}, {"folds": 4, "fold": 2}, {"val_split": 0.5, "limit": 31}])
+@pytest.mark.parametrize("options", [{"val_split": 0.3}, {"folds": 4, "fold": 2}, {"val_split": 0.5, "limit": 31},
+                                     {"val_split": 0.5, "limit": 30, "skip": 20}])  # fmt: skip
 def test_split_rows_says_what_fit_evaluates_on(training, data, options):
     history = onnx_train.fit(training, data, epochs=1, batch_size=7, lr=0.01, seed=5, **options)
     train, held_out = onnx_train.split_rows(60, seed=5, **options)
-    assert sorted([*train, *held_out]) == list(range(options.get("limit", 60)))
+    skip = options.get("skip", 0)
+    assert sorted([*train, *held_out]) == list(range(skip, skip + options.get("limit", 60)))
     assert sum(step.samples for step in history.steps) == len(train)
     rows = {name: array[held_out] for name, array in data.items()}
     expected = history.evaluations[-1].metrics["loss"]
