@@ -514,7 +514,8 @@ typedef enum onnx_train_stop_reason {
  * see docs/training.md), "best" (the metric of best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md),
  * "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's model keeps it: see
  * docs/training.md), "no-data-check" (arrays and files are read once before the first step, and refused if they hold
- * what the model cannot use: labels out of range, numbers that are not finite), "eval-every", "early-stop", "stop-at"
+ * what the model cannot use: labels out of range, numbers that are not finite), "eval-every", "early-stop",
+ * "min-delta", "stop-at"
  * ("accuracy>=0.94": the evaluation after which the training ends), "checkpoint-every", "out" (the folder of last.onnx,
  * best.onnx, options.json, which has every option in use, and the numbers of steps and evaluations as the command
  * writes them, metrics.jsonl, metrics.csv and epochs.jsonl; none is written without it), "resume" (go on from

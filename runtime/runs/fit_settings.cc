@@ -68,6 +68,10 @@ std::vector<CommandOption> training_options(FitSettings* s) {
        {},
        best_words},
       {"--early-stop", {&t.early_stop, kCount}, "stop after N evaluations without a better one", "N"},
+      {"--min-delta",
+       {&t.min_delta, kPositive},
+       "with --early-stop: by how much an evaluation must be better to count as a better one [0]",
+       "X"},
       {"--stop-at",
        {&t.stop_at, check_stop_target},
        "stop after the first evaluation with METRIC>=X or METRIC<=X, such as 'accuracy>=0.94'",
@@ -97,6 +101,8 @@ void complete(FitSettings* s, double built_rate) {
     throw UsageError("a table of rates holds the rates themselves; leave out --lr");
   if (!s->memory_limit.empty() && !s->find_batch && !s->resume)
     throw UsageError("--memory-limit is the limit of --batch-size auto; --memory is one of activations");
+  if (t.min_delta > 0 && t.early_stop == 0 && !s->resume)
+    throw UsageError("--min-delta is what --early-stop takes for a better evaluation: give --early-stop, too");
   if (s->find_batch && t.samples.overfit_batches > 0)
     throw UsageError("--overfit-batches needs to know the size of a batch: give --batch-size as a number");
 }

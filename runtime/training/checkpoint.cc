@@ -129,6 +129,7 @@ std::string to_json(const TrainingPosition& position) {
                                  {"stale", position.stale},   {"settings", position.settings}};
   for (const Mean& part : position.loss.parts) json["loss"].push_back({{"sum", part.sum}, {"count", part.count}});
   if (position.best) json["best"] = *position.best;
+  if (position.mark != position.best) json["mark"] = *position.mark;
   if (const ScheduleState& s = position.schedule; s != ScheduleState()) {
     json["schedule"] = {{"scale", s.scale}, {"stale", s.stale}, {"cooldown", s.cooldown}};
     if (s.best) json["schedule"]["best"] = *s.best;
@@ -215,6 +216,7 @@ std::optional<TrainingPosition> checkpoint_position(const Model& model) {
     json.at("stale").get_to(position.stale);
     json.at("settings").get_to(position.settings);
     if (json.contains("best")) position.best = json.at("best").get<double>();
+    position.mark = json.contains("mark") ? json.at("mark").get<double>() : position.best;
     if (json.contains("schedule")) {
       const auto& schedule = json.at("schedule");
       schedule.at("scale").get_to(position.schedule.scale);

@@ -24,6 +24,7 @@ struct TrainingPosition {
   int64_t sample = 0;          // samples of the current epoch's order that have been used
   RunningLoss loss;            // of the steps since the last evaluation
   std::optional<double> best;  // lowest evaluation loss: on the evaluation data, or the mean training loss without them
+  std::optional<double> mark;  // the best when `stale` was last 0: with --min-delta, a later one may be a little better
   int64_t stale = 0;           // evaluations since then
   ScheduleState schedule;      // of a schedule that reads the evaluations
   std::map<std::string, std::string> settings;  // settings of the run: run_settings.h

@@ -44,6 +44,7 @@ std::vector<Setting> settings_of(const TrainerOptions& o, const BatchSource& tra
       {"clip", o.clip_norm ? number_text(*o.clip_norm) : "none", kMayChange},
       {"eval-every", o.eval_every > 0 ? std::to_string(o.eval_every) : "none", kMayChange},
       {"early-stop", o.early_stop > 0 ? std::to_string(o.early_stop) : "none", kMayChange},
+      {"min-delta", o.min_delta > 0 ? number_text(o.min_delta) : "none", kMayChange},
       {"stop-at", o.stop_at.empty() ? "none" : o.stop_at, kMayChange},
       {"best", o.best == roles::kLoss ? "none" : o.best, kFixed}};
   settings.insert(settings.end(), o.recorded.begin(), o.recorded.end());
@@ -358,12 +359,15 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
   const double sign = more_of_best_is_better() ? -1 : 1;
   report.best = std::isfinite(value) && (!position_.best || sign * value < sign * *position_.best);
   if (report.best) position_.best = value;
+  const std::optional<double>& mark = position_.mark;
+  const bool progresses = report.best && (!mark || sign * value < sign * *mark - options_.min_delta);
+  if (progresses) position_.mark = value;
   if (!options_.stop_at.empty()) {
     const StopTarget target = parse_stop_target(options_.stop_at);
     reached_ = target.reached(metric(target.metric));
   }
   if (!at_end) {
-    position_.stale = report.best ? 0 : position_.stale + 1;
+    position_.stale = progresses ? 0 : position_.stale + 1;
     options_.schedule.observe(metric(roles::kLoss), &position_.schedule);
     position_.loss = {};
   }

@@ -44,6 +44,7 @@ struct TrainerOptions {
   int64_t checkpoint_every = 0;   // steps; 0: after epochs only
   int64_t eval_every = 0;         // steps; 0: after epochs
   int64_t early_stop = 0;         // evaluations without a better `best` before the training stops; 0: never
+  double min_delta = 0;           // by how much an evaluation must be better for early_stop to start counting again
   std::string best = "loss";      // what the best evaluation is best in, and early_stop follows
   std::string stop_at;            // "accuracy>=0.94": the evaluation that ends the training (stop_target.h); "": none
   SampleOptions samples;          // of a dataset that is selected already: how batches are cut

@@ -339,6 +339,37 @@ TEST(Trainer, PatienceCountsEvaluations) {
   EXPECT_EQ(record.losses.size(), 8u);
 }
 
+TEST(Trainer, PatienceCountsEvaluationsThatAreLittleBetter) {
+  TrainerOptions options = options_for("delta");
+  options.epochs = 100;
+  const Record whole = train(options, false);
+  std::vector<double> losses;
+  for (const EvaluationReport& report : whole.epochs) losses.push_back(report.evaluation.at("loss"));
+  ASSERT_TRUE(std::is_sorted(losses.rbegin(), losses.rend()));
+  // Two epochs together are better by more than that, each of them by less.
+  options.min_delta = (losses[3] - losses[5]) * 0.9;
+  ASSERT_GT(options.min_delta, losses[3] - losses[4]);
+  options.early_stop = 3;
+  int64_t marked = 0, stopped = 0;
+  for (int64_t i = 0; stopped == 0; ++i) {
+    if (losses[size_t(marked)] - losses[size_t(i)] > options.min_delta) marked = i;
+    if (i - marked == options.early_stop) stopped = i + 1;
+  }
+  options.folder = new_folder("delta");
+  StopReason reason;
+  const Record record = train(options, false, -1, &reason);
+  EXPECT_EQ(reason, StopReason::kEarlyStop);
+  EXPECT_EQ(record.epochs.size(), size_t(stopped));
+  EXPECT_TRUE(record.epochs.back().best) << "best.onnx is the best, by however little";
+  const std::string expected = read_all(options.folder + "/last.onnx");
+  // It is remembered where the training is interrupted.
+  options.folder = new_folder("delta");
+  train(options, false, 3 * (stopped - 1));
+  EXPECT_EQ(train(options, true, -1, &reason).epochs.size(), 1u);
+  EXPECT_EQ(reason, StopReason::kEarlyStop);
+  EXPECT_EQ(read_all(options.folder + "/last.onnx"), expected);
+}
+
 TEST(Trainer, ResumingNamesWhatHasChangedAndRefusesWhatMustNot) {
   TrainerOptions options = options_for("settings");
   options.model = "a model";
@@ -379,11 +410,12 @@ TEST(Trainer, ResumingNamesWhatHasChangedAndRefusesWhatMustNot) {
     o.schedule.curve = parse_curve("constant");
     o.clip_norm = 1;
     o.early_stop = 2;
+    o.min_delta = 0.5;
   });
   EXPECT_THAT(Trainer(&session, &data, &data, changed).resume(position),
               testing::ElementsAre("lr was 0.1 and is 0.05", "schedule was cosine(final_lr=0) and is constant",
                                    "schedule's steps was 12 and is any", "clip was none and is 1",
-                                   "early-stop was none and is 2"));
+                                   "early-stop was none and is 2", "min-delta was none and is 0.5"));
 }
 
 TEST(Trainer, NumbersThatDoNotFitTheDataAreErrors) {

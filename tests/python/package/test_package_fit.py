@@ -334,6 +334,7 @@ def test_a_loss_that_is_not_finite_is_an_error():
         ({"epochs": 1, "schedule": "step"}, "step_every"),
         ({"time_limit": 1.0, "schedule": "cosine"}, "number of steps"),
         ({"epochs": 1, "batch_size": 0}, "batch_size is 0"),
+        ({"epochs": 1, "min_delta": 0.1}, "give early_stop, too"),
         ({"epochs": 1, "skip": 40}, "skip=40 of 40 samples leaves none"),
     ],
 )
