@@ -1,5 +1,5 @@
 // Updates that scale each element by its own history. Formulas and names of slots are those of torch.optim, Lion's are
-// of Chen et al. 2023.
+// of Chen et al. 2023, Adan's of its authors' program.
 #include <cmath>
 #include <limits>
 
@@ -162,6 +162,28 @@ FunctionText lion(const FunctionCall& call) {
   return f.text();
 }
 
+// d = g - the gradient before, 0 in the first step      m' = β₁m + (1-β₁)g      u' = β₂u + (1-β₂)d
+// n' = β₃n + (1-β₃)(g + β₂d)²      r = √n'/√(1-β₃ᵗ) + ε      s = lr/(1-β₁ᵗ) · m'/r + lr·β₂/(1-β₂ᵗ) · u'/r
+// w' = (w - s) / (1 + lr·λ), or (1 - lr·λ)w - s with no_prox
+FunctionText adan(const FunctionCall& call) {
+  UpdateBody f("Adan", {"exp_avg", "exp_avg_diff", "exp_avg_sq", "neg_pre_grad"}, call);
+  const UpdateTerm beta1 = f.attribute("beta1"), beta2 = f.attribute("beta2"), beta3 = f.attribute("beta3");
+  const UpdateTerm g = f.scaled_gradient(), t = f.step();
+  const UpdateTerm zero = f.as_tensor(f.number(0));
+  const UpdateTerm d = where_above(t, 1, g + f.slot("neg_pre_grad"), zero);
+  const UpdateTerm m = f.next("exp_avg", mean(f.slot("exp_avg"), beta1, g));
+  const UpdateTerm u = f.next("exp_avg_diff", mean(f.slot("exp_avg_diff"), beta2, d));
+  const UpdateTerm ahead = g + d * beta2;
+  const UpdateTerm n = f.next("exp_avg_sq", mean(f.slot("exp_avg_sq"), beta3, ahead * ahead));
+  f.next("neg_pre_grad", zero - g);
+  const UpdateTerm root = sqrt(n) / sqrt(1 - pow(beta3, t)) + f.attribute("epsilon");
+  const UpdateTerm of_m = f.rate() / (1 - pow(beta1, t)), of_u = f.rate() * beta2 / (1 - pow(beta2, t));
+  const bool is_proximal = !f.flag("no_prox");
+  const UpdateTerm moved = (is_proximal ? f.weight() : f.decayed_weight()) - m / root * of_m - u / root * of_u;
+  f.next("w", is_proximal ? moved / (1 + f.rate() * f.attribute("weight_decay")) : moved);
+  return f.text();
+}
+
 // w is y, between the sequence z of the optimizer and its average x, which is the result. Decay is taken at y.
 // z' = z - lr·(g/(√(v'/(1-β₂ᵗ)) + ε) + λy)      x' = x + c(z' - x)      y' = z' + β₁(x' - z')
 // c is the share of tʳ·max(lr)ᵖ in its sum over the steps. In the first step z is y.
@@ -233,6 +255,7 @@ std::vector<FunctionRow> adaptive_update_functions() {
           {"NAdam", nadam},
           {"RAdam", radam},
           {"Lion", lion},
+          {"Adan", adan},
           {"ScheduleFreeAdamW", schedule_free_adamw},
           {"Adafactor", adafactor}};
 }

@@ -31,7 +31,7 @@ class Optimizer:
         return f"{name}({arguments})" if arguments else name
 
 
-def _number(value: float | str | tuple[float, float]) -> str:
+def _number(value: float | str | tuple[float, ...]) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
@@ -255,6 +255,27 @@ class Lion(Optimizer):
     beta2: float | None = None
     weight_decay: float | None = None
     betas: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Adan(Optimizer):
+    """Adan (Xie et al., 2022): Adam with the momentum of the gradient's differences, Nesterov's.
+
+    Decay divides the new weight by 1 + lr weight_decay; with `no_prox` it is AdamW's.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.Adan(lr=1e-3, betas=(0.98, 0.92, 0.99)))
+    adan(lr=0.001, betas=(0.98, 0.92, 0.99))
+    """
+
+    lr: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    beta3: float | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+    no_prox: bool | None = None
+    betas: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)

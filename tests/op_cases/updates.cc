@@ -105,6 +105,7 @@ OpCase quantized(const Shape& shape, int64_t number) {
 void add_bodied(std::vector<OpCase>* cases) {
   const Shape w = {7, 5}, filter = {6, 2, 3, 3}, vector = {9};
   const Attrs moments = numbers({{"beta1", 0.9}, {"beta2", 0.99}, {"epsilon", 1e-6}});
+  const Attrs three_moments = numbers({{"beta1", 0.98}, {"beta2", 0.92}, {"beta3", 0.99}, {"epsilon", 1e-6}});
   const Attrs rms = with(numbers({{"alpha", 0.9}, {"epsilon", 1e-6}, {"momentum", 0.8}}), "centered", 1);
   const Attrs factored = numbers({{"beta2_decay", -0.8}, {"epsilon1", 0}, {"epsilon2", 1e-3}, {"d", 0.5}});
   const Attrs lars = numbers({{"momentum", 0.9}, {"dampening", 0.1}, {"trust_coeff", 0.02}, {"epsilon", 1e-8}});
@@ -139,6 +140,8 @@ void add_bodied(std::vector<OpCase>* cases) {
                  bodied("RAdam", w, {w, w}, 2, moments),
                  bodied("RAdam", w, {w, w}, 50, with(moments, "decoupled", 1)),
                  bodied("Lion", w, {w}, 2, moments),
+                 bodied("Adan", w, {w, w, w, w}, 1, three_moments),
+                 bodied("Adan", w, {w, w, w, w}, 3, with(three_moments, "no_prox", 1)),
                  schedule_free,
                  without_slot(of_matrix, 2),
                  without_slot(without_slot(bodied("Adafactor", vector, {{}, {}, vector}, 1, factored), 0), 1),

@@ -31,7 +31,8 @@ TEST(Optimizer, ReadsWhatItWrites) {
   EXPECT_EQ(to_string(parse_optimizer("sgd")), "sgd(lr=0.01, momentum=0, dampening=0, weight_decay=0)");
   EXPECT_EQ(to_string(parse_optimizer("adam")), "adam(lr=0.001, betas=(0.9, 0.999), eps=1e-08, weight_decay=0)");
   for (const char* text : {"sgd(lr=0.5, momentum=0.9, dampening=0, nesterov=true, weight_decay=0.0001)",
-                           "adamw(lr=3e-05, betas=(0.8, 0.95), eps=1e-06, weight_decay=0.1)"}) {
+                           "adamw(lr=3e-05, betas=(0.8, 0.95), eps=1e-06, weight_decay=0.1)",
+                           "adan(lr=0.001, betas=(0.9, 0.8, 0.7), eps=1e-08, weight_decay=0, no_prox=true)"}) {
     EXPECT_EQ(to_string(parse_optimizer(text)), text);
   }
   EXPECT_EQ(to_string(parse_optimizer(" adamw ( beta2 = 0.95 )")),
@@ -60,6 +61,9 @@ TEST(Optimizer, MistakesPointAtTheColumn) {
       HasSubstr("column 5: sgd has no option 'momentun'; it has lr, momentum, dampening, nesterov, weight_decay; "
                 "did you mean 'momentum'?"));
   EXPECT_THAT(message("adam(betas=0.9)"), HasSubstr("column 12: betas are two numbers"));
+  EXPECT_THAT(message("adam(betas=(0.9, 0.9, 0.9))"), HasSubstr("betas are two numbers: betas=(0.9, 0.999)"));
+  EXPECT_THAT(message("adan(betas=(0.9, 0.9))"), HasSubstr("betas are 3 numbers: betas=(0.98, 0.92, 0.99)"));
+  EXPECT_THAT(message("adam(betas=(0.9))"), HasSubstr("expected ','"));
   EXPECT_THAT(message("adam(beta1=1)"), HasSubstr("column 12: 'beta1' is 1; it must be in [0, 1)"));
   EXPECT_THAT(message("adamw(lr=-1)"), HasSubstr("'lr' is -1; it must be 0 or more"));
   EXPECT_THAT(message("sgd(nesterov=true)"), HasSubstr("nesterov needs a momentum"));

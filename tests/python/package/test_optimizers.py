@@ -84,6 +84,23 @@ def lion(p, g, state, t, group):
     m.mul_(0.99).add_(0.01 * g)
 
 
+def adan(p, g, state, t, group):
+    """adan_single_tensor of the authors' program, github.com/sail-sg/Adan."""
+    m, u, n = (state.setdefault(name, torch.zeros_like(p)) for name in ("exp_avg", "exp_avg_diff", "exp_avg_sq"))
+    d = g + state.get("neg_pre_grad", -g)
+    state["neg_pre_grad"] = -g
+    m.mul_(0.98).add_(g, alpha=0.02)
+    u.mul_(0.92).add_(d, alpha=0.08)
+    n.mul_(0.99).add_((g + 0.92 * d) ** 2, alpha=0.01)
+    root = n.sqrt() / (1 - 0.99**t) ** 0.5 + 1e-8
+    decay = group["lr"] * group["weight_decay"]
+    if group.get("no_prox"):
+        p.mul_(1 - decay)
+    p.sub_(group["lr"] / (1 - 0.98**t) * m / root).sub_(group["lr"] * 0.92 / (1 - 0.92**t) * u / root)
+    if not group.get("no_prox"):
+        p.div_(1 + decay)
+
+
 def lamb(p, g, state, t, group):
     m, v = (state.setdefault(name, torch.zeros_like(p)) for name in ("exp_avg", "exp_avg_sq"))
     m.mul_(0.9).add_(0.1 * g)
@@ -180,6 +197,8 @@ CASES = {
     "adafactor(weight_decay=0.125)": torch_optimizer("Adafactor", weight_decay=0.125),
     "adafactor(eps=(0.0001, 0.01), d=2)": torch_optimizer("Adafactor", eps=(0.0001, 0.01), d=2),
     "lion(weight_decay=0.125)": rule(lion, weight_decay=0.125),
+    "adan(weight_decay=0.125)": rule(adan, weight_decay=0.125),
+    "adan(no_prox=true, weight_decay=0.125)": rule(adan, no_prox=True, weight_decay=0.125),
     "lamb(weight_decay=0.125)": rule(lamb, weight_decay=0.125),
     "lars(nesterov=true, weight_decay=0.125)": rule(lars, weight_decay=0.125),
     "adamw8bit(weight_decay=0.125, min_8bit_size=1)": rule(adamw_8bit, weight_decay=0.125),
