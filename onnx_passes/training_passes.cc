@@ -28,17 +28,22 @@ Pass describe(const BuildOptions& options) {
           }};
 }
 
+PassRow evaluated(PassRow row) {
+  row.evaluates = true;
+  return row;
+}
+
 }  // namespace
 
 std::vector<PassRow> training_rows(const BuildOptions& options) {
   return {
-      {{"simplify_indexing", simplify_indexing}, "makes a Gather of constant indices of several axes"},
-      {recognize(options), "puts one operator in the place of formulas that spell it out"},
-      {training_mode(options), "adds the entry point step, with copies of what differs in training"},
+      evaluated({{"simplify_indexing", simplify_indexing}, "makes a Gather of constant indices of several axes"}),
+      evaluated({recognize(options), "puts one operator in the place of formulas that spell it out"}),
+      evaluated({training_mode(options), "adds the entry point step, with copies of what differs in training"}),
       {mixed_precision(options), "rounds what step multiplies or keeps to 16 bits, as --precision says"},
-      {loss(options), "adds the loss, and the accuracy, to step and evaluate"},
+      evaluated({loss(options), "adds the loss, and the accuracy, to step and evaluate"}),
       {random_numbers(options), "draws the random numbers of the loss from the state's key"},
-      {metrics(options), "adds the statistics of --metric to evaluate"},
+      evaluated({metrics(options), "adds the statistics of --metric to evaluate"}),
       {gradients(options), "adds the backward pass and the norm of the gradients"},
       {{"delayed_scaling", delayed_scaling},
        "keeps the scales of what step rounds to 8 bits",
@@ -46,7 +51,7 @@ std::vector<PassRow> training_rows(const BuildOptions& options) {
       {accumulate(options), "cuts step into accumulate and apply", options.accumulate},
       {optimizer(options), "adds new weights, slots and their updates"},
       {initialization(options), "draws the state from a seed"},
-      {describe(options), "records the format, the mode and the precision"},
+      evaluated({describe(options), "records the format, the mode and the precision"}),
       {{"simplify", simplify}, "folds constants, merges equal nodes, removes dead ones"},
   };
 }
@@ -54,13 +59,9 @@ std::vector<PassRow> training_rows(const BuildOptions& options) {
 std::vector<Pass> training_passes(const BuildOptions& options) { return wanted_passes(training_rows(options)); }
 
 void build_evaluation_model(Model* model, const BuildOptions& options) {
-  run_pipeline({{"simplify_indexing", simplify_indexing},
-                recognize(options),
-                training_mode(options),
-                loss(options),
-                metrics(options),
-                describe(options)},
-               model, options.pipeline);
+  std::vector<PassRow> rows = training_rows(options);
+  std::erase_if(rows, [](const PassRow& row) { return !row.evaluates; });
+  run_pipeline(wanted_passes(rows), model, options.pipeline);
   std::erase_if(model->entry_points, [](const EntryPoint& entry) { return !entry.is(Entry::kEvaluate); });
   simplify(*model);
 }

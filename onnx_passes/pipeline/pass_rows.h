@@ -16,6 +16,7 @@ struct PassRow {
   std::string what;        // "adds the loss to step and evaluate", for people
   bool is_wanted = true;   // whether the options ask for the pass
   std::string needs = {};  // the option without which it can do nothing, "--join"; "" if there is none
+  bool evaluates = false;  // of training_rows: a model that is evaluated, and not trained, needs the pass, too
 };
 
 // The passes that the options ask for.
