@@ -49,7 +49,7 @@ void TrainingData::select(const SampleOptions& samples, uint64_t seed, std::opti
         given, ": which samples there are is said of arrays and files; batches of the program are what they are"));
   }
   const bool is_split = splits(samples);
-  if (samples.limit == 0 && !is_split && samples.overfit_batches == 0) return;
+  if (samples.skip == 0 && samples.limit == 0 && !is_split && samples.overfit_batches == 0) return;
   const Dataset& all = *training.dataset;
   const SampleRows rows =
       select_samples(all.num_samples(), samples, seed, batch_size.value_or(all.usual_batch()), all.fixed_batch());
