@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -476,6 +477,43 @@ TEST(Structure, KernelsIncludeNothingOfLowering) {
     }
   });
   EXPECT_GT(includes, 20);
+}
+
+// Whether the text names a function elsewhere than where it declares or defines it, after a type that ends with >.
+bool is_used(const std::string& name, const std::string& text) {
+  for (size_t at = 0; (at = text.find(name, at)) != std::string::npos; at += name.size()) {
+    const char before = text[at - 1], after = text[at + name.size()];
+    const auto is_word = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); };
+    if (!is_word(before) && !is_word(after) && text.substr(at - 2, 2) != "> ") return true;
+  }
+  return false;
+}
+
+// A family of rows that is not in the list of its registry would be left out in silence: nothing refers to it.
+TEST(Structure, EveryFamilyIsInTheListOfItsRegistry) {
+  const std::regex definition(R"re(\nstd::vector<(?:Operator|GradientRule|FunctionRow|OpCase|Kernel)> (\w+)\(\))re");
+  int families = 0;
+  for (const auto& [folder, list, suffix] :
+       std::vector<std::array<std::string, 3>>{{"onnx_passes/operator_rows", "", "operators"},
+                                               {"onnx_passes/functions", "", "functions"},
+                                               {"onnx_passes/gradients", "", "rules"},
+                                               {"kernels/functions", "", "functions"},
+                                               {"kernels/cpu", "/support", "kernels"},
+                                               {"kernels/cuda", "/support", "kernels"},
+                                               {"tests/op_cases", "", "cases"}}) {
+    std::string all;
+    for_each_source({folder}, [&](const std::string&, const std::string& text) { all += "\n" + text; });
+    std::ostringstream rows;
+    rows << std::ifstream(source_folder() / (folder + list) / "families.def").rdbuf();
+    for (std::sregex_iterator found(all.begin(), all.end(), definition), end; found != end; ++found) {
+      const std::string name = (*found)[1];
+      const std::string family = name.substr(0, name.rfind('_'));
+      const bool is_listed = rows.str().find("(" + family + ")") != std::string::npos && name == family + "_" + suffix;
+      EXPECT_TRUE(is_listed || is_used(name, all)) << folder << ": " << name;
+      families += is_listed;
+    }
+  }
+  EXPECT_GT(families, 120);
 }
 
 }  // namespace
