@@ -167,19 +167,19 @@ FunctionText lion(const FunctionCall& call) {
 // w' = (w - s) / (1 + lr·λ), or (1 - lr·λ)w - s with no_prox
 FunctionText adan(const FunctionCall& call) {
   UpdateBody f("Adan", {"exp_avg", "exp_avg_diff", "exp_avg_sq", "neg_pre_grad"}, call);
-  const UpdateTerm beta1 = f.attribute("beta1"), beta2 = f.attribute("beta2"), beta3 = f.attribute("beta3");
-  const UpdateTerm g = f.scaled_gradient(), t = f.step();
-  const UpdateTerm zero = f.as_tensor(f.number(0));
-  const UpdateTerm d = where_above(t, 1, g + f.slot("neg_pre_grad"), zero);
-  const UpdateTerm m = f.next("exp_avg", mean(f.slot("exp_avg"), beta1, g));
-  const UpdateTerm u = f.next("exp_avg_diff", mean(f.slot("exp_avg_diff"), beta2, d));
-  const UpdateTerm ahead = g + d * beta2;
-  const UpdateTerm n = f.next("exp_avg_sq", mean(f.slot("exp_avg_sq"), beta3, ahead * ahead));
+  const Term beta1 = f.attribute("beta1"), beta2 = f.attribute("beta2"), beta3 = f.attribute("beta3");
+  const Term g = f.scaled_gradient(), t = f.step();
+  const Term zero = f.tensor(0);
+  const Term d = where(t > 1, g + f.slot("neg_pre_grad"), zero);
+  const Term m = f.next("exp_avg", mean(f.slot("exp_avg"), beta1, g));
+  const Term u = f.next("exp_avg_diff", mean(f.slot("exp_avg_diff"), beta2, d));
+  const Term ahead = g + d * beta2;
+  const Term n = f.next("exp_avg_sq", mean(f.slot("exp_avg_sq"), beta3, ahead * ahead));
   f.next("neg_pre_grad", zero - g);
-  const UpdateTerm root = sqrt(n) / sqrt(1 - pow(beta3, t)) + f.attribute("epsilon");
-  const UpdateTerm of_m = f.rate() / (1 - pow(beta1, t)), of_u = f.rate() * beta2 / (1 - pow(beta2, t));
+  const Term root = sqrt(n) / sqrt(1 - pow(beta3, t)) + f.attribute("epsilon");
+  const Term of_m = f.rate() / (1 - pow(beta1, t)), of_u = f.rate() * beta2 / (1 - pow(beta2, t));
   const bool is_proximal = !f.flag("no_prox");
-  const UpdateTerm moved = (is_proximal ? f.weight() : f.decayed_weight()) - m / root * of_m - u / root * of_u;
+  const Term moved = (is_proximal ? f.weight() : f.decayed_weight()) - m / root * of_m - u / root * of_u;
   f.next("w", is_proximal ? moved / (1 + f.rate() * f.attribute("weight_decay")) : moved);
   return f.text();
 }
