@@ -85,7 +85,7 @@ struct Plan {
   int64_t samples = 50, batch = 3, accumulate = 4;
   int64_t interrupt_after = -1;  // by rank 1
   Sharding sharding = Sharding::kNone;
-  bool sync_batch_norm = false, drops = true;
+  bool sync_batch_norm = false, drops = true, sums_once = false;
   int stages = 1;
   bool lowers = true;
 };
@@ -109,6 +109,7 @@ Trained train(const Plan& plan, Collectives* collectives) {
   options.threads = 1;
   options.topology.sharding = plan.sharding;
   options.topology.sync_batch_norm = plan.sync_batch_norm;
+  options.topology.sums_once = plan.sums_once;
   options.topology.stages = collectives ? plan.stages : 1;
   options.plan.lowering.on = plan.lowers;
   Session session(training_model(plan.build, plan.drops), options);
@@ -213,7 +214,7 @@ void expect_near(const Trained& a, const Trained& b) {
 // Of what only the update reads, each rank has the states of its own weights. What the ranks have together is what one
 // has: in bits in stage 1; in stage 2 the norm of all gradients is that of the weights' norms.
 TEST(DataParallel, SharedOutStatesAreThoseOfOneRank) {
-  for (const Sharding sharding : {Sharding::kOptimizer, Sharding::kGradients}) {
+  for (const Sharding sharding : {Sharding::kOptimizer, Sharding::kGradients, Sharding::kWeights}) {
     for (const char* optimizer : {"adamw(lr=0.01)", "sgd(lr=0.1, momentum=0.9)", "muon(lr=0.01)", "lamb(lr=0.01)"}) {
       for (const int ranks : {2, 3, 4}) {
         SCOPED_TRACE(concat(optimizer, ", ", ranks, " ranks, stage ", static_cast<int>(sharding)));
@@ -234,6 +235,57 @@ TEST(DataParallel, SharedOutStatesAreThoseOfOneRank) {
       }
     }
   }
+}
+
+// Gradients of a step travel once, after its last round, which may have fewer batches than ranks. The sums are those of
+// other brackets.
+TEST(DataParallel, GradientsThatTravelOnceAStepTrainTheSame) {
+  for (const Sharding sharding : {Sharding::kNone, Sharding::kOptimizer}) {
+    for (const int ranks : {2, 3, 4}) {
+      SCOPED_TRACE(concat(ranks, " ranks, stage ", static_cast<int>(sharding)));
+      const Trained expected = train({}, nullptr);
+      std::vector<Trained> trained(static_cast<size_t>(ranks));
+      LocalRanks(ranks).run([&](Collectives* c) {
+        trained[static_cast<size_t>(c->rank())] = train({.sharding = sharding, .sums_once = true}, c);
+      });
+      expect_near(trained[0], expected);
+      for (const Trained& own : trained) EXPECT_EQ(own.numbers, trained[0].numbers);
+    }
+  }
+}
+
+// Programs that run entry points themselves need not say which round is the last one of its step.
+TEST(DataParallel, AnUpdateAddsUpWhatNoRoundHasAddedUp) {
+  const auto weights_after = [](Collectives* c, bool says) {
+    SessionOptions options;
+    options.topology.collectives = c;
+    options.topology.sums_once = true;
+    Session session(training_model({}, /*drops=*/false), options);
+    Tensor x(DType::kFloat, {3, 1, 6, 6}), labels(DType::kInt64, {3});
+    for (int step = 0; step < 2; ++step) {
+      for (int round = 0; round < 2; ++round) {
+        for (int64_t i = 0; i < x.size(); ++i) x.set(i, std::sin(0.3 * static_cast<double>(i) + c->rank() + 2 * round));
+        session.run(Entry::kAccumulate, {{"x", x}, {"labels", labels}}, 0, says && round == 1);
+      }
+      session.run(Entry::kApply, {});
+    }
+    return collected_states(&session);
+  };
+  std::vector<std::map<std::string, Tensor>> said(2), unsaid(2);
+  LocalRanks(2).run([&](Collectives* c) {
+    said[static_cast<size_t>(c->rank())] = weights_after(c, true);
+    unsaid[static_cast<size_t>(c->rank())] = weights_after(c, false);
+  });
+  for (auto* const states : {&said[0], &unsaid[0], &unsaid[1]})  // sums are each rank's own, where no round adds up
+    std::erase_if(*states, [](const auto& state) { return state.first.ends_with("/grad"); });
+  expect_equal(unsaid[0], said[0]);
+  expect_equal(unsaid[1], said[0]);
+}
+
+TEST(DataParallel, WhatSumsOfAStepDoNotGoWith) {
+  EXPECT_THAT(error_of([] { check_ranks(2, {.sharding = Sharding::kGradients, .sums_once = true}); }),
+              HasSubstr("--reduction fast: each process adds up gradients of all weights; leave out --zero, or take"));
+  EXPECT_THAT(error_of([] { check_ranks(2, {.sums_once = true, .stages = 2}); }), HasSubstr("leave out --pipeline"));
 }
 
 // 48 samples: four batches of 3 in a step are one of 12. Without dropout, which draws for each batch.
