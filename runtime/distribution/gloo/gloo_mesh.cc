@@ -74,7 +74,7 @@ void keep_alive(const std::set<int>& before) {
 
 }  // namespace
 
-std::shared_ptr<gloo::Context> connect_mesh(const RankPlace& place, const Rendezvous& met, Deadline deadline) {
+std::shared_ptr<gloo::Context> connect_mesh(const RankPlace& place, const FoundRanks& met, Deadline deadline) {
   const std::set<int> before = open_descriptors();
   const WithoutPipeSignal without;  // for Gloo's thread, which starts here
   try {

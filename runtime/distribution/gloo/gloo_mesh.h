@@ -11,7 +11,7 @@ namespace onnx_train {
 
 // Connects this rank to all others that have met. The environment variable GLOO_SOCKET_IFNAME names the network
 // interface, as it does for PyTorch. Throws Error at the deadline.
-std::shared_ptr<gloo::Context> connect_mesh(const RankPlace& place, const Rendezvous& met, Deadline deadline);
+std::shared_ptr<gloo::Context> connect_mesh(const RankPlace& place, const FoundRanks& met, Deadline deadline);
 
 // Gloo writes to connections whose other side may be gone, for which the system would end the process. While this
 // object lives, its thread, and threads that it starts, do without.

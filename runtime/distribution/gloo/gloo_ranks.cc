@@ -247,7 +247,7 @@ std::unique_ptr<Collectives> connect_over_gloo(const RankPlace& place, Deadline 
     fail_as(ErrorCode::kUsage, place.launcher, " has started ", place.size, " processes, ", place.local_size,
             " of them on this machine: set MASTER_ADDR to the host of the first one");
   }
-  const Rendezvous met = meet(place, deadline, on_wait);
+  const FoundRanks met = find_ranks(place, deadline, on_wait);
   auto ranks = std::make_unique<GlooRanks>(connect_mesh(place, met, deadline), met.hosts);
   ranks->gather("the ranks", static_cast<uint32_t>(place.rank));  // then none needs the store
   return ranks;

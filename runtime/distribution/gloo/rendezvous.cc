@@ -47,7 +47,7 @@ class Meeting {
     met_.prefix = concat("onnx_train/", place.has_store ? place.run + "/" : "");
   }
 
-  Rendezvous run() {
+  FoundRanks run() {
     if (!place_.has_store && place_.rank == 0) met_.server = std::make_unique<StoreServer>(place_.port);
     connect();
     // A process that is left over from another run, say, takes no rank's place.
@@ -121,12 +121,13 @@ class Meeting {
   Deadline deadline_;
   const std::function<void(const std::string&)>& on_wait_;
   Deadline notice_;
-  Rendezvous met_;
+  FoundRanks met_;
 };
 
 }  // namespace
 
-Rendezvous meet(const RankPlace& place, Deadline deadline, const std::function<void(const std::string&)>& on_wait) {
+FoundRanks find_ranks(const RankPlace& place, Deadline deadline,
+                      const std::function<void(const std::string&)>& on_wait) {
   return Meeting(place, deadline, on_wait).run();
 }
 

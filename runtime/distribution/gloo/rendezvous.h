@@ -13,7 +13,7 @@
 
 namespace onnx_train {
 
-struct Rendezvous {
+struct FoundRanks {
   std::unique_ptr<StoreServer> server;  // rank 0's, where the launcher keeps no store
   std::unique_ptr<StoreClient> store;
   std::string prefix;              // of the run's keys
@@ -22,6 +22,7 @@ struct Rendezvous {
 
 // Waits until all ranks have come. `on_wait` is told once for whom this rank waits, if that is long. Throws Error that
 // names who is missing at the deadline, and for two processes of one number.
-Rendezvous meet(const RankPlace& place, Deadline deadline, const std::function<void(const std::string&)>& on_wait);
+FoundRanks find_ranks(const RankPlace& place, Deadline deadline,
+                      const std::function<void(const std::string&)>& on_wait);
 
 }  // namespace onnx_train
