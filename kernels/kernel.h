@@ -148,7 +148,7 @@ enum class InputCheck {
 };
 
 // How the images of a node that a kernel runs may be stored.
-enum class ImageLayout { kAny, kChannelsFirst };
+enum class ImageLayout { kAny, kChannelsFirst, kChannelsLast };
 
 struct Kernel {
   const char* op;

@@ -32,7 +32,8 @@ auto naming(const Node& node, const F& f) {
 }
 
 bool has_variant(const Kernel& kernel, const Node& node) {
-  if (kernel.images == ImageLayout::kChannelsFirst && is_channels_last(node)) return false;
+  const ImageLayout images = is_channels_last(node) ? ImageLayout::kChannelsLast : ImageLayout::kChannelsFirst;
+  if (kernel.images != ImageLayout::kAny && kernel.images != images) return false;
   const std::string epilogue = node.attr(kEpilogue, "");
   return std::find(kernel.epilogues.begin(), kernel.epilogues.end(), epilogue) != kernel.epilogues.end();
 }

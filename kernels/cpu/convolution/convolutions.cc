@@ -191,8 +191,8 @@ Prepared prepare_grad_weight(const NodeSpec& spec) {
 // Whether a kernel supports this channels-last convolution; otherwise the node runs as its function body. The first
 // `tensors` inputs are images, weights and the bias.
 bool supports_channels_last(const NodeSpec& spec, int tensors) {
-  if (!is_channels_last(spec.node()) || spec.in_type() != DType::kFloat || !has_image_axes(spec) ||
-      !spec.has_output(0) || !spec.one_type(tensors) || !has_one_output_type(spec))
+  if (spec.in_type() != DType::kFloat || !has_image_axes(spec) || !spec.has_output(0) || !spec.one_type(tensors) ||
+      !has_one_output_type(spec))
     return false;
   for (int i = 0; i < 2; ++i) {
     if (spec.in_size(i) == 0) return false;
@@ -281,21 +281,25 @@ Prepared prepare_onednn(const NodeSpec& spec, const Convolution& c, const Weight
 std::vector<Kernel> convolution_kernels() {
   const auto supports = [](int tensors) {
     return [tensors](const NodeSpec& spec) {
-      return !is_channels_last(spec.node()) && is_float_or_double(spec.in_type()) && has_image_axes(spec) &&
-             spec.has_output(0) && spec.one_type(tensors) && has_one_output_type(spec);
+      return is_float_or_double(spec.in_type()) && has_image_axes(spec) && spec.has_output(0) &&
+             spec.one_type(tensors) && has_one_output_type(spec);
     };
   };
-  const auto channels_last = [](int tensors) {
-    return [tensors](const NodeSpec& spec) { return supports_channels_last(spec, tensors); };
+  const auto channels_first = [&](const char* op, Prepared (*prepare)(const NodeSpec&)) {
+    return Kernel{op, supports(2), prepare, kDomain}.on_images(ImageLayout::kChannelsFirst);
+  };
+  const auto channels_last = [](const char* op, int tensors, Prepared (*prepare)(const NodeSpec&)) {
+    const auto takes = [tensors](const NodeSpec& spec) { return supports_channels_last(spec, tensors); };
+    return Kernel{op, takes, prepare, kDomain}.on_images(ImageLayout::kChannelsLast);
   };
   return {
       {"Conv", supports(3), prepare_conv},
       {"ConvTranspose", supports(3), prepare_conv_transpose},
-      {"ConvGradInput", supports(2), prepare_grad_input, kDomain},
-      {"ConvGradWeight", supports(2), prepare_grad_weight, kDomain},
-      {"Conv", channels_last(3), prepare_conv, kDomain},
-      {"ConvGradInput", channels_last(2), prepare_grad_input, kDomain},
-      {"ConvGradWeight", channels_last(2), prepare_grad_weight, kDomain},
+      channels_first("ConvGradInput", prepare_grad_input),
+      channels_first("ConvGradWeight", prepare_grad_weight),
+      channels_last("Conv", 3, prepare_conv),
+      channels_last("ConvGradInput", 2, prepare_grad_input),
+      channels_last("ConvGradWeight", 2, prepare_grad_weight),
       {"Conv", supports_bfloat16, prepare_conv, kDomain},
       {"ConvGradInput", supports_bfloat16_grad_input, prepare_grad_input, kDomain},
       {"ConvGradWeight", supports_bfloat16_grad_weight, prepare_grad_weight, kDomain},

@@ -6,7 +6,6 @@
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -15,9 +14,7 @@ int64_t grain(const Groups& groups) {
   return std::max<int64_t>(1, kElementGrain / 2 / std::max<int64_t>(groups.group_size(), 1));
 }
 
-bool supports_groups(const NodeSpec& s) {
-  return !is_channels_last(s.node()) && computes_in_one_type(s, {}, {}) && has_groups(s);
-}
+bool supports_groups(const NodeSpec& s) { return computes_in_one_type(s, {}, {}) && has_groups(s); }
 
 struct GroupStatistics {
   double mean, inv_std;
@@ -128,7 +125,8 @@ std::vector<Kernel> group_normalization_kernels() {
   return {
       {"GroupNormalization", supports_groups, prepare_forward},
       {"InstanceNormalization", supports_groups, prepare_forward},
-      {"GroupNormalizationGrad", supports_groups, prepare_gradient, kDomain},
+      Kernel{"GroupNormalizationGrad", supports_groups, prepare_gradient, kDomain}.on_images(
+          ImageLayout::kChannelsFirst),
   };
 }
 

@@ -12,7 +12,6 @@
 #include "kernels/cpu/support/stored_lines.h"
 #include "kernels/dispatch.h"
 #include "onnx_passes/functions/functions.h"
-#include "onnx_passes/operators/windows.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -286,8 +285,7 @@ Prepared prepare_gradient(const NodeSpec& s) {
 bool supports(const NodeSpec& s) {
   const Shape shape = s.in_shape(0);
   const DType stored = s.in_type(0), computed = computed_type(stored);
-  if (!is_channels_last(s.node()) || !is_float_or_double(computed) || shape.size() < 2 || s.in_size(0) == 0)
-    return false;
+  if (!is_float_or_double(computed) || shape.size() < 2 || s.in_size(0) == 0) return false;
   if (s.has_output(0) && s.out_type(0) != stored && s.out_type(0) != computed) return false;
   const Shape per_channel = {shape.back()};
   const bool gradient = s.node().op().ends_with("Grad");
@@ -316,8 +314,8 @@ Prepared gradient(const NodeSpec& s) {
 
 std::vector<Kernel> channels_last_group_normalization_kernels() {
   return {
-      {"GroupNormalization", supports, forward, kDomain},
-      {"GroupNormalizationGrad", supports, gradient, kDomain},
+      Kernel{"GroupNormalization", supports, forward, kDomain}.on_images(ImageLayout::kChannelsLast),
+      Kernel{"GroupNormalizationGrad", supports, gradient, kDomain}.on_images(ImageLayout::kChannelsLast),
   };
 }
 

@@ -278,13 +278,11 @@ bool supports_narrow(const NodeSpec& spec, int images) {
     if (spec.in_type(i) != DType::kBFloat16) return false;
   }
   const bool stores = spec.out_type() == DType::kBFloat16 || spec.out_type() == DType::kFloat;
-  return stores && !is_channels_last(spec.node()) && has_spatial_axes(spec.in_shape()) &&
-         (spec.num_outputs() == 1 || !spec.has_output(1));
+  return stores && has_spatial_axes(spec.in_shape()) && (spec.num_outputs() == 1 || !spec.has_output(1));
 }
 
 bool supports_pool(const NodeSpec& spec) {
-  return !is_channels_last(spec.node()) && is_float_or_double(spec.in_type()) && has_spatial_axes(spec.in_shape()) &&
-         spec.one_type(1);
+  return is_float_or_double(spec.in_type()) && has_spatial_axes(spec.in_shape()) && spec.one_type(1);
 }
 
 bool supports_max_pool_grad(const NodeSpec& spec) { return supports_pool(spec) && spec.one_type(2); }
@@ -310,20 +308,22 @@ Pool make_pool(const NodeSpec& spec, const Shape& x, const Shape& y) {
 }
 
 std::vector<Kernel> pooling_kernels() {
+  constexpr auto kChannelsFirst = ImageLayout::kChannelsFirst;
   std::vector<Kernel> kernels = {
       {"MaxPool", supports_max_pool<DType::kFloat>, prepare_max_pool<float>},
       {"MaxPool", supports_max_pool<DType::kDouble>, prepare_max_pool<double>},
       {"MaxPool", supports_max_pool<DType::kInt8>, prepare_max_pool<int8_t>},
       {"MaxPool", supports_max_pool<DType::kUint8>, prepare_max_pool<uint8_t>},
-      {"MaxPoolGrad", supports_max_pool_grad, prepare_max_pool_grad, kDomain},
+      Kernel{"MaxPoolGrad", supports_max_pool_grad, prepare_max_pool_grad, kDomain}.on_images(kChannelsFirst),
       {"AveragePool", supports_pool, prepare_average_pool},
-      {"AveragePoolGrad", supports_pool, prepare_average_pool_grad, kDomain},
+      Kernel{"AveragePoolGrad", supports_pool, prepare_average_pool_grad, kDomain}.on_images(kChannelsFirst),
       {"LpPool", supports_pool, prepare_lp_pool},
       {"GlobalAveragePool", supports_pool, prepare_global_average},
       {"GlobalMaxPool", supports_pool, prepare_global_max},
   };
   const auto narrow = [&](const char* op, int images, const std::function<Prepared(const NodeSpec&)>& prepare) {
-    kernels.push_back({op, [=](const NodeSpec& spec) { return supports_narrow(spec, images); }, prepare, kDomain});
+    const Kernel row = {op, [=](const NodeSpec& spec) { return supports_narrow(spec, images); }, prepare, kDomain};
+    kernels.push_back(row.on_images(kChannelsFirst));
   };
   narrow("MaxPool", 1, prepare_narrow_max_pool);
   narrow("MaxPoolGrad", 2, prepare_narrow_max_pool_grad);

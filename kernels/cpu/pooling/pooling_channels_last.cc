@@ -273,8 +273,7 @@ Prepared prepare_average_pool_grad(const NodeSpec& spec) {
 }
 
 bool supports(const NodeSpec& spec, int images) {
-  return is_channels_last(spec.node()) && is_float_or_double(spec.in_type()) && has_spatial_axes(spec.in_shape()) &&
-         spec.one_type(images);
+  return is_float_or_double(spec.in_type()) && has_spatial_axes(spec.in_shape()) && spec.one_type(images);
 }
 
 // bfloat16 images; the result is bfloat16 or float32.
@@ -282,8 +281,7 @@ bool supports_narrow(const NodeSpec& spec, int images) {
   for (int i = 0; i < images; ++i) {
     if (spec.in_type(i) != DType::kBFloat16) return false;
   }
-  return is_channels_last(spec.node()) && has_spatial_axes(spec.in_shape()) &&
-         (spec.out_type() == DType::kBFloat16 || spec.out_type() == DType::kFloat);
+  return has_spatial_axes(spec.in_shape()) && (spec.out_type() == DType::kBFloat16 || spec.out_type() == DType::kFloat);
 }
 
 }  // namespace
@@ -291,7 +289,7 @@ bool supports_narrow(const NodeSpec& spec, int images) {
 std::vector<Kernel> channels_last_pooling_kernels() {
   const auto wide = [](int images) { return [=](const NodeSpec& spec) { return supports(spec, images); }; };
   const auto narrow = [](int images) { return [=](const NodeSpec& spec) { return supports_narrow(spec, images); }; };
-  return {
+  std::vector<Kernel> rows = {
       {"MaxPool", wide(1), prepare_max_pool, kDomain},
       {"MaxPoolGrad", wide(2), prepare_max_pool_grad, kDomain},
       {"AveragePool", wide(1), prepare_average_pool, kDomain},
@@ -301,6 +299,8 @@ std::vector<Kernel> channels_last_pooling_kernels() {
       {"AveragePool", narrow(1), prepare_average_pool, kDomain},
       {"AveragePoolGrad", narrow(1), prepare_average_pool_grad, kDomain},
   };
+  for (Kernel& row : rows) row.images = ImageLayout::kChannelsLast;
+  return rows;
 }
 
 }  // namespace onnx_train::cpu
