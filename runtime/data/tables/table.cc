@@ -224,7 +224,6 @@ class TableReader {
   // One column as [rows], several as [rows, columns]; int64 when all are integers, else double.
   Tensor make_array(const std::map<size_t, ColumnValues>& columns, const std::vector<size_t>& indices,
                     const std::vector<size_t>& rows) const {
-    const auto is_whole = [](double x) { return x == std::floor(x) && std::abs(x) <= 0x1p53; };
     bool integral = true;
     for (const size_t index : indices) {
       const std::vector<double>& numbers = columns.at(index).numbers;
@@ -269,6 +268,8 @@ std::optional<double> number_in(std::string_view field) {
   if (error == std::errc::result_out_of_range) return std::numeric_limits<double>::infinity();
   return error == std::errc() ? std::optional<double>(value) : std::nullopt;
 }
+
+bool is_whole(double x) { return x == std::floor(x) && std::abs(x) <= 0x1p53; }
 
 KnownColumns trained_columns(const std::map<std::string, std::string>& metadata) {
   KnownColumns inputs;
