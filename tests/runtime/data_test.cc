@@ -161,6 +161,17 @@ TEST(Csv, NumberedColumnsAndLabels) {
   EXPECT_THAT(batch.at("labels").to_ints(), ElementsAre(0));
 }
 
+TEST(Csv, NumbersOutOfRangeAreZeroOrInfinity) {
+  const Dataset data = load_dataset(
+      temporary("small.csv", "x0,x1,x2,x3,labels\n1e-400,-1e-5000,1e400,-1e5000,0\n-1e-400,1e-300,-1e400,+1e5000,0\n"),
+      kInputs);
+  TensorMap batch;
+  const int64_t rows[] = {0, 1};
+  data.gather(rows, 2, &batch);
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(values(batch.at("x")), ElementsAre(0, 0, infinity, -infinity, 0, 0, -infinity, infinity));
+}
+
 TEST(Csv, RemainingColumnsAreTheFirstInput) {
   const std::string path = temporary("b.csv", "a,b,labels,c,d\n1,2,9,3,4\n");
   TensorMap batch;
