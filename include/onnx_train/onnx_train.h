@@ -387,13 +387,12 @@ onnx_train_status onnx_train_session_model(onnx_train_session* session, onnx_tra
 
 typedef struct onnx_train_dataset onnx_train_dataset;
 
-/* The data at `path`: X.npz, X.csv, a folder of .npy files, the files of MNIST or CIFAR-10, files of tokens, as
- * docs/training.md says.
- * They have the arrays that an entry point of the session takes; null for `entry`: that which trains, or "predict"
- * where the model has none. Of a folder with files for both, "evaluate" and "predict" read those for tests, the others
- * those for training. Names, types and shapes are checked. Without a session (null, and null for `entry`) it has all
- * arrays of a file that names them: .npz and .npy. Files are mapped: do not change them in place while the dataset
- * lives. It does not change; any number of threads may read it, and it may outlive the session. */
+/* The data at `path`: X.npz, X.csv, X.libsvm, a folder of .npy files, the files of MNIST or CIFAR-10, files of tokens,
+ * as docs/training.md says. They have the arrays that an entry point of the session takes; null for `entry`: that which
+ * trains, or "predict" where the model has none. Of a folder with files for both, "evaluate" and "predict" read those
+ * for tests, the others those for training. Names, types and shapes are checked. Without a session (null, and null for
+ * `entry`) it has all arrays of a file that names them: .npz and .npy. Files are mapped: do not change them in place
+ * while the dataset lives. It does not change; any number of threads may read it, and it may outlive the session. */
 onnx_train_status onnx_train_dataset_open(const char* path, onnx_train_session* session, const char* entry,
                                           onnx_train_dataset** dataset);
 /* The same with the options of data, as of the command: "block-size", "document-end", "token-type", "missing" (mean,

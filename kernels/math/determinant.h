@@ -1,5 +1,5 @@
-// The determinant of a small matrix and its derivatives, the cofactors, by Gaussian elimination. Matrices are [n, n] in
-// row-major order. Pure functions; any thread.
+// The determinant of a small matrix, its derivatives, the cofactors, and its inverse, by Gaussian elimination. Matrices
+// are [n, n] in row-major order. Pure functions; any thread.
 #pragma once
 
 #include <cmath>
@@ -37,6 +37,34 @@ ONNX_TRAIN_HD inline T determinant(int64_t n, T* a) {
     }
   }
   return product;
+}
+
+// to = a⁻¹, overwrites `a`. Pivots as above. Of a singular matrix it has infinities and NaN.
+template <typename T>
+ONNX_TRAIN_HD inline void invert(int64_t n, T* a, T* to) {
+  for (int64_t i = 0; i < n * n; ++i) to[i] = i % (n + 1) == 0 ? T{1} : T{0};
+  for (int64_t k = 0; k < n; ++k) {
+    int64_t pivot = k;
+    for (int64_t i = k + 1; i < n; ++i) {
+      if (std::fabs(a[i * n + k]) > std::fabs(a[pivot * n + k])) pivot = i;
+    }
+    for (int64_t j = 0; pivot != k && j < n; ++j) {
+      swap_values(&a[k * n + j], &a[pivot * n + j]);
+      swap_values(&to[k * n + j], &to[pivot * n + j]);
+    }
+    const T divisor = a[k * n + k];
+    for (int64_t j = 0; j < n; ++j) {
+      a[k * n + j] /= divisor;
+      to[k * n + j] /= divisor;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      const T factor = a[i * n + k];
+      for (int64_t j = 0; i != k && j < n; ++j) {
+        a[i * n + j] -= factor * a[k * n + j];
+        to[i * n + j] -= factor * to[k * n + j];
+      }
+    }
+  }
 }
 
 // Elements of workspace that `cofactors` needs.

@@ -1,5 +1,6 @@
 // Activations, products and convolutions of com.microsoft.
 #include "onnx_passes/foreign/foreign.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -75,6 +76,28 @@ Results bias_split_gelu(Foreign& f) {
   return f.to(halves[0] * gelu(f, halves[1]));
 }
 
+// y[i, j] = ‖a[i] - b[j]‖, or its square. Where two rows are equal the gradient is 0, as PyTorch's cdist has it.
+Results distances(Foreign& f) {
+  const std::string metric = f.node().attr("metric", "sqeuclidean");
+  if (metric != "euclidean" && metric != "sqeuclidean")
+    f.refuse(concat("its metric '", metric, "' is not known; export the model again"));
+  const Var apart = unsqueeze(f.x(0), {1}) - unsqueeze(f.x(1), {0});
+  const Var square = reduce_sum(apart * apart, {2}, /*keepdims=*/false);
+  if (metric == "sqeuclidean") return f.to(square);
+  const Var is_apart = f.b().op("Greater", {square, f.b().scalar(square.dtype(), 0)});
+  return f.to(where(is_apart, sqrt(where(is_apart, square, 1.0)), 0.0));
+}
+
+// y = x⁻¹ of each matrix
+Results inverse_of_matrices(Foreign& f) {
+  constexpr int64_t kMost = 256;  // the text of the body grows with the square
+  const int64_t rows = f.size(0, -2), columns = f.size(0, -1);
+  if (rows != columns || rows < 1 || rows > kMost)
+    f.refuse(concat("it inverts matrices of ", rows, " x ", columns, "; they must be square, and of 1 to ", kMost,
+                    " rows here"));
+  return f.to(call(f.b(), "Inverse", {f.x()}));
+}
+
 }  // namespace
 
 std::vector<ForeignRow> microsoft_rows() {
@@ -93,6 +116,8 @@ std::vector<ForeignRow> microsoft_rows() {
       {"FusedMatMul", fused_matmul},
       {"TransposeMatMul", fused_matmul},
       {"FusedGemm", fused_gemm},
+      {"Inverse", inverse_of_matrices},
+      {"CDist", distances},
       {"FusedConv", fused_conv},
       {"NhwcConv", channels_last_conv},
   };

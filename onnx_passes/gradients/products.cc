@@ -136,6 +136,12 @@ Gradients einsum_gradient(Grad& g) {
 // y = det(x)    dx = dy cof(x)
 Gradients determinant_gradient(Grad& g) { return g.to(call(g.b(), "DetGrad", {g.dy(), g.x()})); }
 
+// y = x⁻¹    dx = -yᵀ dy yᵀ
+Gradients inverse_gradient(Grad& g) {
+  const Var turned = transpose_last(g.y());
+  return g.to(-matmul(matmul(turned, g.dy()), turned));
+}
+
 std::string unknown_matrix(const Node& node) {
   const Value* x = node.input(0);
   if (x->has_rank() && x->rank() >= 2 && x->type().dims->back().known()) return "";
@@ -147,6 +153,7 @@ std::string unknown_matrix(const Node& node) {
 std::vector<GradientRule> product_rules() {
   return {
       {"Det", determinant_gradient, Trait::kNone, "", unknown_matrix},
+      {"Inverse", inverse_gradient, Trait::kNone, kDomain},
       {"MatMul", matmul_gradient, Trait::kNone, "", unknown_rank},
       {"Gemm", gemm_gradient},
       {"Einsum", einsum_gradient, Trait::kNone, "", unknown_rank},

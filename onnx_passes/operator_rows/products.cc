@@ -58,6 +58,7 @@ std::vector<Operator> product_operators() {
   return {
       {"Det", "x[S..., M, M] -> y[S...]"},
       {"DetGrad", "dy[S...] x[S..., M, M] -> dx[S..., M, M]", kDomain, kOneFloat},
+      {"Inverse", "x[S..., M, M] -> y[S..., M, M]", kDomain, kOneFloat},
       Operator{"MatMul", kMatMul, "", kOfSchema, nullptr, OperatorKind::kProduct}
           .narrow({0, 1}, {0})
           .in_precision(PrecisionRole::kProduct)

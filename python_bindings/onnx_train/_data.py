@@ -59,7 +59,7 @@ def load_data(
 ) -> dict[str, Array]:
     """The arrays at a path: all that ``--data`` of the command takes, read by the same code.
 
-    Those are ``X.npz``, a folder of ``.npy`` files, ``X.csv``, the files of MNIST (a folder, or ``IMAGES,LABELS``), and
+    Those are ``X.npz``, a folder of ``.npy`` files, ``X.csv``, ``X.libsvm``, the files of MNIST (a folder, or ``IMAGES,LABELS``), and
     those of CIFAR-10 (a folder, or ``X.bin``), and files of tokens: see docs/training.md. Pictures with their
     classes, masks or boxes (docs/data.md) are given as the network reads them, all in memory. `fit`, `Session.evaluate` and
     `Session.predict` take such a path themselves.

@@ -30,9 +30,9 @@ std::vector<CommandOption> training_options(FitSettings* s) {
   const std::vector<CommandOption> options = {
       of_command(
           {"--data", &s->data,
-           "X.npz, X.safetensors, X.csv, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), CIFAR-10 (a "
-           "folder, or X.bin), or pictures in a folder for each class, or with boxes in X.json (COCO); for models "
-           "of tokens X.bin, X.npy, X.txt, X.jsonl, or several: 'DIR/train_*.bin', 'X.bin:0.7,Y.bin:0.3'",
+           "X.npz, X.safetensors, X.csv, X.libsvm, a folder of .npy files, MNIST (a folder, or IMAGES,LABELS), "
+           "CIFAR-10 (a folder, or X.bin), or pictures in a folder for each class, or with boxes in X.json (COCO); for "
+           "models of tokens X.bin, X.npy, X.txt, X.jsonl, or several: 'DIR/train_*.bin', 'X.bin:0.7,Y.bin:0.3'",
            "PATH", true}),
       of_command({"--eval-data", &s->eval_data, "data to evaluate on after each epoch, and at the end", "PATH"}),
       {"--eval-every", {&t.eval_every, kCount}, "evaluate every N steps instead of after each epoch", "N"},

@@ -26,6 +26,7 @@ void safetensors(Input input);
 void npz(Input input);
 void npy(Input input);
 void csv(Input input);  // of numbers and texts, of pictures, of texts with labels
+void libsvm(Input input);
 void idx(Input input);
 void coco(Input input);
 void pictures(Input input);  // PNG, JPEG, WebP and their EXIF
@@ -51,6 +52,7 @@ inline constexpr Harness kHarnesses[] = {
     {"npz", npz, 4096},
     {"npy", npy, 1024},
     {"csv", csv, 2048},
+    {"libsvm", libsvm, 1024},
     {"idx", idx, 2048},
     {"coco", coco, 4096},
     {"pictures", pictures, 16384},

@@ -128,7 +128,7 @@ def add_texts(seeds):
 
 
 def add_data(seeds, folder):
-    writers = {"npz": data_mutations.write_npz, "csv": data_mutations.write_csv, "idx": data_mutations.write_idx,
+    writers = {"npz": data_mutations.write_npz, "csv": data_mutations.write_csv, "libsvm": data_mutations.write_libsvm, "idx": data_mutations.write_idx,
                "safetensors": data_mutations.write_safetensors, "tokens": data_mutations.write_tokens}  # fmt: skip
     for harness, write in writers.items():
         for number in range(ROUNDS):

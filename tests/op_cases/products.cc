@@ -168,6 +168,11 @@ std::vector<OpCase> product_cases() {
   }
   cases.push_back(
       {.op = "DetGrad", .inputs = {{{2}}, {{2, 4, 4}}}, .domain = "onnx_train", .gradient = false, .dynamic = false});
+  const Tensor turned = Tensor::of<float>({3, 3}, {0, 2, 0, 0, 0, -1, 0.5f, 0, 1});  // needs another pivot
+  const Tensor large = Tensor::of<float>({2, 2, 2}, {4, 1, 2, 3, -1, 2, 1, 1});
+  for (const OpInput& x : {OpInput{.value = turned}, OpInput{.value = large}, OpInput{.shape = {0, 3, 3}},
+                           OpInput{.shape = {2, 3, 1, 1}, .low = 0.5, .high = 2}})
+    cases.push_back({.op = "Inverse", .inputs = {x}, .domain = "onnx_train"});
   add_epilogues(cases);
   return cases;
 }

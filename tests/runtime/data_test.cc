@@ -161,6 +161,17 @@ TEST(Csv, NumberedColumnsAndLabels) {
   EXPECT_THAT(batch.at("labels").to_ints(), ElementsAre(0));
 }
 
+TEST(Csv, NumbersOutOfRangeAreZeroOrInfinity) {
+  const Dataset data = load_dataset(
+      temporary("small.csv", "x0,x1,x2,x3,labels\n1e-400,-1e-5000,1e400,-1e5000,0\n-1e-400,1e-300,-1e400,+1e5000,0\n"),
+      kInputs);
+  TensorMap batch;
+  const int64_t rows[] = {0, 1};
+  data.gather(rows, 2, &batch);
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(values(batch.at("x")), ElementsAre(0, 0, infinity, -infinity, 0, 0, -infinity, infinity));
+}
+
 TEST(Csv, RemainingColumnsAreTheFirstInput) {
   const std::string path = temporary("b.csv", "a,b,labels,c,d\n1,2,9,3,4\n");
   TensorMap batch;
@@ -286,6 +297,84 @@ std::string idx(int type, const std::vector<int>& shape, const std::string& data
     for (int shift : {24, 16, 8, 0}) bytes += static_cast<char>(size >> shift);
   }
   return bytes + data;
+}
+
+Dataset load_libsvm(const std::string& text, const std::map<std::string, std::string>& metadata = {},
+                    std::vector<std::string>* notes = nullptr, const std::vector<InputSpec>& inputs = kInputs,
+                    DataRole role = DataRole::kTrain) {
+  ReadOptions options;
+  options.metadata = metadata;
+  return load_dataset(temporary("rows.libsvm", text), inputs, role, {}, options, notes);
+}
+
+TEST(Libsvm, ReadsSparseRows) {
+  const Dataset data = load_libsvm("# comment\n2 1:0.5 4:-1e1\n\n0\t3:+7 # 1:9\r\n1\n");
+  EXPECT_EQ(data.num_samples(), 3);
+  TensorMap batch;
+  const int64_t rows[] = {0, 1, 2};
+  data.gather(rows, 3, &batch);
+  EXPECT_EQ(batch.at("x").shape(), (Shape{3, 4}));
+  EXPECT_THAT(values(batch.at("x")), ElementsAre(0.5, 0, 0, -10, 0, 0, 7, 0, 0, 0, 0, 0));
+  EXPECT_THAT(batch.at("labels").to_ints(), ElementsAre(2, 0, 1));
+  EXPECT_EQ(data.metadata().at("onnx_train.first_index"), "1");
+  EXPECT_EQ(data.metadata().count("onnx_train.classes"), 0u);
+}
+
+TEST(Libsvm, FeaturesCountFromWhereTheyDidInTraining) {
+  const auto first_row = [](const Dataset& data) {
+    TensorMap batch;
+    const int64_t row = 0;
+    data.gather(&row, 1, &batch);
+    return values(batch.at("x"));
+  };
+  const Dataset from_zero = load_libsvm("1 0:1 3:2\n0 1:3\n");
+  EXPECT_THAT(first_row(from_zero), ElementsAre(1, 0, 0, 2));
+  const auto metadata = from_zero.metadata();
+  EXPECT_THAT(first_row(load_libsvm("1 1:5\n", metadata)), ElementsAre(0, 5, 0, 0));
+  EXPECT_THAT(first_row(load_libsvm("1 1:5\n")), ElementsAre(5, 0, 0, 0));
+  EXPECT_THAT(error_of([] {
+                load_libsvm("1 0:5\n", {{"onnx_train.first_index", "1"}});
+              }),
+              HasSubstr("has an index 0, and the model was trained on indices from 1"));
+  EXPECT_THAT(error_of([] { load_libsvm("1 0:5 4:1\n"); }), HasSubstr("features up to index 4, counted from 0, and"));
+}
+
+TEST(Libsvm, LabelsThatAreNoPlacesOfClassesAreNumbered) {
+  const auto labels = [](const Dataset& data) {
+    TensorMap batch;
+    const int64_t rows[] = {0, 1};
+    data.gather(rows, 2, &batch);
+    return values(batch.at("labels"));
+  };
+  std::vector<std::string> notes;
+  const Dataset signs = load_libsvm("+1 1:1\n-1 1:2\n", {}, &notes);
+  EXPECT_THAT(labels(signs), ElementsAre(1, 0));
+  EXPECT_THAT(notes, testing::Contains(HasSubstr("labels are -1 to 1, read as 2 classes in ascending order")));
+  EXPECT_EQ(signs.metadata().at("onnx_train.classes"), R"(["-1","1"])");
+  EXPECT_THAT(labels(load_libsvm("1 1:1\n1 1:2\n", signs.metadata())), ElementsAre(1, 1));
+  EXPECT_THAT(error_of([&] { load_libsvm("1 1:1\n0 1:2\n", signs.metadata()); }),
+              HasSubstr("line 2: label 0 is none of the classes that the model knows"));
+  EXPECT_THAT(error_of([] { load_libsvm("0.5 1:1\n"); }), HasSubstr("labels"));
+  std::vector<InputSpec> regression = kInputs;
+  regression[1].type = {DType::kFloat, Dims{"batch"}};
+  EXPECT_THAT(labels(load_libsvm("-1 1:1\n0.5 1:2\n", {}, nullptr, regression)), ElementsAre(-1, 0.5));
+}
+
+TEST(Libsvm, ErrorsNameTheLine) {
+  for (const auto& [text, message] : std::vector<std::pair<std::string, std::string>>{
+           {"", "holds no rows"},
+           {"# 1 1:1\n", "holds no rows"},
+           {"1 1:1\n1,2 1:1\n", "line 2: '1,2' is no label"},
+           {"1 qid:3 1:1\n", "line 1: 'qid:3' is not INDEX:VALUE"},
+           {"1 1\n", "'1' is not INDEX:VALUE"},
+           {"1 1:\n", "'1:' is not INDEX:VALUE"},
+           {"1 1:nan\n", "'1:nan' is not INDEX:VALUE"},
+           {"1 -1:2\n", "'-1:2' is not INDEX:VALUE"},
+           {"1 99999999999:2\n", "is not INDEX:VALUE"},
+           {"1 2:1 2:3\n", "'2:3' comes after index 2; indices ascend"},
+           {"1 5:1\n", "features up to index 5, counted from 1, and the model expects 'x' as float[batch,4]"}}) {
+    EXPECT_THAT(error_of([&] { load_libsvm(text); }), HasSubstr(message)) << text;
+  }
 }
 
 TEST(Idx, ImagesBecomeRowsOfTheModel) {

@@ -1,4 +1,4 @@
-// Det and its gradient (kernels/math/determinant.h), one thread per matrix.
+// Det, its gradient and Inverse (kernels/math/determinant.h), one thread per matrix.
 #include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/dispatch.h"
@@ -15,6 +15,15 @@ __global__ void determinants(int64_t count, int64_t n, const T* __restrict__ x, 
   T* matrix = workspace + i * n * n;
   for (int64_t k = 0; k < n * n; ++k) matrix[k] = x[i * n * n + k];
   y[i] = math::determinant(n, matrix);
+}
+
+template <typename T>
+__global__ void inverses(int64_t count, int64_t n, const T* __restrict__ x, T* y, T* workspace) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  T* matrix = workspace + i * n * n;
+  for (int64_t k = 0; k < n * n; ++k) matrix[k] = x[i * n * n + k];
+  math::invert(n, matrix, y + i * n * n);
 }
 
 template <typename T>
@@ -50,12 +59,24 @@ Prepared prepare_det_grad(const NodeSpec& spec) {
   });
 }
 
+Prepared prepare_inverse(const NodeSpec& spec) {
+  return dispatch_float(spec.out_type(), [&]<typename T>(T) -> Prepared {
+    const int64_t n = spec.in_shape(0).back(), count = n == 0 ? 0 : spec.in_size(0) / (n * n);
+    return {[=](const Launch& launch) {
+              enqueue_each(launch, "inverses", inverses<T>, count, n, launch.in<T>(0), launch.out<T>(),
+                           launch.scratch<T>());
+            },
+            static_cast<size_t>(spec.in_size(0)) * sizeof(T)};
+  });
+}
+
 }  // namespace
 
 std::vector<Kernel> determinant_kernels() {
   return {
       {"Det", supports_det, prepare_det},
       {"DetGrad", supports_det, prepare_det_grad, kDomain},
+      {"Inverse", supports_det, prepare_inverse, kDomain},
   };
 }
 

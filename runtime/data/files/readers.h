@@ -22,11 +22,13 @@ DataArrays open_csv(const std::string& path, const std::vector<InputSpec>& input
 DataArrays open_idx(const std::string& images, const std::string& labels, const std::vector<InputSpec>& inputs);
 DataArrays open_cifar10(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs);
 
+// Sparse rows, X.libsvm: a label and INDEX:VALUE (tables/libsvm.cc).
+DataArrays open_libsvm(const std::string& path, const std::vector<InputSpec>& inputs, const ReadOptions& options);
+
 // The formats, for messages: "... is none of them".
 constexpr const char* kFormats =
-    "data are read from .npz, .safetensors, .csv, a folder of .npy files, IDX files (MNIST), CIFAR-10's .bin files, "
-    "pictures (.png, .jpg, .webp) in a folder for each class, or with boxes in COCO's .json, and, for models of "
-    "tokens, "
-    ".bin, .npy, .txt and .jsonl";
+    "data are read from .npz, .safetensors, .csv, .libsvm, a folder of .npy files, IDX files (MNIST), CIFAR-10's .bin "
+    "files, pictures (.png, .jpg, .webp) in a folder for each class, or with boxes in COCO's .json, and, for models of "
+    "tokens, .bin, .npy, .txt and .jsonl";
 
 }  // namespace onnx_train

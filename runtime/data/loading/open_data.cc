@@ -256,6 +256,10 @@ bool is_read_by_python(const std::string& path) {
   return path.ends_with(".parquet") || path.ends_with(".feather") || path.ends_with(".arrow");
 }
 
+bool is_libsvm(const std::string& path) {
+  return path.ends_with(".libsvm") || path.ends_with(".svm") || path.ends_with(".svmlight");
+}
+
 bool is_idx(const std::string& path) {
   return path.find("ubyte") != std::string::npos || path.find("idx") != std::string::npos;
 }
@@ -278,6 +282,10 @@ constexpr DataFormat kFormatsOfFiles[] = {
     {ends<kCsv>,
      [](const std::string& path, const Inputs& inputs, const ReadOptions& options) -> Opened {
        return open_csv(path, inputs, options);
+     }},
+    {is_libsvm,
+     [](const std::string& path, const Inputs& inputs, const ReadOptions& options) -> Opened {
+       return open_libsvm(path, inputs, options);
      }},
     {ends<kJsonLines>, open_labelled_lines},
     {is_token_file, open_token_file},

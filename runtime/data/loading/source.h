@@ -11,6 +11,7 @@
 //   the column `x`, or the columns x0, x1, ... or x_0, x_1, ... in
 //                  that order; where the model's first input has neither, it is all columns that no other input takes
 //                  and no target of the model, in the order of the file
+//   X.libsvm, X.svm, X.svmlight  rows LABEL INDEX:VALUE ...: features to the model's first input, labels to the loss's
 //   IMAGES,LABELS  IDX files (MNIST), .gz or not; the first goes to the model's first input, the second to the loss's
 //   FOLDER         with IDX files: train-images*, train-labels*; for evaluation t10k-images*, t10k-labels*
 //   X.bin          CIFAR-10 binary: images to the model's first input, labels to the loss's

@@ -4,7 +4,10 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
+#include <locale>
 #include <set>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -224,7 +227,6 @@ class TableReader {
   // One column as [rows], several as [rows, columns]; int64 when all are integers, else double.
   Tensor make_array(const std::map<size_t, ColumnValues>& columns, const std::vector<size_t>& indices,
                     const std::vector<size_t>& rows) const {
-    const auto is_whole = [](double x) { return x == std::floor(x) && std::abs(x) <= 0x1p53; };
     bool integral = true;
     for (const size_t index : indices) {
       const std::vector<double>& numbers = columns.at(index).numbers;
@@ -266,9 +268,16 @@ std::optional<double> number_in(std::string_view field) {
   double value = 0;
   const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
   if (end != field.data() + field.size()) return {};
-  if (error == std::errc::result_out_of_range) return std::numeric_limits<double>::infinity();
+  if (error == std::errc::result_out_of_range) {  // 1e400 is infinity, 1e-400 is 0; from_chars does not tell them apart
+    std::istringstream text{std::string(field)};
+    text.imbue(std::locale::classic());
+    const bool fits = static_cast<bool>(text >> value);
+    return fits ? value : std::copysign(std::numeric_limits<double>::infinity(), value);
+  }
   return error == std::errc() ? std::optional<double>(value) : std::nullopt;
 }
+
+bool is_whole(double x) { return x == std::floor(x) && std::abs(x) <= 0x1p53; }
 
 KnownColumns trained_columns(const std::map<std::string, std::string>& metadata) {
   KnownColumns inputs;

@@ -32,6 +32,7 @@ struct DataTable {
 DataTable read_csv(const std::string& path);
 // Numbers, true and false; nothing for a text.
 std::optional<double> number_in(std::string_view field);
+bool is_whole(double x);  // an integer that a double holds exactly
 bool is_missing(std::string_view field);
 // The columns that the model was trained on, by input, from its metadata.
 using KnownColumns = std::map<std::string, std::vector<std::string>>;

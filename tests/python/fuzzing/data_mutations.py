@@ -122,6 +122,20 @@ def write_csv(arrays, folder, rng):
     return path
 
 
+def write_libsvm(arrays, folder, rng):
+    x = next(iter(arrays.values())).reshape(len(arrays["labels"]), -1)
+    first = rng.choice([0, 1, 1])
+    rows = [[str(label), *(f"{i + first}:{v:.6g}" for i, v in enumerate(row) if v > 0)] for row, label in zip(x, arrays["labels"])]
+    row = rng.choice(rows)
+    lie = rng.choice(["", "0:1", "1:", ":1", "1:1 1:1", "2147483647:1", "99999999999:1", "-1:1", "qid:3", "1:nan", "1:1e999", "# 2:1"])
+    row.insert(rng.randrange(len(row) + 1), lie)
+    if rng.random() < 0.2:
+        row[0] = rng.choice(["-1", "+1", "0.5", "x", "9e18", "inf", "1,2", ""])
+    path = folder / rng.choice(["table.libsvm", "table.svm", "table.svmlight"])
+    path.write_bytes(damaged("\n".join(map(" ".join, rows)).encode(), rng))
+    return path
+
+
 def idx(array, rng):
     codes = {"uint8": 8, "int8": 9, "int16": 11, "int32": 12, "float32": 13, "float64": 14}
     code = codes[array.dtype.name] if rng.random() < 0.8 else rng.choice([0, 7, 8, 14, 255])
@@ -253,7 +267,7 @@ def write_nothing(arrays, folder, rng):
                        "x" * 5000, "/proc/self/mem", folder / "table.csv/x"])  # fmt: skip
 
 
-WRITERS = [write_npz, write_npz, write_npz, write_npy_folder, write_csv, write_csv, write_idx, write_cifar, write_nothing,
+WRITERS = [write_npz, write_npz, write_npz, write_npy_folder, write_csv, write_csv, write_libsvm, write_idx, write_cifar, write_nothing,
            write_safetensors, write_tokens, write_pictures, write_pictures]  # fmt: skip
 
 

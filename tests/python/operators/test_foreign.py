@@ -127,6 +127,11 @@ CASES = {
                         {"transBatchA": 1, "transA": 1, "transBatchB": 1, "transB": 1, "alpha": 2.0}),
     "FusedMatMul_3_batches": ("FusedMatMul", [floats(3, 2, 6, 4), floats(4, 2, 6, 5)], {"transBatchA": 1, "transBatchB": 1}),
     "TransposeMatMul": ("TransposeMatMul", [floats(4, 3), floats(4, 5)], {"transA": 1}),
+    "Inverse": ("Inverse", [floats(2, 3, 3) + 3 * np.eye(3, dtype=np.float32)]),
+    "Inverse_1": ("Inverse", [1 + RNG.random((4, 1, 1), np.float32)]),
+    "Inverse_7": ("Inverse", [floats(7, 7) + 5 * np.eye(7, dtype=np.float32)]),
+    "CDist": ("CDist", [floats(3, 4), floats(5, 4)]),
+    "CDist_euclidean": ("CDist", [floats(3, 4), floats(5, 4)], {"metric": "euclidean"}),
     "FusedGemm": ("FusedGemm", [floats(3, 4), floats(5, 4), floats(5)],
                   {"transB": 1, "alpha": 0.5, "beta": 2.0, "activation": "LeakyRelu", "activation_alpha": 0.2}),
     "FusedGemm_tanh": ("FusedGemm", [floats(3, 4), floats(4, 5)], {"activation": "Tanh"}),
@@ -399,6 +404,8 @@ def test_what_a_rewrite_cannot_do_is_refused_with_its_node(tmp_path):
         ("GroupQueryAttention", [Q4, K2, V2, floats(B, 2, 3, G), floats(B, 2, 3, G), *FULL[2:]], GQA | {"causal": 0},
          "a cache without a causal mask"),
         ("GroupQueryAttention", [Q4, K2, V2, floats(B, 2, 3, G), None, *FULL[2:]], GQA, "input 4 is missing"),
+        ("Inverse", [floats(2, 3)], {}, "matrices of 2 x 3; they must be square"),
+        ("CDist", [floats(3, 4), floats(5, 4)], {"metric": "cosine"}, "metric 'cosine' is not known"),
         ("FusedGemm", [floats(3, 4), floats(4, 5)], {"activation": "Mystery"}, "activation 'Mystery' is not known"),
         ("MatMulNBits", [floats(3, 32), ints(9, 4, 2, 8, dtype=np.uint8), floats(8)], {"K": 32, "N": 4, "block_size": 16},
          "weights are no constants"),
@@ -407,6 +414,8 @@ def test_what_a_rewrite_cannot_do_is_refused_with_its_node(tmp_path):
         save_node(path, op, MS, inputs, (), ["y"], attributes)
         text = tool.run("check", path, status=1)
         assert f"node 'node' ({MS}.{op})" in text and reason in text, text
+    save_node(path, "Inverse", MS, [floats(2, 0, 0)], (0,), ["y"], {})  # sizes of 0 are known of constants alone
+    assert "matrices of 0 x 0; they must be square, and of 1 to 256 rows" in tool.run("check", path, status=1)
 
 
 MALFORMED = {

@@ -50,6 +50,13 @@ def write_csv(folder):
     return folder / "data.csv", {"x": x, "labels": labels_of(FLOATS)}
 
 
+def write_libsvm(folder):
+    x = np.where(FLOATS > 0, FLOATS, 0)
+    rows = [" ".join([str(label), *(f"{i + 1}:{v}" for i, v in enumerate(row) if v)]) for row, label in zip(x, labels_of(FLOATS))]
+    (folder / "data.libsvm").write_text("\n".join(rows))
+    return folder / "data.libsvm", {"x": x, "labels": labels_of(FLOATS)}
+
+
 def write_idx(folder):
     for name, rows in ("train", BYTES), ("t10k", BYTES[:13]):
         (folder / f"{name}-images-idx3-ubyte").write_bytes(idx(rows))
@@ -80,7 +87,8 @@ def write_cifar_file(folder):
     return folder / "test_batch.bin", {"x": PICTURES[:7], "labels": labels_of(PICTURES[:7], 10).astype(np.uint8)}
 
 
-FORMATS = [write_npz, write_compressed, write_npy, write_csv, write_idx, write_idx_pair, write_cifar, write_cifar_file]
+FORMATS = [write_npz, write_compressed, write_npy, write_csv, write_libsvm, write_idx, write_idx_pair, write_cifar,
+           write_cifar_file]  # fmt: skip
 
 
 def training(arrays):
