@@ -5,6 +5,7 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/tuple.h>
 
+#include <cstring>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -21,8 +22,11 @@ void translate_error(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const Error& error) {
+    // It may quote bytes of a file that are no text.
+    const nb::object text =
+        nb::steal(PyUnicode_DecodeUTF8(error.what(), static_cast<Py_ssize_t>(std::strlen(error.what())), "replace"));
     const nb::object raised = nb::module_::import_("onnx_train._errors")
-                                  .attr("error_of")(static_cast<int>(error.status()), error.what(), error.code());
+                                  .attr("error_of")(static_cast<int>(error.status()), text, error.code());
     PyErr_SetObject(raised.type().ptr(), raised.ptr());
   }
 }

@@ -18,6 +18,8 @@ using std::chrono::milliseconds;
 
 uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
 
+constexpr int kInboxes = 2;  // of each other rank
+
 // The numbers by which Gloo keeps apart what two ranks send each other. Headers of exchanges keep their order.
 const uint64_t kExchangeSlot = hash_of("exchange"), kProbeSlot = hash_of("probe");
 uint64_t slot_of_message(const std::string& name) { return hash_of("message " + name); }
@@ -29,7 +31,18 @@ uint64_t slot_of_data(uint64_t slot, const std::string& name, uint64_t bytes) {
 }  // namespace
 
 GlooRanks::GlooRanks(std::shared_ptr<gloo::Context> mesh, std::vector<std::string> hosts)
-    : mesh_(std::move(mesh)), hosts_(std::move(hosts)), probe_(mesh_->createUnboundBuffer(nullptr, 0)) {}
+    : mesh_(std::move(mesh)),
+      hosts_(std::move(hosts)),
+      probe_(mesh_->createUnboundBuffer(nullptr, 0)),
+      inboxes_(hosts_.size()) {
+  for (int r = 0; r < size(); ++r) {
+    for (int i = 0; i < kInboxes && r != rank(); ++i) {
+      auto parcel = std::make_unique<Parcel>();
+      Buffer buffer = mesh_->createUnboundBuffer(parcel.get(), sizeof(Parcel));
+      expect_parcel(r, &inboxes_[static_cast<size_t>(r)].emplace_back(Inbox{std::move(parcel), std::move(buffer)}));
+    }
+  }
+}
 
 GlooRanks::~GlooRanks() {
   {
@@ -127,30 +140,67 @@ void GlooRanks::flush(const std::list<Sending>& sends, Clock::time_point deadlin
 
 // ---- What ranks do together
 
+void GlooRanks::expect_parcel(int from, Inbox* inbox) {
+  post(from, [&] { inbox->buffer->recv(from, kExchangeSlot, 0, sizeof(Parcel)); });
+}
+
+void GlooRanks::begin_parcel(Sending* sending, const std::string& what, std::span<const std::byte> data) {
+  const int to = sending->to;
+  sending->header = {hash_of(what), data.size()};
+  const bool is_whole = data.size() <= kInParcel;
+  sending->copy.resize(sizeof(Header) + (is_whole ? data.size() : 0));
+  std::memcpy(sending->copy.data(), &sending->header, sizeof(Header));
+  if (is_whole && !data.empty()) std::memcpy(sending->copy.data() + sizeof(Header), data.data(), data.size());
+  sending->header_out = mesh_->createUnboundBuffer(sending->copy.data(), sending->copy.size());
+  if (!is_whole) sending->data_out = mesh_->createUnboundBuffer(const_cast<std::byte*>(data.data()), data.size());
+  post(to, [&] {
+    sending->header_out->send(to, kExchangeSlot, 0, sending->copy.size());
+    if (sending->data_out) sending->data_out->send(to, slot_of_data(kExchangeSlot, what, data.size()), 0, data.size());
+  });
+}
+
+void GlooRanks::take_parcel(Receiving* receiving, const std::string& what, std::span<std::byte> data) {
+  const int from = receiving->from;
+  std::deque<Inbox>& inboxes = inboxes_[static_cast<size_t>(from)];
+  wait_received(from, inboxes.front().buffer);
+  Inbox inbox = std::move(inboxes.front());
+  inboxes.pop_front();
+  const Parcel& parcel = *inbox.parcel;
+  if (parcel.header.place != hash_of(what) || parcel.header.bytes != data.size())
+    fail_because(at_another_place(static_cast<size_t>(from), rank(), what));
+  if (receiving->data_in) {
+    wait_received(from, receiving->data_in);
+  } else if (!data.empty()) {
+    std::memcpy(data.data(), parcel.data.data(), data.size());
+  }
+  inboxes.push_back(std::move(inbox));
+  expect_parcel(from, &inboxes.back());
+}
+
 void GlooRanks::transfer(const std::vector<int>& members, const std::string& what,
                          const std::vector<std::span<const std::byte>>& out,
                          const std::vector<std::span<std::byte>>& in) {
   check_cause();
-  std::list<Receiving> receives;
+  std::list<std::pair<Receiving, std::span<std::byte>>> receives;
   std::list<Sending> sends;
   try {
     for (size_t i = 0; i < members.size(); ++i) {
-      if (members[i] == rank()) {
+      const int other = members[i];
+      if (other == rank()) {
         if (!out[i].empty()) std::memcpy(in[i].data(), out[i].data(), out[i].size());
         continue;
       }
-      begin(&receives.emplace_back(Receiving{members[i], {}, 0, nullptr, nullptr}), kExchangeSlot, what, in[i]);
+      Receiving& receiving = receives.emplace_back(Receiving{other, {}, 0, nullptr, nullptr}, in[i]).first;
+      if (in[i].size() <= kInParcel) continue;
+      receiving.data_in = mesh_->createUnboundBuffer(in[i].data(), in[i].size());
+      post(other,
+           [&] { receiving.data_in->recv(other, slot_of_data(kExchangeSlot, what, in[i].size()), 0, in[i].size()); });
     }
     for (size_t i = 0; i < members.size(); ++i) {
-      if (members[i] == rank()) continue;
-      begin(&sends.emplace_back(Sending{members[i], {}, {}, nullptr, nullptr}), kExchangeSlot, what, out[i]);
+      if (members[i] != rank())
+        begin_parcel(&sends.emplace_back(Sending{members[i], {}, {}, nullptr, nullptr}), what, out[i]);
     }
-    for (const Receiving& each : receives) {
-      wait_received(each.from, each.header_in);
-      if (each.header.place != hash_of(what) || each.header.bytes != each.bytes)
-        fail_because(at_another_place(static_cast<size_t>(each.from), rank(), what));
-      wait_received(each.from, each.data_in);
-    }
+    for (auto& [receiving, data] : receives) take_parcel(&receiving, what, data);
     for (const Sending& each : sends) {
       if (const std::string loss = loss_before_sent(each); !loss.empty()) fail_because(loss);
     }

@@ -7,7 +7,9 @@
 // means for the network.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -48,10 +50,21 @@ class GlooRanks : public QueuedCollectives {
   struct Header {
     uint64_t place, bytes;  // `place`: a hash of the name
   };
+  // What a rank sends in an exchange begins with this. Memory for it waits at the receiver, so that it goes at once;
+  // longer data follow when the receiver has said that it waits for them.
+  struct Parcel {
+    Header header;
+    std::array<std::byte, (1 << 16) - sizeof(Header)> data;
+  };
+  static constexpr size_t kInParcel = sizeof(Parcel::data);
+  struct Inbox {
+    std::unique_ptr<Parcel> parcel;
+    Buffer buffer;
+  };
   struct Sending {
     int to;
     Header header;
-    std::vector<std::byte> copy;  // of a message
+    std::vector<std::byte> copy;  // of a message, or of a parcel
     Buffer header_out, data_out;  // none where it has no data
   };
   struct Receiving {
@@ -61,6 +74,10 @@ class GlooRanks : public QueuedCollectives {
     Buffer header_in, data_in;
   };
 
+  // The exchange of this rank with another one, in two parts.
+  void begin_parcel(Sending* sending, const std::string& what, std::span<const std::byte> data);
+  void take_parcel(Receiving* receiving, const std::string& what, std::span<std::byte> data);
+  void expect_parcel(int from, Inbox* inbox);
   // Data stays until it is received or sent.
   void begin(Receiving* receiving, uint64_t slot, const std::string& name, std::span<std::byte> data);
   void begin(Sending* sending, uint64_t slot, const std::string& name, std::span<const std::byte> data);
@@ -94,7 +111,9 @@ class GlooRanks : public QueuedCollectives {
   std::atomic<bool> leaves_ = false;
   Buffer probe_;
   std::map<int, Clock::time_point> probed_;  // by rank
-  std::map<int, WorkQueue> outboxes_;        // by rank; they wait for messages
+  // By rank, the next one first: who has what this rank has sent may be an exchange ahead.
+  std::vector<std::deque<Inbox>> inboxes_;
+  std::map<int, WorkQueue> outboxes_;  // by rank; they wait for messages
 };
 
 // As a function of the module kGlooModule.

@@ -276,3 +276,10 @@ def test_a_run_of_the_command_goes_on_in_python(tmp_path):
     assert history.steps[0].epoch == 2
     last = [onnx_train.Session(tmp_path / run / "last.onnx").state for run in ("whole", "parts")]
     assert all(np.array_equal(last[0][name], last[1][name]) for name in last[0])
+
+
+def test_an_error_may_quote_bytes_that_are_no_text(tmp_path):
+    path, arrays = write_csv(tmp_path)
+    path.write_bytes(path.read_bytes() + b"\n1,2,3,\xd2(,0\n")
+    with pytest.raises(onnx_train.Error, match="data.csv"):
+        onnx_train.fit(training(arrays), path, epochs=1, batch_size=8)
