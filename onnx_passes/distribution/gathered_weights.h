@@ -1,6 +1,6 @@
 // Weights that one rank alone keeps, for entry points that compute with them on every rank (ZeRO's stage 3: Rajbhandari
-// et al. 2020, arXiv:1910.02054). A pass on a flattened entry point that one caller owns, before shard_states; it throws
-// Error for a weight of unknown shape.
+// et al. 2020, arXiv:1910.02054). A pass on a flattened entry point that one caller owns, before shard_states; it
+// throws Error for a weight of unknown shape.
 #pragma once
 
 #include "onnx_passes/distribution/sharded_states.h"
@@ -12,8 +12,8 @@ namespace onnx_train {
 // pass some time later, when the memory has been given to other layers.
 inline constexpr int kNodesOfALayer = 24;
 
-// Before each part of the graph that reads a weight of an owner, all ranks receive it by Broadcast, and nothing keeps it
-// after the last read of that part. `rank` is this one.
+// Before each part of the graph that reads a weight of an owner, all ranks receive it by Broadcast, and nothing keeps
+// it after the last read of that part. `rank` is this one.
 void gather_weights(Model* flat, const StateOwners& owners, int rank);
 
 }  // namespace onnx_train

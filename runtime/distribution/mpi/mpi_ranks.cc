@@ -174,7 +174,8 @@ void MpiRanks::listen(size_t r, Lock* lock) {
       link_->advance(r, &requests);
       return Left{requests.size(), true};
     });
-    if (cause_.empty()) cause_ = heard(r, header.kind == RankHeader::kForwards, requests.empty() ? *reason : "it does not say why");
+    if (cause_.empty())
+      cause_ = heard(r, header.kind == RankHeader::kForwards, requests.empty() ? *reason : "it does not say why");
     if (!requests.empty()) reason.release();  // MPI may still write to it
   } else if ((found && found->is_last()) || link_->is_gone(r)) {
     cause_ = is_gone(r, link_->host(r));
