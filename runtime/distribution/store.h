@@ -14,7 +14,7 @@ namespace onnx_train {
 
 // One byte for the query; numbers and lengths as the machine has them, in 8 bytes.
 struct StoreProtocol {
-  enum Query : uint8_t { kValidate = 0, kSet = 1, kGet = 3, kAdd = 4, kCheck = 5, kWait = 6 };
+  enum Query : uint8_t { kValidate = 0, kSet = 1, kGet = 3, kAdd = 4, kCheck = 5 };
   static constexpr uint32_t kMagic = 0x3C85F7CE;       // follows kValidate
   static constexpr uint8_t kReady = 0, kNotReady = 1;  // what kCheck is answered
   static constexpr uint64_t kLongest = 1 << 20;        // of a key or a value, in bytes

@@ -60,7 +60,6 @@ GlooRanks::~GlooRanks() {
 
 void GlooRanks::begin(Receiving* receiving, uint64_t slot, const std::string& name, std::span<std::byte> data) {
   const int from = receiving->from;
-  receiving->bytes = data.size();
   receiving->header_in = mesh_->createUnboundBuffer(&receiving->header, sizeof(Header));
   if (!data.empty()) receiving->data_in = mesh_->createUnboundBuffer(data.data(), data.size());
   post(from, [&] {
@@ -190,7 +189,7 @@ void GlooRanks::transfer(const std::vector<int>& members, const std::string& wha
         if (!out[i].empty()) std::memcpy(in[i].data(), out[i].data(), out[i].size());
         continue;
       }
-      Receiving& receiving = receives.emplace_back(Receiving{other, {}, 0, nullptr, nullptr}, in[i]).first;
+      Receiving& receiving = receives.emplace_back(Receiving{other, {}, nullptr, nullptr}, in[i]).first;
       if (in[i].size() <= kInParcel) continue;
       receiving.data_in = mesh_->createUnboundBuffer(in[i].data(), in[i].size());
       post(other,
@@ -220,7 +219,7 @@ void GlooRanks::send(const std::string& name, int to, std::span<const std::byte>
 
 void GlooRanks::receive(const std::string& name, int from, std::span<std::byte> data) {
   check_cause();
-  Receiving receiving{from, {}, 0, nullptr, nullptr};
+  Receiving receiving{from, {}, nullptr, nullptr};
   begin(&receiving, slot_of_message(name), name, data);
   wait_received(from, receiving.header_in);
   if (receiving.header.bytes != data.size())

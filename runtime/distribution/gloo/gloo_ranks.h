@@ -69,9 +69,8 @@ class GlooRanks : public QueuedCollectives {
   };
   struct Receiving {
     int from;
-    Header header;
-    uint64_t bytes;  // that are wanted
-    Buffer header_in, data_in;
+    Header header;              // of a message
+    Buffer header_in, data_in;  // none of what comes in a parcel
   };
 
   // The exchange of this rank with another one, in two parts.
