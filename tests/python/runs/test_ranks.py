@@ -277,7 +277,8 @@ def test_a_rehearsal_and_the_largest_batch_of_all_ranks(digits, tmp_path):
         printed = tool.run("fit", tmp_path / "t.onnx", "--data", tmp_path / "d.npz", "--batch-size", "auto", "--memory-limit", "150MB",
                            "--accumulate", 2, "--steps", 2, "--out", tmp_path / f"run{ranks}", *devices(ranks))  # fmt: skip
         found.append(int(re.search(r"batches of (\d+)", printed)[1]))
-    assert 200 < found[1] < 4000 and found[1] == pytest.approx(found[0], rel=0.1)
+    # Each process times the forms of the nodes, which need more memory or less, and all take the smallest batch.
+    assert 200 < found[1] < 4000 and found[1] == pytest.approx(found[0], rel=0.25)
 
 
 @pytest.mark.parametrize("options", [("--qat", "int8"), ("--precision", "bf16", "--swa", 2), ("--lora", "rank=4,dropout=0.2")])
