@@ -7,6 +7,10 @@ namespace onnx_train {
 
 bool is_collective(const Node& node) { return operator_of(node).after >= 0; }
 
+int64_t exchanged_bytes(const Value& value) {
+  return num_elements(value.type().shape()) * static_cast<int64_t>(size_of(value.dtype()));
+}
+
 void order_collectives(Model* flat) {
   Value* before = nullptr;
   for (Node* node = flat->graph->first(); node; node = node->next()) {

@@ -1,12 +1,17 @@
 // Collectives: nodes that all ranks run together. Functions on models that one caller owns; they throw nothing.
 #pragma once
 
+#include <cstdint>
+
 #include "onnx_passes/ir/model.h"
 
 namespace onnx_train {
 
 // Whether the node's result depends on what other ranks do at the same time.
 bool is_collective(const Node& node);
+
+// Of a value whose sizes are known.
+int64_t exchanged_bytes(const Value& value);
 
 // Makes each collective read the result of the one before it: a plan may reorder nodes, and the collectives of all
 // ranks must keep one order. Removes nodes whose results are not read.

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
@@ -19,17 +20,12 @@ bool may_be_started(const Node& node) {
   return (node.is("AllReduce", kDomain) || node.is("Reduce", kDomain)) && node.output()->type().is_static();
 }
 
-int64_t bytes_of(const Node& node) {
-  const Value& y = *node.output();
-  return num_elements(y.type().shape()) * static_cast<int64_t>(size_of(y.dtype()));
-}
-
 class Overlap {
  public:
   Overlap(Graph* graph, int64_t most) : graph_(*graph) {
     int64_t all = 0;
     for (const Node* node = graph_.first(); node; node = node->next())
-      all += may_be_started(*node) ? bytes_of(*node) : 0;
+      all += may_be_started(*node) ? exchanged_bytes(*node->output()) : 0;
     most_ = std::clamp(all / kParts, std::min(most, kFew), most);
   }
 
@@ -40,9 +36,9 @@ class Overlap {
         if (read != started_.end()) await(read, node);
       });
       if (!may_be_started(*node)) continue;
-      while (!started_.empty() && under_way_ + bytes_of(*node) > most_) await(started_.begin(), node);
+      while (!started_.empty() && under_way_ + exchanged_bytes(*node->output()) > most_) await(started_.begin(), node);
       started_.push_back(node);
-      under_way_ += bytes_of(*node);
+      under_way_ += exchanged_bytes(*node->output());
     }
     while (!started_.empty()) await(started_.begin(), nullptr);
   }
@@ -52,7 +48,7 @@ class Overlap {
   void await(std::deque<Node*>::iterator at, Node* reader) {
     Node* const node = *at;
     started_.erase(at);
-    under_way_ -= bytes_of(*node);
+    under_way_ -= exchanged_bytes(*node->output());
     if (node->next() == reader) return;
     Builder b(&graph_, reader);
     b.set_name(node->output()->name());

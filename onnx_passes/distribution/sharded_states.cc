@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
@@ -20,10 +21,6 @@ namespace onnx_train {
 namespace {
 
 constexpr int kAll = -1;  // the owner of what every rank has
-
-int64_t bytes_of(const Value& state) {
-  return num_elements(state.type().shape()) * static_cast<int64_t>(size_of(state.dtype()));
-}
 
 // The names of the states that the entry point reads, but for sums of gradients where `sums` is false.
 std::set<std::string> states_read(const Model& model, const EntryName& entry, bool sums) {
@@ -50,7 +47,29 @@ class Shards {
       place(node, &next);
     }
     share_outputs();
-    drop_what_others_own();
+  }
+
+  // What other passes have added since then belongs to the owner of what it reads, too.
+  void drop_what_others_own() {
+    for (const Value* input : graph_.inputs()) place(input, owner_of_state(input->name()));
+    for (const Node* node = graph_.first(); node; node = node->next()) {
+      const std::set<int> owners = owners_of_inputs(*node);
+      const bool reduces = node->is("Reduce", kDomain);
+      if (!reduces && (owners.size() != 1 || node->is("Broadcast", kDomain))) continue;
+      const int keeps = reduces ? static_cast<int>(node->attr("root", 0)) : *owners.begin();
+      for (const Value* output : node->outputs()) {
+        if (output) place(output, keeps);
+      }
+    }
+    for (Node *node = graph_.last(), *previous = nullptr; node; node = previous) {
+      previous = node->previous();
+      const std::set<int> owners = owners_of_inputs(*node);
+      if (owners.size() == 1 && *owners.begin() != rank_) graph_.remove(node);
+    }
+    for (Value* input : std::vector<Value*>(graph_.inputs())) {
+      const int keeps = owner_of_state(input->name());
+      if (keeps != kAll && keeps != rank_) graph_.remove_input(input);
+    }
   }
 
  private:
@@ -165,18 +184,6 @@ class Shards {
     graph_.set_outputs(std::move(outputs));
   }
 
-  void drop_what_others_own() {
-    for (Node *node = graph_.last(), *previous = nullptr; node; node = previous) {
-      previous = node->previous();
-      const std::set<int> owners = owners_of_inputs(*node);
-      if (owners.size() == 1 && *owners.begin() != rank_) graph_.remove(node);
-    }
-    for (Value* input : std::vector<Value*>(graph_.inputs())) {
-      const int keeps = owner_of_state(input->name());
-      if (keeps != kAll && keeps != rank_) graph_.remove_input(input);
-    }
-  }
-
   Graph& graph_;
   const StateOwners& owners_;
   int rank_;
@@ -208,7 +215,7 @@ StateOwners share_out_states(const Model& model, Sharding sharding, int ranks) {
   std::vector<std::pair<int64_t, std::string>> weights;
   for (const auto& [weight, states] : of_weight) {
     int64_t bytes = 0;
-    for (const Value* state : states) bytes -= bytes_of(*state);
+    for (const Value* state : states) bytes -= exchanged_bytes(*state);
     weights.emplace_back(bytes, weight);  // the largest is first
   }
   std::sort(weights.begin(), weights.end());
@@ -222,5 +229,9 @@ StateOwners share_out_states(const Model& model, Sharding sharding, int ranks) {
 }
 
 void shard_states(Model* flat, const StateOwners& owners, int rank) { Shards(flat->graph.get(), owners, rank).run(); }
+
+void drop_states_of_others(Model* flat, const StateOwners& owners, int rank) {
+  Shards(flat->graph.get(), owners, rank).drop_what_others_own();
+}
 
 }  // namespace onnx_train

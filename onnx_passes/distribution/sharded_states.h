@@ -28,7 +28,10 @@ StateOwners share_out_states(const Model& model, Sharding sharding, int ranks);
 
 // Makes a flattened entry point, after distribute_over_ranks, that of one rank: it keeps the states that are its own
 // and computes what depends on them. What another rank computes is received by Broadcast where it is read; AllReduce to
-// a state of one rank becomes Reduce. All ranks have the same collectives in the same order.
+// a state of one rank becomes Reduce. All ranks have the same nodes in the same order, but for what they give to
+// a collective.
 void shard_states(Model* flat, const StateOwners& owners, int rank);
+// After it: leaves out the states of other ranks, and what is computed of them alone.
+void drop_states_of_others(Model* flat, const StateOwners& owners, int rank);
 
 }  // namespace onnx_train

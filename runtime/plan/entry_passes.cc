@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/collectives.h"
+#include "onnx_passes/distribution/bucket_collectives.h"
 #include "onnx_passes/distribution/data_parallel.h"
 #include "onnx_passes/distribution/gathered_weights.h"
 #include "onnx_passes/distribution/order_collectives.h"
@@ -65,7 +66,11 @@ std::vector<PassRow> rank_rows(const Options& o) {
       {changing("gather_weights", [o](Model& m) { gather_weights(&m, o->owners, o->owner); }),
        "receives weights of other ranks before they are read", o->gathers_weights, "--zero 3 of several processes"},
       {changing("shard_states", [o](Model& m) { shard_states(&m, o->owners, o->owner); }),
-       "keeps the states of this rank", shards, "--zero of several processes"},
+       "computes with states where they are kept", shards, "--zero of several processes"},
+      {changing("bucket_collectives", [](Model& m) { bucket_collectives(&m); }), "exchanges small tensors together",
+       shared || shards || sums_first, kRanks},
+      {changing("drop_states_of_others", [o](Model& m) { drop_states_of_others(&m, o->owners, o->owner); }),
+       "leaves out the states of other ranks", shards, "--zero of several processes"},
       {changing("overlap_collectives", [](Model& m) { overlap_collectives(&m); }),
        "starts exchanges before their results are read", (shared || shards || sums_first) && o->overlaps, kRanks},
       {changing("order_collectives", [](Model& m) { order_collectives(&m); }), "keeps exchanges in one order",

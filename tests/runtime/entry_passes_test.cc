@@ -32,11 +32,13 @@ TEST(EntryPasses, OneRankFlattensAndDraws) {
 
 TEST(EntryPasses, RanksShareBatchesOrStates) {
   EXPECT_EQ(wanted({.entry = "accumulate", .ranks = 2}),
-            "flatten draw_from_input distribute_over_ranks order_collectives");
+            "flatten draw_from_input distribute_over_ranks bucket_collectives order_collectives");
   EXPECT_EQ(wanted({.entry = "accumulate", .ranks = 2, .overlaps = true}),
-            "flatten draw_from_input distribute_over_ranks sum_early overlap_collectives order_collectives");
+            "flatten draw_from_input distribute_over_ranks sum_early bucket_collectives "
+            "overlap_collectives order_collectives");
   EXPECT_EQ(wanted({.entry = "apply", .overlaps = true, .owners = {{"w", 1}}}),
-            "flatten draw_from_input shard_states overlap_collectives order_collectives");
+            "flatten draw_from_input shard_states bucket_collectives drop_states_of_others overlap_collectives "
+            "order_collectives");
 }
 
 TEST(EntryPasses, AStageIsCutOnceAllIsDistributed) {

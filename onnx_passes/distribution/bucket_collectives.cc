@@ -1,0 +1,130 @@
+#include "onnx_passes/distribution/bucket_collectives.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "onnx_passes/distribution/order_collectives.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/builder.h"
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/ir/inputs.h"
+
+namespace onnx_train {
+namespace {
+
+// What the collectives of a bucket have in common.
+struct Kind {
+  std::string op;
+  int64_t root = 0;
+  DType dtype = DType::kUndefined;
+  Value* active = nullptr;            // of sums
+  const Value* one_number = nullptr;  // their x, where it is one number for all elements
+
+  auto operator<=>(const Kind&) const = default;
+};
+
+// Nothing for what is exchanged alone.
+std::optional<Kind> kind_of(const Node& node) {
+  const bool sums = node.is("AllReduce", kDomain) || node.is("Reduce", kDomain);
+  if (!sums && !node.is("Broadcast", kDomain) && !node.is("AllGather", kDomain)) return {};
+  const Value &x = *node.input(0), &y = *node.output();
+  if (!y.type().is_static() || !x.type().is_static() || exchanged_bytes(y) > kBytesInBucket || exchanged_bytes(y) == 0)
+    return {};
+  Kind kind{.op = node.op(), .root = node.attr("root", 0), .dtype = y.dtype()};
+  if (!sums) return kind;
+  kind.active = node.input(2);
+  if (num_elements(x.type().shape()) == 1) {
+    if (num_elements(y.type().shape()) > 1) kind.one_number = &x;
+  } else if (x.type().shape() != y.type().shape()) {
+    return {};
+  }
+  return kind;
+}
+
+class Buckets {
+ public:
+  Buckets(Graph* graph, int64_t most) : graph_(*graph) {
+    int64_t all = 0;
+    for (const Node* node = graph_.first(); node; node = node->next())
+      all += kind_of(*node) ? exchanged_bytes(*node->output()) : 0;
+    most_ = std::clamp(all / kParts, std::min(most, kFewBytes), most);
+  }
+
+  void run() {
+    for (Node *node = graph_.first(), *next = nullptr; node; node = next) {
+      next = node->next();
+      for_each_input(*node, [&](const Value* v) { close_where_it_is(v); });
+      const std::optional<Kind> kind = kind_of(*node);
+      if (!kind) continue;
+      Bucket& bucket = open_[*kind];
+      if (bucket.bytes > 0 && bucket.bytes + exchanged_bytes(*node->output()) > most_) close(&bucket);
+      bucket.nodes.push_back(node);
+      bucket.bytes += exchanged_bytes(*node->output());
+    }
+    for (auto& [kind, bucket] : open_) close(&bucket);
+  }
+
+ private:
+  struct Bucket {
+    std::vector<Node*> nodes;
+    int64_t bytes = 0;
+  };
+
+  void close_where_it_is(const Value* v) {
+    if (!v->producer()) return;
+    for (auto& [kind, bucket] : open_) {
+      if (std::ranges::find(bucket.nodes, v->producer()) != bucket.nodes.end()) return close(&bucket);
+    }
+  }
+
+  // The inputs of this number, one after the other.
+  static Var joined(Builder* b, const std::vector<Node*>& nodes, int input) {
+    std::vector<Var> parts;
+    for (const Node* node : nodes) parts.push_back(reshape(b->var(node->input(input)), std::vector<int64_t>{-1}));
+    return concat(parts, 0);
+  }
+
+  void close(Bucket* bucket) {
+    const std::vector<Node*> nodes = std::exchange(bucket->nodes, {});
+    bucket->bytes = 0;
+    if (nodes.size() < 2) return;
+    const Node& last = *nodes.back();
+    Builder b(&graph_, last.next());
+    b.set_name(last.output()->name() + "/bucket");
+    const bool gathers = last.is("AllGather", kDomain);
+    const Kind kind = *kind_of(last);
+    const Var x = kind.one_number ? b.var(const_cast<Value*>(kind.one_number)) : joined(&b, nodes, 0);
+    const Var y =
+        b.like(last, kind.active ? std::vector{x, joined(&b, nodes, 1), b.var(last.input(2))} : std::vector{x})[0];
+    std::vector<int64_t> sizes;
+    for (const Node* node : nodes)
+      sizes.push_back(num_elements((gathers ? node->input(0) : node->output())->type().shape()));
+    const std::vector<Var> parts =
+        b.ops("Split", static_cast<int>(nodes.size()), {y, b.ints(sizes)}, {{"axis", gathers ? 1 : 0}});
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      b.set_name(nodes[i]->output()->name());
+      const Var part = reshape(parts[i], nodes[i]->output()->type().shape());
+      graph_.replace(nodes[i]->output(), part.value());
+      graph_.remove(nodes[i]);
+    }
+  }
+
+  static constexpr int64_t kParts = 8;
+
+  Graph& graph_;
+  int64_t most_;
+  std::map<Kind, Bucket> open_;
+};
+
+}  // namespace
+
+void bucket_collectives(Model* flat, int64_t bytes_of_bucket) {
+  infer_types(flat->graph.get());  // a model that was a file knows the types of its inputs alone
+  Buckets(flat->graph.get(), bytes_of_bucket).run();
+}
+
+}  // namespace onnx_train
