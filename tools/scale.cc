@@ -23,7 +23,7 @@ struct ScaleArguments {
   std::optional<int64_t> batch_size;
   std::optional<int64_t> accumulate;
   int64_t zero = 0, pipeline = 1, ranks_of_machine = 0;
-  std::string reduction = "exact";
+  std::string reduction = "exact", reduction_type = "float32";
   double latency = 20, bandwidth = 10, machine_bandwidth = 0, overhead = 0, copy_bandwidth = 0, compute = 0,
          seconds = 2;
   bool sync_batch_norm = false, nccl = false, json = false;
@@ -94,6 +94,7 @@ SessionOptions rank_options(const ScaleArguments& a, int ranks) {
   if (ranks == 1) return options;
   options.topology.sharding = static_cast<Sharding>(a.zero);
   options.topology.sums_once = a.reduction == "fast";
+  options.topology.sums_in_bf16 = a.reduction_type == "bf16";
   options.topology.sync_batch_norm = a.sync_batch_norm;
   options.topology.stages = static_cast<int>(a.pipeline);
   return options;
@@ -211,6 +212,12 @@ Subcommand scale_command() {
        "WHEN",
        false,
        {"exact", "fast"}},
+      {"--reduction-type",
+       &a->reduction_type,
+       "the type in which gradients travel with --reduction fast [float32]",
+       "TYPE",
+       false,
+       {"float32", "bf16"}},
       {"--pipeline", {&a->pipeline, kCount}, "stages of the model, as fit has it; with --compute [1]", "N"},
       {"--sync-batch-norm", &a->sync_batch_norm, "as fit has it"},
       {"--latency", {&a->latency, Range{0}}, "of an exchange between all ranks, in microseconds [20]", "US"},

@@ -19,7 +19,7 @@ namespace {
 // What the collectives of a bucket have in common.
 struct Kind {
   std::string op;
-  int64_t root = 0;
+  int64_t root = 0, any_order = 0;
   DType dtype = DType::kUndefined;
   Value* active = nullptr;            // of sums
   const Value* one_number = nullptr;  // their x, where it is one number for all elements
@@ -34,7 +34,7 @@ std::optional<Kind> kind_of(const Node& node) {
   const Value &x = *node.input(0), &y = *node.output();
   if (!y.type().is_static() || !x.type().is_static() || exchanged_bytes(y) > kBytesInBucket || exchanged_bytes(y) == 0)
     return {};
-  Kind kind{.op = node.op(), .root = node.attr("root", 0), .dtype = y.dtype()};
+  Kind kind{.op = node.op(), .root = node.attr("root", 0), .any_order = node.attr(kAnyOrder, 0), .dtype = y.dtype()};
   if (!sums) return kind;
   kind.active = node.input(2);
   if (num_elements(x.type().shape()) == 1) {
@@ -57,28 +57,27 @@ class Buckets {
   void run() {
     for (Node *node = graph_.first(), *next = nullptr; node; node = next) {
       next = node->next();
-      for_each_input(*node, [&](const Value* v) { close_where_it_is(v); });
+      for_each_input(*node, [&](const Value* v) { split_before(node, v->producer()); });
       const std::optional<Kind> kind = kind_of(*node);
       if (!kind) continue;
-      Bucket& bucket = open_[*kind];
-      if (bucket.bytes > 0 && bucket.bytes + exchanged_bytes(*node->output()) > most_) close(&bucket);
-      bucket.nodes.push_back(node);
-      bucket.bytes += exchanged_bytes(*node->output());
+      std::vector<Node*>& bucket = open_[*kind];
+      if (!bucket.empty() && bytes_of(bucket) + exchanged_bytes(*node->output()) > most_) close(&bucket);
+      bucket.push_back(node);
     }
     for (auto& [kind, bucket] : open_) close(&bucket);
+    while (!closed_.empty()) split(closed_.begin(), nullptr);
   }
 
  private:
-  struct Bucket {
+  struct Closed {
+    Value* y;
     std::vector<Node*> nodes;
-    int64_t bytes = 0;
   };
 
-  void close_where_it_is(const Value* v) {
-    if (!v->producer()) return;
-    for (auto& [kind, bucket] : open_) {
-      if (std::ranges::find(bucket.nodes, v->producer()) != bucket.nodes.end()) return close(&bucket);
-    }
+  static int64_t bytes_of(const std::vector<Node*>& nodes) {
+    int64_t bytes = 0;
+    for (const Node* node : nodes) bytes += exchanged_bytes(*node->output());
+    return bytes;
   }
 
   // The inputs of this number, one after the other.
@@ -88,23 +87,41 @@ class Buckets {
     return concat(parts, 0);
   }
 
-  void close(Bucket* bucket) {
-    const std::vector<Node*> nodes = std::exchange(bucket->nodes, {});
-    bucket->bytes = 0;
+  // The exchange comes after the last of its nodes.
+  void close(std::vector<Node*>* bucket) {
+    const std::vector<Node*> nodes = std::exchange(*bucket, {});
     if (nodes.size() < 2) return;
     const Node& last = *nodes.back();
+    const Kind kind = *kind_of(last);
     Builder b(&graph_, last.next());
     b.set_name(last.output()->name() + "/bucket");
-    const bool gathers = last.is("AllGather", kDomain);
-    const Kind kind = *kind_of(last);
     const Var x = kind.one_number ? b.var(const_cast<Value*>(kind.one_number)) : joined(&b, nodes, 0);
-    const Var y =
-        b.like(last, kind.active ? std::vector{x, joined(&b, nodes, 1), b.var(last.input(2))} : std::vector{x})[0];
+    const std::vector<Var> inputs =
+        kind.active ? std::vector{x, joined(&b, nodes, 1), b.var(kind.active)} : std::vector{x};
+    closed_.push_back({b.like(last, inputs)[0].value(), nodes});
+  }
+
+  // What reads a result of an exchange waits for it.
+  void split_before(Node* reader, const Node* producer) {
+    const auto has = [&](const std::vector<Node*>& nodes) { return std::ranges::find(nodes, producer) != nodes.end(); };
+    for (auto& [kind, bucket] : open_) {
+      if (has(bucket)) close(&bucket);
+    }
+    const auto closed = std::ranges::find_if(closed_, has, &Closed::nodes);
+    if (closed != closed_.end()) split(closed, reader);
+  }
+
+  void split(std::vector<Closed>::iterator at, Node* before) {
+    const auto [y, nodes] = std::move(*at);
+    closed_.erase(at);
+    Builder b(&graph_, before);
+    b.set_name(y->name() + "/parts");
+    const bool gathers = nodes[0]->is("AllGather", kDomain);
     std::vector<int64_t> sizes;
     for (const Node* node : nodes)
       sizes.push_back(num_elements((gathers ? node->input(0) : node->output())->type().shape()));
     const std::vector<Var> parts =
-        b.ops("Split", static_cast<int>(nodes.size()), {y, b.ints(sizes)}, {{"axis", gathers ? 1 : 0}});
+        b.ops("Split", static_cast<int>(nodes.size()), {b.var(y), b.ints(sizes)}, {{"axis", gathers ? 1 : 0}});
     for (size_t i = 0; i < nodes.size(); ++i) {
       b.set_name(nodes[i]->output()->name());
       const Var part = reshape(parts[i], nodes[i]->output()->type().shape());
@@ -117,7 +134,8 @@ class Buckets {
 
   Graph& graph_;
   int64_t most_;
-  std::map<Kind, Bucket> open_;
+  std::map<Kind, std::vector<Node*>> open_;
+  std::vector<Closed> closed_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 
+#include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/distribution/sync_batch_norm.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/builder.h"
@@ -34,13 +35,18 @@ Marks<Value> dependents(const Graph& graph, const Value* from) {
 
 bool is_sum(const Value& state) { return state.has_role(roles::kGradientSum) || state.has_role(roles::kAccumulated); }
 
-Var sum_of_all(Builder& b, const Var& own, DType dtype, int ranks) {
-  return call(b, "AllReduce", {b.scalar(dtype, 0), own, b.scalar(DType::kInt64, ranks)});
+// The sum of all ranks' own ones, of which `state` is one. Counts of samples are never rounded.
+Var sum_of_all(Builder& b, const Var& own, const Value& state, int ranks, const SumsOverRanks& sums) {
+  const bool rounds = sums.bf16 && state.has_role(roles::kGradientSum);
+  const DType dtype = rounds ? DType::kBFloat16 : state.dtype();
+  const Var sum = call(b, "AllReduce", {b.scalar(dtype, 0), cast(own, dtype), b.scalar(DType::kInt64, ranks)});
+  sum.value()->producer()->set_attr(kAnyOrder, int64_t{1});
+  return cast(sum, state.dtype());
 }
 
 class Distribution {
  public:
-  Distribution(Graph* graph, int ranks, GradientSums sums) : graph_(*graph), ranks_(ranks), sums_(sums) {}
+  Distribution(Graph* graph, int ranks, const SumsOverRanks& sums) : graph_(*graph), ranks_(ranks), sums_(sums) {}
 
   void run(bool sync_batch_norm) {
     rank_ = graph_.add_input(kRankInput, {DType::kInt64, Dims{}});
@@ -71,13 +77,13 @@ class Distribution {
     Builder b(&graph_, sum->next());
     b.set_name(next->name() + "/ranks");
     const Var own = b.var(sum->input(before)), term = b.var(sum->input(1 - before));
-    graph_.replace(next, sum_over_ranks(b, own, term, state.dtype()).value());
+    graph_.replace(next, sum_over_ranks(b, own, term, state).value());
   }
 
-  Var sum_over_ranks(Builder& b, const Var& before, const Var& term, DType dtype) {
-    if (sums_ == GradientSums::kEachRound) return call(b, "AllReduce", {before, term, b.var(active_)});
+  Var sum_over_ranks(Builder& b, const Var& before, const Var& term, const Value& state) {
+    if (sums_.sums == GradientSums::kEachRound) return call(b, "AllReduce", {before, term, b.var(active_)});
     const Var own = where(b.var(rank_) < b.var(active_), before + term, before);
-    return sums_ == GradientSums::kOwn ? own : sum_of_all(b, own, dtype, ranks_);
+    return sums_.sums == GradientSums::kOwn ? own : sum_of_all(b, own, state, ranks_, sums_);
   }
 
   // The nodes by which `next` depends on the state that reaches `reached`, in order.
@@ -228,25 +234,25 @@ class Distribution {
 
   Graph& graph_;
   int ranks_;
-  GradientSums sums_;
+  SumsOverRanks sums_;
   Value *rank_ = nullptr, *active_ = nullptr;
 };
 
 }  // namespace
 
-void sum_before_apply(Model* flat, int ranks) {
+void sum_before_apply(Model* flat, int ranks, const SumsOverRanks& sums) {
   Graph& graph = *flat->graph;
   for (Value* input : std::vector<Value*>(graph.inputs())) {
     if (!is_sum(*input) || input->uses().empty()) continue;
     const std::vector<Use> uses = input->uses();
     Builder b(&graph, graph.first());
     b.set_name(input->name() + "/ranks");
-    const Var sum = sum_of_all(b, b.var(input), input->dtype(), ranks);
+    const Var sum = sum_of_all(b, b.var(input), *input, ranks, sums);
     for (const Use& use : uses) use.node->set_input(use.index, sum.value());
   }
 }
 
-void distribute_over_ranks(Model* flat, int ranks, bool sync_batch_norm, GradientSums sums) {
+void distribute_over_ranks(Model* flat, int ranks, bool sync_batch_norm, const SumsOverRanks& sums) {
   Distribution(flat->graph.get(), ranks, sums).run(sync_batch_norm);
 }
 

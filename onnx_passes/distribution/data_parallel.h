@@ -8,7 +8,7 @@
 //
 // - A sum of gradients, and of what counts in them: AllReduce, which adds the ranks' terms from left to right. Or, so
 //   that gradients travel once a step, each rank adds its own terms to a sum of its own, and the last round of a step
-//   makes one of these, rank after rank: then a run equals one rank alone within rounding.
+//   makes one of these, in any order: then a run equals one rank alone within rounding.
 // - A state that a batch changes otherwise (running statistics, ranges, the key of dropout): what the batches do to it
 // is
 //   gathered, and applied batch after batch on every rank. A rank reads what the ranks before it leave.
@@ -32,9 +32,15 @@ enum class GradientSums {
   kOfStep,     // those of all ranks: the last round
 };
 
+// How sums over ranks are made.
+struct SumsOverRanks {
+  GradientSums sums = GradientSums::kEachRound;
+  bool bf16 = false;  // kOfStep: gradients travel in bfloat16, with sums in float32 where the engine has them
+};
+
 // Throws Error for a state that a batch reads and changes in one, so that batches would wait for each other.
-void distribute_over_ranks(Model* flat, int ranks, bool sync_batch_norm, GradientSums sums = GradientSums::kEachRound);
+void distribute_over_ranks(Model* flat, int ranks, bool sync_batch_norm, const SumsOverRanks& sums = {});
 // Where no round has made the sums of a step, "apply" does it, before it reads them.
-void sum_before_apply(Model* flat, int ranks);
+void sum_before_apply(Model* flat, int ranks, const SumsOverRanks& sums = {});
 
 }  // namespace onnx_train

@@ -19,7 +19,8 @@ class Gathering {
     for (const Node* node = graph_.first(); node; node = node->next()) places_.emplace(node, std::ssize(places_));
   }
 
-  void gather(Value* weight, int owner) {
+  // Finds where the weight is read.
+  void add(Value* weight, int owner) {
     if (!weight->type().is_static()) {
       fail("[GatheredWeights] the shape of '", weight->name(), "', ", to_string(weight->type()),
            ", is not known; leave out --zero 3");
@@ -30,30 +31,54 @@ class Gathering {
         fail("[GatheredWeights] a subgraph reads '", weight->name(), "'; leave out --zero 3");
     }
     std::ranges::stable_sort(uses, {}, [&](const Use& use) { return places_.at(use.node); });
-    Var received;
-    int last = 0, part = 0;
+    int number = 0;
     for (const Use& use : uses) {
       const int place = places_.at(use.node);
-      if (!received || place > last + kNodesOfALayer) received = receive(weight, owner, use.node, part++);
-      use.node->set_input(use.index, received.value());
-      last = place;
+      if (number == 0 || place > reads_.back().last + kNodesOfALayer)
+        reads_.push_back({weight, owner, number++, place, place, {}});
+      reads_.back().last = place;
+      reads_.back().uses.push_back(use);
+    }
+  }
+
+  // What a layer reads is received where the layer before begins, so that it travels while that one is computed.
+  void run() {
+    std::ranges::stable_sort(reads_, {}, &Read::first);
+    Node* before = nullptr;
+    for (auto layer = reads_.begin(); layer != reads_.end();) {
+      Node* const begin = layer->uses[0].node;
+      const auto end = std::find_if(layer, reads_.end(),
+                                    [&](const Read& read) { return read.first > layer->first + kNodesOfALayer; });
+      for (; layer != end; ++layer) receive(*layer, before ? before : begin);
+      before = begin;
     }
   }
 
  private:
-  Var receive(Value* weight, int owner, Node* reader, int part) {
-    Builder b(&graph_, reader);
-    b.set_name(concat(weight->name(), "/like", part));
+  // A part of the graph that reads a weight, from the first to the last of these places.
+  struct Read {
+    Value* weight;
+    int owner, number, first, last;
+    std::vector<Use> uses;
+  };
+
+  void receive(const Read& read, Node* before) {
+    Builder b(&graph_, before);
+    const std::string& name = read.weight->name();
+    b.set_name(concat(name, "/like", read.number));
     // The others give any value: that which is received takes its memory.
-    const Var mine =
-        rank_ == owner ? b.var(weight) : expand(b.scalar(weight->dtype(), 0), b.ints(weight->type().shape()));
-    b.set_name(concat(weight->name(), "/part", part));
-    return call(b, "Broadcast", {mine}, {{"root", owner}});
+    const Var mine = rank_ == read.owner
+                         ? b.var(read.weight)
+                         : expand(b.scalar(read.weight->dtype(), 0), b.ints(read.weight->type().shape()));
+    b.set_name(concat(name, "/part", read.number));
+    const Var received = call(b, "Broadcast", {mine}, {{"root", read.owner}});
+    for (const Use& use : read.uses) use.node->set_input(use.index, received.value());
   }
 
   Graph& graph_;
   int rank_;
   std::unordered_map<const Node*, int> places_;
+  std::vector<Read> reads_;
 };
 
 }  // namespace
@@ -63,8 +88,9 @@ void gather_weights(Model* flat, const StateOwners& owners, int rank) {
   Gathering gathering(&graph, rank);
   for (Value* input : std::vector<Value*>(graph.inputs())) {
     const auto owner = owners.find(input->name());
-    if (owner != owners.end() && !input->role() && !input->uses().empty()) gathering.gather(input, owner->second);
+    if (owner != owners.end() && !input->role() && !input->uses().empty()) gathering.add(input, owner->second);
   }
+  gathering.run();
 }
 
 }  // namespace onnx_train

@@ -12,8 +12,9 @@ namespace onnx_train {
 // pass some time later, when the memory has been given to other layers.
 inline constexpr int kNodesOfALayer = 24;
 
-// Before each part of the graph that reads a weight of an owner, all ranks receive it by Broadcast, and nothing keeps
-// it after the last read of that part. `rank` is this one.
+// For each part of the graph that reads a weight of an owner, all ranks receive it by Broadcast, and nothing keeps it
+// after the last read of that part. It is received one layer ahead: so the weights of two layers are in memory.
+// `rank` is this one.
 void gather_weights(Model* flat, const StateOwners& owners, int rank);
 
 }  // namespace onnx_train

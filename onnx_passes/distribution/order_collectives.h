@@ -10,6 +10,9 @@ namespace onnx_train {
 // Whether the node's result depends on what other ranks do at the same time.
 bool is_collective(const Node& node);
 
+// The attribute of AllReduce that is 1 where x is 0, all ranks are active, and any order of the terms will do.
+inline constexpr const char* kAnyOrder = "any_order";
+
 // Of a value whose sizes are known.
 int64_t exchanged_bytes(const Value& value);
 

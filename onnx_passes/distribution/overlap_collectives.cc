@@ -15,17 +15,19 @@
 namespace onnx_train {
 namespace {
 
-// Sums. What is gathered is small and read at once, and nothing is computed beside a Broadcast of new weights.
+bool sums(const Node& node) { return node.is("AllReduce", kDomain) || node.is("Reduce", kDomain); }
+
+// Sums, and weights. What is gathered, and single numbers, are read at once.
 bool may_be_started(const Node& node) {
-  return (node.is("AllReduce", kDomain) || node.is("Reduce", kDomain)) && node.output()->type().is_static();
+  const TensorType& type = node.output()->type();
+  return type.is_static() && (sums(node) || (node.is("Broadcast", kDomain) && num_elements(type.shape()) > 1));
 }
 
 class Overlap {
  public:
   Overlap(Graph* graph, int64_t most) : graph_(*graph) {
     int64_t all = 0;
-    for (const Node* node = graph_.first(); node; node = node->next())
-      all += may_be_started(*node) ? exchanged_bytes(*node->output()) : 0;
+    for (const Node* node = graph_.first(); node; node = node->next()) all += counted_bytes(*node);
     most_ = std::clamp(all / kParts, std::min(most, kFew), most);
   }
 
@@ -36,23 +38,29 @@ class Overlap {
         if (read != started_.end()) await(read, node);
       });
       if (!may_be_started(*node)) continue;
-      while (!started_.empty() && under_way_ + exchanged_bytes(*node->output()) > most_) await(started_.begin(), node);
+      while (under_way_ > 0 && counted_bytes(*node) > 0 && under_way_ + counted_bytes(*node) > most_)
+        await(std::ranges::find_if(started_, [](const Node* s) { return counted_bytes(*s) > 0; }), node);
       started_.push_back(node);
-      under_way_ += exchanged_bytes(*node->output());
+      under_way_ += counted_bytes(*node);
     }
     while (!started_.empty()) await(started_.begin(), nullptr);
   }
 
  private:
+  // Sums keep memory that would be free; who makes a Broadcast knows what it takes.
+  static int64_t counted_bytes(const Node& node) {
+    return may_be_started(node) && sums(node) ? exchanged_bytes(*node.output()) : 0;
+  }
+
   // Awaits before `reader`, or at the end. Where nothing lies between there is nothing to start.
   void await(std::deque<Node*>::iterator at, Node* reader) {
     Node* const node = *at;
     started_.erase(at);
-    under_way_ -= exchanged_bytes(*node->output());
+    under_way_ -= counted_bytes(*node);
     if (node->next() == reader) return;
     Builder b(&graph_, reader);
     b.set_name(node->output()->name());
-    const Var result = call(b, "Await", {b.var(node->output()), b.var(node->input(1))});
+    const Var result = call(b, "Await", {b.var(node->output()), sums(*node) ? b.var(node->input(1)) : Var()});
     node->set_attr(kPlace, node->label());  // which ranks have alike
     graph_.replace(node->output(), result.value());
     result.value()->producer()->set_input(0, node->output());

@@ -56,7 +56,7 @@ std::vector<PassRow> rank_rows(const Options& o) {
   return {
       {changing("distribute_over_ranks", distribute),
        "computes on one batch of a round, and adds up those of all ranks", o->ranks > 1, kRanks},
-      {changing("sum_before_apply", [o](Model& m) { sum_before_apply(&m, o->ranks_of_sums); }),
+      {changing("sum_before_apply", [o](Model& m) { sum_before_apply(&m, o->ranks_of_sums, o->sums); }),
        "adds up the sums of all ranks", sums_first, "--reduction fast of several processes"},
       {changing("name_data_axis", [](Model& m) { name_data_axis(m.graph.get()); }), "says that sums are over pipelines",
        staged, kStages},

@@ -23,7 +23,7 @@ struct EntryOptions {
   int ranks = 1;  // that share out the batches of this entry point; with stages: pipelines
   bool sync_batch_norm = false, overlaps = false;
   // Of kAccumulate. Of kApply, kOfStep: each rank has sums of its own, which it adds up first; then `ranks` is 1.
-  GradientSums sums = GradientSums::kEachRound;
+  SumsOverRanks sums = {};
   int ranks_of_sums = 1;
   StateOwners owners = {};  // of states that one rank keeps, or one stage; `owner` is this one
   int owner = 0;

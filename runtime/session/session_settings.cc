@@ -123,6 +123,13 @@ std::vector<CommandOption> rank_options(SessionSettings* settings) {
            "WHEN",
            false,
            {"auto", "exact", "fast"}},
+          {"--reduction-type",
+           &settings->reduction_type,
+           "--reduction fast: the type in which gradients travel; bf16 takes half of the bytes, and rounds them "
+           "[float32]",
+           "TYPE",
+           false,
+           {"float32", "bf16"}},
           {"--pipeline",
            {&settings->pipeline, kCount},
            "several processes: each has a stage of the model, of as many layers as take about the same time, and the "
@@ -139,6 +146,7 @@ TopologyOptions topology_of(const SessionSettings& settings) {
   const bool may_be_fast = options.stages == 1 && options.sharding < Sharding::kGradients;
   options.sums_once = settings.reduction == "fast" ||
                       (settings.reduction == "auto" && settings.device.starts_with("cuda") && may_be_fast);
+  options.sums_in_bf16 = settings.reduction_type == "bf16";
   return options;
 }
 

@@ -21,11 +21,12 @@ struct SessionSettings {
   std::string offload = "none";  // or "optimizer"
   std::string dump_folder;       // "": none
   bool check_memory = false, detect_anomaly = false, allow_non_finite = false;
-  std::string tta;                 // "flip, shift(1)"
-  uint64_t seed = 0;               // SessionOptions::seed
-  std::string ranks;               // "environment"; "": this process alone
-  int64_t zero = 0, pipeline = 1;  // stages of Sharding, and of the model
-  std::string reduction = "auto";  // "exact", "fast"
+  std::string tta;                         // "flip, shift(1)"
+  uint64_t seed = 0;                       // SessionOptions::seed
+  std::string ranks;                       // "environment"; "": this process alone
+  int64_t zero = 0, pipeline = 1;          // stages of Sharding, and of the model
+  std::string reduction = "auto";          // "exact", "fast"
+  std::string reduction_type = "float32";  // "bf16"
   bool sync_batch_norm = false;
 };
 

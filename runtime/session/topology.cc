@@ -32,6 +32,11 @@ void check_ranks(int64_t ranks, const TopologyOptions& o) {
     throw UsageError(concat("--reduction fast: each process adds up gradients of all weights; leave out ",
                             o.stages > 1 ? "--pipeline" : "--zero, or take --zero 1"));
   }
+  if (o.sums_in_bf16 && !o.sums_once) {
+    throw UsageError(
+        "--reduction-type bf16 rounds sums of gradients, which --reduction exact does not; take --reduction "
+        "fast, or leave it out");
+  }
 }
 
 namespace {
@@ -81,7 +86,7 @@ EntryOptions Topology::entry_options(const EntryName& entry, GradientSums sums) 
   options.overlaps = options_.overlap;
   options.owners = owners_;
   options.owner = owner();
-  options.sums = sums;
+  options.sums = {sums, options_.sums_in_bf16};
   if (entry == Entry::kApply && sums == GradientSums::kOfStep) options.ranks_of_sums = ranks();
   options.gathers_weights =
       options_.sharding == Sharding::kWeights && ranks() > 1 && entry != Entry::kApply && entry != Entry::kInitialize;

@@ -29,6 +29,7 @@ struct TopologyOptions {
   // Gradients travel once a step (GradientSums::kOwn, kOfStep), so that a run equals one of another number of ranks
   // within rounding.
   bool sums_once = false;
+  bool sums_in_bf16 = false;  // they travel in bfloat16
   // With more than 1, each rank has a stage of the model (onnx_passes/distribution/pipeline_stages.h), and so many
   // consecutive ranks are a pipeline; several share out batches. Runs of kAccumulate and kEvaluate take a pipeline's
   // micro-batches, one or several, as inputs of names by micro_batch_input, the same on all its ranks. Their outputs

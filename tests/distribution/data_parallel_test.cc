@@ -7,14 +7,18 @@
 #include <cmath>
 
 #include "onnx_passes/distribution/pipeline_stages.h"
+#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/passes.h"
 #include "runtime/training/batch_search.h"
 #include "runtime/training/run_memory.h"
 #include "runtime/training/trainer.h"
+#include "tests/support/empty_model.h"
 #include "tests/support/error_of.h"
 #include "tests/support/golden.h"
 #include "tests/support/local_ranks.h"
+#include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
 
 namespace onnx_train::data_parallel_test {
@@ -85,7 +89,7 @@ struct Plan {
   int64_t samples = 50, batch = 3, accumulate = 4;
   int64_t interrupt_after = -1;  // by rank 1
   Sharding sharding = Sharding::kNone;
-  bool sync_batch_norm = false, drops = true, sums_once = false;
+  bool sync_batch_norm = false, drops = true, sums_once = false, sums_in_bf16 = false;
   int stages = 1;
   bool lowers = true;
 };
@@ -110,6 +114,7 @@ Trained train(const Plan& plan, Collectives* collectives) {
   options.topology.sharding = plan.sharding;
   options.topology.sync_batch_norm = plan.sync_batch_norm;
   options.topology.sums_once = plan.sums_once;
+  options.topology.sums_in_bf16 = plan.sums_in_bf16;
   options.topology.stages = collectives ? plan.stages : 1;
   options.plan.lowering.on = plan.lowers;
   Session session(training_model(plan.build, plan.drops), options);
@@ -254,6 +259,35 @@ TEST(DataParallel, GradientsThatTravelOnceAStepTrainTheSame) {
   }
 }
 
+TEST(DataParallel, GradientsThatTravelIn16BitsAreRounded) {
+  const Trained expected = train({}, nullptr);
+  std::vector<Trained> trained(3);
+  LocalRanks(3).run([&](Collectives* c) {
+    trained[static_cast<size_t>(c->rank())] = train({.sums_once = true, .sums_in_bf16 = true}, c);
+  });
+  for (const Trained& own : trained) EXPECT_EQ(own.numbers, trained[0].numbers);
+  const double error = relative_error(trained[0].states.at("fc"), expected.states.at("fc"));
+  EXPECT_GT(error, 1e-6);
+  EXPECT_LT(error, 2e-2);
+}
+
+// 256 and 1 would be 256 in bfloat16, and so on.
+TEST(DataParallel, TermsOf16BitsAreAddedInFloat) {
+  const auto sum = [](Collectives* c) {
+    Model model = empty_model();
+    Builder b(model.graph.get());
+    const Var z = cast(b.var(model.graph->add_input("z", {DType::kFloat, Dims{5}})), DType::kBFloat16);
+    const Var y = call(b, "AllReduce", {b.scalar(DType::kBFloat16, 0), z, b.scalar(DType::kInt64, 3)});
+    b.set_name("y");
+    model.graph->add_output(cast(y, DType::kFloat).value());
+    SessionOptions options;
+    options.topology.collectives = c;
+    Session session(std::move(model), options);
+    return session.run("predict", {{"z", Tensor::full(DType::kFloat, {5}, c->rank() == 0 ? 256 : 1)}}).at("y").at(4);
+  };
+  LocalRanks(3).run([&](Collectives* c) { EXPECT_EQ(sum(c), 258); });
+}
+
 // Programs that run entry points themselves need not say which round is the last one of its step.
 TEST(DataParallel, AnUpdateAddsUpWhatNoRoundHasAddedUp) {
   const auto weights_after = [](Collectives* c, bool says) {
@@ -287,6 +321,7 @@ TEST(DataParallel, WhatSumsOfAStepDoNotGoWith) {
   EXPECT_THAT(error_of([] { check_ranks(2, {.sharding = Sharding::kGradients, .sums_once = true}); }),
               HasSubstr("--reduction fast: each process adds up gradients of all weights; leave out --zero, or take"));
   EXPECT_THAT(error_of([] { check_ranks(2, {.sums_once = true, .stages = 2}); }), HasSubstr("leave out --pipeline"));
+  EXPECT_THAT(error_of([] { check_ranks(2, {.sums_in_bf16 = true}); }), HasSubstr("take --reduction fast"));
 }
 
 // 48 samples: four batches of 3 in a step are one of 12. Without dropout, which draws for each batch.

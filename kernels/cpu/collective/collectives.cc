@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
+#include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/distribution/overlap_collectives.h"
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/half.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -36,6 +39,18 @@ struct Shares {
   int64_t share() const { return (std::min(size, kPiece) + ranks - 1) / ranks; }
   int64_t begin(int64_t piece, int64_t rank) const { return std::min(size, piece + rank * share()); }
 };
+
+// Types that ranks add up.
+struct Summable {
+  bool contains(DType dtype) const { return is_float_or_double(dtype) || dtype == DType::kBFloat16; }
+  template <typename F>
+  auto dispatch(DType dtype, F&& f) const {
+    return dtype == DType::kBFloat16 ? f(BFloat16{}) : dispatch_float(dtype, f);
+  }
+};
+
+template <typename T>
+using SumOf = std::conditional_t<sizeof(T) == 2, float, T>;
 
 // What the ranks call the collective.
 std::string place_of(const Node& node) { return node.attr(kPlace, node.label().c_str()); }
@@ -66,11 +81,13 @@ struct Reduction {
   const T *x, *z;
   T* y;
   int64_t active;
-  bool x_is_one_number;
+  bool x_is_one_number, any_order;
+  DType type;
 
   bool of_rank(size_t r) const { return root == kEveryRank || root == static_cast<int64_t>(r); }
 
   void operator()(void* scratch) const {
+    if (any_order && ranks.sum(name, type, bytes_of(z, shares.size), writable_bytes_of(y, shares.size))) return;
     const auto count = static_cast<size_t>(ranks.size());
     T* const others = static_cast<T*>(scratch);                  // [rank, share]
     T* const received = others + shares.share() * ranks.size();  // [share], of the x of `root`
@@ -96,20 +113,27 @@ struct Reduction {
       ranks.exchange(name, out, in);
       T* const sum = has_result ? y + own : received;
       const T* const before = root == kEveryRank ? x + own : received;
-      if (x_is_one_number) {
-        std::fill(sum, sum + own_length, *x);
-      } else if (sum != before) {
-        std::copy(before, before + own_length, sum);
-      }
-      for (int64_t r = 0; r < active; ++r) {
-        const T* other = others + r * shares.share();
-        for (int64_t i = 0; i < own_length; ++i) sum[i] += other[i];
-      }
+      add_up(x_is_one_number ? nullptr : before, others, own_length, sum);
       for (size_t r = 0; r < count; ++r) {
         out[r] = of_rank(r) ? bytes_of(sum, own_length) : Sent::value_type();
         in[r] = has_result ? writable_bytes_of(y + begin(r), length(r)) : Received::value_type();
       }
       ranks.exchange(name, out, in);
+    }
+  }
+
+  // sum = before + the terms of the active ranks, from left to right. Those of 16 bits are added in float32.
+  void add_up(const T* before, const T* terms, int64_t length, T* sum) const {
+    constexpr int64_t kBlock = 1024;  // sums stay in the cache until they have all terms
+    SumOf<T> block[kBlock];
+    for (int64_t begin = 0; begin < length; begin += kBlock) {
+      const int64_t count = std::min(kBlock, length - begin);
+      for (int64_t i = 0; i < count; ++i) block[i] = static_cast<SumOf<T>>(before ? before[begin + i] : *x);
+      for (int64_t r = 0; r < active; ++r) {
+        const T* const term = terms + r * shares.share() + begin;
+        for (int64_t i = 0; i < count; ++i) block[i] += static_cast<SumOf<T>>(term[i]);
+      }
+      for (int64_t i = 0; i < count; ++i) sum[begin + i] = static_cast<T>(block[i]);
     }
   }
 };
@@ -120,10 +144,11 @@ std::function<void(const Launch&)> reduce(const NodeSpec& spec, int64_t root, si
   return run_or_start(
       spec, workspace,
       [=, &ranks, shares = Shares{spec.out_size(), ranks.size()}, name = place_of(spec.node()),
-       is_awaited = is_awaited(spec.node()), is_one = has_one_number_before(spec)](const Launch& launch) {
+       is_awaited = is_awaited(spec.node()), is_one = has_one_number_before(spec),
+       any_order = spec.node().attr(kAnyOrder, 0) != 0, type = spec.out_type()](const Launch& launch) {
         Reduction<T> work{
-            ranks, name, root, shares, launch.in<T>(0), launch.in<T>(1), launch.out<T>(), *launch.in<int64_t>(2),
-            is_one};
+            ranks,  name,      root, shares, launch.in<T>(0), launch.in<T>(1), launch.out<T>(), *launch.in<int64_t>(2),
+            is_one, any_order, type};
         const bool reads = !is_one && work.of_rank(static_cast<size_t>(ranks.rank()));
         if (is_awaited && reads && work.x != work.y)
           work.x = std::copy(work.x, work.x + shares.size, work.y) - shares.size;
@@ -141,11 +166,13 @@ Prepared prepare_reduce(const NodeSpec& spec) {
     const Shares shares{size, spec.collectives()->size()};
     prepared.workspace = static_cast<size_t>(shares.share() * (shares.ranks + 1)) * size_of(spec.out_type());
     prepared.run =
-        dispatch_float(spec.out_type(), [&]<typename T>(T) { return reduce<T>(spec, root, prepared.workspace); });
+        Summable{}.dispatch(spec.out_type(), [&]<typename T>(T) { return reduce<T>(spec, root, prepared.workspace); });
   } else {
-    prepared.run = dispatch_float(spec.out_type(), [=]<typename T>(T) -> std::function<void(const Launch&)> {
+    prepared.run = Summable{}.dispatch(spec.out_type(), [=]<typename T>(T) -> std::function<void(const Launch&)> {
       return [=](const Launch& launch) {
-        for (int64_t i = 0; i < size; ++i) launch.out<T>()[i] = launch.in<T>(0)[is_one ? 0 : i] + launch.in<T>(1)[i];
+        for (int64_t i = 0; i < size; ++i)
+          launch.out<T>()[i] = static_cast<T>(static_cast<SumOf<T>>(launch.in<T>(0)[is_one ? 0 : i]) +
+                                              static_cast<SumOf<T>>(launch.in<T>(1)[i]));
       };
     });
   }
@@ -156,40 +183,52 @@ Prepared prepare_reduce(const NodeSpec& spec) {
 // twice the tensor; below, the number of messages counts.
 constexpr int64_t kWholeBroadcast = 1 << 15;
 
+void broadcast(Collectives* ranks, const std::string& name, int64_t root, std::span<std::byte> data) {
+  std::byte* const y = data.data();
+  const auto bytes = static_cast<int64_t>(data.size());
+  const bool is_root = ranks->rank() == root;
+  const auto count = static_cast<size_t>(ranks->size()), from = static_cast<size_t>(root);
+  const int64_t share = bytes > kWholeBroadcast ? (bytes + ranks->size() - 1) / ranks->size() : bytes;
+  const auto begin = [&](size_t r) { return std::min(bytes, share * static_cast<int64_t>(r)); };
+  const auto part = [&](size_t r) {  // of what `root` sends to rank r
+    return share == bytes ? std::pair(int64_t{0}, bytes) : std::pair(begin(r), begin(r + 1) - begin(r));
+  };
+  const auto [own, own_bytes] = part(static_cast<size_t>(ranks->rank()));
+  Sent out(count);
+  Received in(count);
+  for (size_t r = 0; r < count && is_root; ++r) {
+    if (r != from) out[r] = bytes_of(y + part(r).first, part(r).second);
+  }
+  if (!is_root) in[from] = writable_bytes_of(y + own, own_bytes);
+  ranks->exchange(name, out, in);
+  if (share == bytes) return;
+  for (size_t r = 0; r < count; ++r) {
+    const bool mine = r == static_cast<size_t>(ranks->rank());
+    out[r] = mine || r == from ? Sent::value_type() : bytes_of(y + own, own_bytes);
+    in[r] = mine || is_root ? Received::value_type() : writable_bytes_of(y + part(r).first, part(r).second);
+  }
+  ranks->exchange(name, out, in);
+}
+
 Prepared prepare_broadcast(const NodeSpec& spec) {
   const int64_t bytes = spec.out_size() * static_cast<int64_t>(size_of(spec.out_type()));
   Collectives* const ranks = spec.collectives();
   const int64_t root = ranks ? root_of(spec) : 0;
   Prepared prepared;
   prepared.in_place = {{0, 0}};
-  prepared.run = [=, name = place_of(spec.node())](const Launch& launch) {
+  const auto begin = [=](const Launch& launch) {
     auto* const y = launch.out<std::byte>();
     const auto* const x = launch.in<std::byte>(0);
-    const bool is_root = !ranks || ranks->rank() == root;
-    if (is_root && y != x && bytes > 0) std::memcpy(y, x, static_cast<size_t>(bytes));
-    if (!ranks) return;
-    const auto count = static_cast<size_t>(ranks->size()), from = static_cast<size_t>(root);
-    const int64_t share = bytes > kWholeBroadcast ? (bytes + ranks->size() - 1) / ranks->size() : bytes;
-    const auto begin = [&](size_t r) { return std::min(bytes, share * static_cast<int64_t>(r)); };
-    const auto part = [&](size_t r) {  // of what `root` sends to rank r
-      return share == bytes ? std::pair(int64_t{0}, bytes) : std::pair(begin(r), begin(r + 1) - begin(r));
-    };
-    const auto [own, own_bytes] = part(static_cast<size_t>(ranks->rank()));
-    Sent out(count);
-    Received in(count);
-    for (size_t r = 0; r < count && is_root; ++r) {
-      if (r != from) out[r] = bytes_of(y + part(r).first, part(r).second);
-    }
-    if (!is_root) in[from] = writable_bytes_of(y + own, own_bytes);
-    ranks->exchange(name, out, in);
-    if (share == bytes) return;
-    for (size_t r = 0; r < count; ++r) {
-      const bool mine = r == static_cast<size_t>(ranks->rank());
-      out[r] = mine || r == from ? Sent::value_type() : bytes_of(y + own, own_bytes);
-      in[r] = mine || is_root ? Received::value_type() : writable_bytes_of(y + part(r).first, part(r).second);
-    }
-    ranks->exchange(name, out, in);
+    if ((!ranks || ranks->rank() == root) && y != x && bytes > 0) std::memcpy(y, x, static_cast<size_t>(bytes));
+    return y;
   };
+  if (!ranks) {
+    prepared.run = [=](const Launch& launch) { begin(launch); };
+    return prepared;
+  }
+  prepared.run = run_or_start(spec, 0, [=, name = place_of(spec.node())](const Launch& launch) {
+    return [=, y = begin(launch)](void*) { broadcast(ranks, name, root, {y, static_cast<size_t>(bytes)}); };
+  });
   return prepared;
 }
 
@@ -249,7 +288,7 @@ Prepared prepare_receive(const NodeSpec& spec) {
 }  // namespace
 
 std::vector<Kernel> collective_kernels() {
-  const auto one_type = [](const NodeSpec& spec) { return spec.one_type(2); };
+  const auto one_type = [](const NodeSpec& spec) { return Summable{}.contains(spec.out_type()) && spec.one_type(2); };
   const auto any = [](const NodeSpec&) { return true; };
   return {{"AllReduce", one_type, prepare_reduce, kDomain}, {"Reduce", one_type, prepare_reduce, kDomain},
           {"Broadcast", any, prepare_broadcast, kDomain},   {"AllGather", any, prepare_all_gather, kDomain},
