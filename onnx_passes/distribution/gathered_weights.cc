@@ -4,6 +4,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "onnx_passes/distribution/bucket_collectives.h"
+#include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
@@ -41,15 +43,19 @@ class Gathering {
     }
   }
 
-  // What a layer reads is received where the layer before begins, so that it travels while that one is computed.
+  // What is read next is received where that before it is read, so that it travels while nodes compute: one large
+  // weight, or small ones that a bucket takes (bucket_collectives.h).
   void run() {
     std::ranges::stable_sort(reads_, {}, &Read::first);
     Node* before = nullptr;
-    for (auto layer = reads_.begin(); layer != reads_.end();) {
-      Node* const begin = layer->uses[0].node;
-      const auto end = std::find_if(layer, reads_.end(),
-                                    [&](const Read& read) { return read.first > layer->first + kNodesOfALayer; });
-      for (; layer != end; ++layer) receive(*layer, before ? before : begin);
+    for (auto read = reads_.begin(); read != reads_.end();) {
+      Node* const begin = read->uses[0].node;
+      const int last = read->first + kNodesOfALayer;
+      int64_t bytes = 0;
+      do {
+        bytes += exchanged_bytes(*read->weight);
+        receive(*read++, before ? before : begin);
+      } while (read != reads_.end() && read->first <= last && bytes + exchanged_bytes(*read->weight) <= kBytesInBucket);
       before = begin;
     }
   }
