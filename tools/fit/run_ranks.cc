@@ -153,6 +153,7 @@ int wait_for(pid_t pid) {
 }  // namespace
 
 int RunRanks::join(int status) {
+  collectives_.reset();  // the others wait for the last word of this one, and this one for their end
   for (const pid_t pid : std::exchange(started_, {})) {
     const int ended = wait_for(pid);
     if (status == 0 && ended != 0) status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 1;

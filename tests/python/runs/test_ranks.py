@@ -257,6 +257,17 @@ def test_options_that_ranks_cannot_share(digits, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_processes_end_at_once(digits, tmp_path):
+    model, data = digits
+
+    def seconds(ranks):
+        begin = time.monotonic()
+        tool.run("fit", model, "--data", data, "--steps", 2, "--accumulate", 2, "--out", tmp_path / "run", "--overwrite", *devices(ranks))
+        return time.monotonic() - begin
+
+    assert min(seconds(2) - seconds(1) for _ in range(4)) < 0.9
+
+
 def test_a_rehearsal_and_the_largest_batch_of_all_ranks(digits, tmp_path):
     model, data = digits
     printed = tool.run("fit", model, "--data", data, "--steps", 2, "--out", tmp_path / "run", *devices(2), "--dry-run")
