@@ -26,10 +26,6 @@ class Attachment {
   virtual void abort() noexcept = 0;
 };
 
-// Of collectives between ranks that share out batches, where others are the stages of a pipeline.
-inline constexpr const char* kMeshAxis = "mesh_axis";
-inline constexpr const char* kDataAxis = "data";
-
 class NodeSpec;
 
 // Of AllReduce and Reduce: whether the sum before, their x, is one number for all elements.

@@ -18,7 +18,7 @@ namespace {
 
 // What the collectives of a bucket have in common.
 struct Kind {
-  std::string op;
+  std::string op, mesh_axis;
   int64_t root = 0, any_order = 0;
   DType dtype = DType::kUndefined;
   Value* active = nullptr;            // of sums
@@ -34,7 +34,11 @@ std::optional<Kind> kind_of(const Node& node) {
   const Value &x = *node.input(0), &y = *node.output();
   if (!y.type().is_static() || !x.type().is_static() || exchanged_bytes(y) > kBytesInBucket || exchanged_bytes(y) == 0)
     return {};
-  Kind kind{.op = node.op(), .root = node.attr("root", 0), .any_order = node.attr(kAnyOrder, 0), .dtype = y.dtype()};
+  Kind kind{.op = node.op(),
+            .mesh_axis = node.attr(kMeshAxis, ""),
+            .root = node.attr("root", 0),
+            .any_order = node.attr(kAnyOrder, 0),
+            .dtype = y.dtype()};
   if (!sums) return kind;
   kind.active = node.input(2);
   if (num_elements(x.type().shape()) == 1) {

@@ -240,6 +240,27 @@ class Distribution {
 
 }  // namespace
 
+void sum_once(Model* flat, int ranks, const SumsOverRanks& sums) {
+  Graph& graph = *flat->graph;
+  for (Value* next : std::vector<Value*>(graph.outputs())) {
+    Value* const state = next->has_role(roles::kNext) ? graph.find(next->role()->of) : nullptr;
+    if (!state || !graph.is_input(state) || !is_sum(*state)) continue;
+    // The sum before, which all ranks have alike, counts once.
+    const std::vector<Use> uses = state->uses();
+    Builder first(&graph, graph.first());
+    first.set_name(state->name() + "/mine");
+    const Var mine = where(equal(first.var(graph.find(kRankInput)), first.scalar(DType::kInt64, 0)), first.var(state),
+                           first.scalar(state->dtype(), 0));
+    for (const Use& use : uses) use.node->set_input(use.index, mine.value());
+    Builder b(&graph);
+    b.set_name(state->name() + "/ranks");
+    const Var all = sum_of_all(b, b.var(next), *state, ranks, sums);
+    const std::vector<Use> reads = next->uses();
+    graph.replace(next, all.value());
+    for (const Use& use : reads) use.node->set_input(use.index, next);  // it replaces the output alone
+  }
+}
+
 void sum_before_apply(Model* flat, int ranks, const SumsOverRanks& sums) {
   Graph& graph = *flat->graph;
   for (Value* input : std::vector<Value*>(graph.inputs())) {

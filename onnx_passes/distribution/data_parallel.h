@@ -40,6 +40,8 @@ struct SumsOverRanks {
 
 // Throws Error for a state that a batch reads and changes in one, so that batches would wait for each other.
 void distribute_over_ranks(Model* flat, int ranks, bool sync_batch_norm, const SumsOverRanks& sums = {});
+// For an entry point that computes several batches, whose sums are kOwn: adds up those of all ranks at its end.
+void sum_once(Model* flat, int ranks, const SumsOverRanks& sums);
 // Where no round has made the sums of a step, "apply" does it, before it reads them.
 void sum_before_apply(Model* flat, int ranks, const SumsOverRanks& sums = {});
 

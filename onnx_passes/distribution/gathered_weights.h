@@ -13,8 +13,8 @@ namespace onnx_train {
 inline constexpr int kNodesOfALayer = 24;
 
 // For each part of the graph that reads a weight of an owner, all ranks receive it by Broadcast, and nothing keeps it
-// after the last read of that part. It is received where the weight before it is read: so two of them are in memory. `rank` is
-// this one.
+// after the last read of that part. It is received where the weight before it is read: so two of them are in memory.
+// `rank` is this one.
 void gather_weights(Model* flat, const StateOwners& owners, int rank);
 
 }  // namespace onnx_train

@@ -10,6 +10,9 @@ namespace onnx_train {
 // Whether the node's result depends on what other ranks do at the same time.
 bool is_collective(const Node& node);
 
+// Of collectives between ranks that share out batches, where others are the stages of a pipeline.
+inline constexpr const char* kMeshAxis = "mesh_axis";
+inline constexpr const char* kDataAxis = "data";
 // The attribute of AllReduce that is 1 where x is 0, all ranks are active, and any order of the terms will do.
 inline constexpr const char* kAnyOrder = "any_order";
 

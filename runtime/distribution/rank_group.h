@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "kernels/collectives.h"
+#include "onnx_passes/distribution/order_collectives.h"
 
 namespace onnx_train {
 

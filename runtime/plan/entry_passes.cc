@@ -11,6 +11,7 @@
 #include "onnx_passes/distribution/gathered_weights.h"
 #include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/distribution/overlap_collectives.h"
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/training/body_draws.h"
 
@@ -45,8 +46,16 @@ Pass changing(const char* name, F run) {
 // The passes of the entry point as one rank, or one stage, has it.
 std::vector<PassRow> rank_rows(const Options& o) {
   const bool staged = o->stages > 1, shared = !staged && o->ranks > 1, shards = !staged && !o->owners.empty();
-  const auto distribute = [o, staged](Model& m) {
-    distribute_over_ranks(&m, o->ranks, o->sync_batch_norm && !staged, o->sums);
+  const bool sums_once = staged && o->ranks > 1 && o->sums.sums == GradientSums::kOfStep;
+  const auto distribute = [o, staged, sums_once](Model& m) {
+    distribute_over_ranks(&m, o->ranks, o->sync_batch_norm && !staged,
+                          sums_once ? SumsOverRanks{GradientSums::kOwn} : o->sums);
+  };
+  const auto sum = [o](Model& m) {
+    sum_once(&m, o->ranks, o->sums);
+    for (Node* node = m.graph->first(); node; node = node->next()) {
+      if (node->is("AllReduce", kDomain)) node->set_attr(kMeshAxis, kDataAxis);
+    }
   };
   const bool sums_first = o->ranks_of_sums > 1;
   const auto cut = [o](Model& m) {
@@ -61,6 +70,8 @@ std::vector<PassRow> rank_rows(const Options& o) {
       {changing("name_data_axis", [](Model& m) { name_data_axis(m.graph.get()); }), "says that sums are over pipelines",
        staged, kStages},
       {changing(kMakeStage, cut), "keeps one stage, for all micro-batches", staged, kStages},
+      {changing("sum_once", sum), "adds up the sums of all pipelines", sums_once,
+       "--reduction fast of several pipelines"},
       {changing("sum_early", [](Model& m) { sum_early(&m); }), "moves sums over ranks to where their terms are known",
        shared && o->overlaps, kRanks},
       {changing("gather_weights", [o](Model& m) { gather_weights(&m, o->owners, o->owner); }),
@@ -68,7 +79,7 @@ std::vector<PassRow> rank_rows(const Options& o) {
       {changing("shard_states", [o](Model& m) { shard_states(&m, o->owners, o->owner); }),
        "computes with states where they are kept", shards, "--zero of several processes"},
       {changing("bucket_collectives", [](Model& m) { bucket_collectives(&m); }), "exchanges small tensors together",
-       shared || shards || sums_first, kRanks},
+       shared || shards || sums_first || (staged && o->ranks > 1), kRanks},
       {changing("drop_states_of_others", [o](Model& m) { drop_states_of_others(&m, o->owners, o->owner); }),
        "leaves out the states of other ranks", shards, "--zero of several processes"},
       {changing("overlap_collectives", [](Model& m) { overlap_collectives(&m); }),

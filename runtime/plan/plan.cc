@@ -1,4 +1,5 @@
 #include "runtime/plan/plan.h"
+#include "onnx_passes/distribution/order_collectives.h"
 
 #include <algorithm>
 #include <memory>

@@ -143,7 +143,7 @@ TopologyOptions topology_of(const SessionSettings& settings) {
   options.sharding = static_cast<Sharding>(settings.zero);
   options.stages = static_cast<int>(settings.pipeline);
   // The order of sums on GPUs is NCCL's in any case.
-  const bool may_be_fast = options.stages == 1 && options.sharding < Sharding::kGradients;
+  const bool may_be_fast = options.sharding < Sharding::kGradients;
   options.sums_once = settings.reduction == "fast" ||
                       (settings.reduction == "auto" && settings.device.starts_with("cuda") && may_be_fast);
   options.sums_in_bf16 = settings.reduction_type == "bf16";

@@ -1,4 +1,5 @@
 #include "runtime/session/topology.h"
+#include "onnx_passes/distribution/order_collectives.h"
 
 #include <algorithm>
 #include <chrono>
@@ -28,9 +29,9 @@ void check_ranks(int64_t ranks, const TopologyOptions& o) {
     throw UsageError(concat("--pipeline: a stage has the states of its own layers, and one batch at a time; leave out ",
                             o.sync_batch_norm ? "--sync-batch-norm" : "--zero"));
   }
-  if (o.sums_once && (o.stages > 1 || o.sharding >= Sharding::kGradients)) {
-    throw UsageError(concat("--reduction fast: each process adds up gradients of all weights; leave out ",
-                            o.stages > 1 ? "--pipeline" : "--zero, or take --zero 1"));
+  if (o.sums_once && o.sharding >= Sharding::kGradients) {
+    throw UsageError(
+        "--reduction fast: each process adds up gradients of all weights; leave out --zero, or take --zero 1");
   }
   if (o.sums_in_bf16 && !o.sums_once) {
     throw UsageError(
@@ -75,6 +76,8 @@ bool Topology::shares(const EntryName& entry) const {
 
 GradientSums Topology::sums_of(const EntryName& entry, bool ends_step, bool has_own_sums) const {
   if (!options_.sums_once || ranks() == 1) return GradientSums::kEachRound;
+  // A run has all micro-batches that a pipeline takes.
+  if (is_pipeline()) return entry == Entry::kAccumulate ? GradientSums::kOfStep : GradientSums::kEachRound;
   if (entry == Entry::kAccumulate) return ends_step ? GradientSums::kOfStep : GradientSums::kOwn;
   return entry == Entry::kApply && has_own_sums ? GradientSums::kOfStep : GradientSums::kEachRound;
 }

@@ -320,7 +320,6 @@ TEST(DataParallel, AnUpdateAddsUpWhatNoRoundHasAddedUp) {
 TEST(DataParallel, WhatSumsOfAStepDoNotGoWith) {
   EXPECT_THAT(error_of([] { check_ranks(2, {.sharding = Sharding::kGradients, .sums_once = true}); }),
               HasSubstr("--reduction fast: each process adds up gradients of all weights; leave out --zero, or take"));
-  EXPECT_THAT(error_of([] { check_ranks(2, {.sums_once = true, .stages = 2}); }), HasSubstr("leave out --pipeline"));
   EXPECT_THAT(error_of([] { check_ranks(2, {.sums_in_bf16 = true}); }), HasSubstr("take --reduction fast"));
 }
 
@@ -398,6 +397,23 @@ TEST(Pipeline, StagesChangeNoBitOfWhatTheyCompute) {
     EXPECT_EQ(trained[0].numbers[0], expected.numbers[0]);
     constexpr size_t kBoth = 512;  // random keys and counts, which both stages have
     EXPECT_LE(trained[0].state_bytes + trained[1].state_bytes, expected.state_bytes + kBoth);
+  }
+}
+
+// Two pipelines, the second of which has fewer micro-batches in some steps.
+TEST(Pipeline, SumsOfPipelinesTravelOnceAStep) {
+  for (const int64_t accumulate : {4, 3}) {
+    for (const bool in_bf16 : {false, true}) {
+      SCOPED_TRACE(concat(accumulate, in_bf16 ? " bf16" : ""));
+      Plan plan{.accumulate = accumulate, .sums_once = true, .sums_in_bf16 = in_bf16, .stages = 2};
+      plan.build.optimizer = "sgd(lr=0.1, momentum=0.9)";
+      const Trained expected = train(plan, nullptr);
+      std::vector<Trained> trained(4);
+      LocalRanks(4).run([&](Collectives* c) { trained[static_cast<size_t>(c->rank())] = train(plan, c); });
+      if (!in_bf16) expect_near(trained[0], expected);
+      EXPECT_LT(relative_error(trained[0].states.at("fc"), expected.states.at("fc")), 2e-2);
+      for (const Trained& own : trained) EXPECT_EQ(own.numbers, trained[0].numbers);
+    }
   }
 }
 

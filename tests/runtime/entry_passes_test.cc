@@ -46,7 +46,13 @@ TEST(EntryPasses, AStageIsCutOnceAllIsDistributed) {
   EXPECT_EQ(wanted(one), "flatten draw_from_input name_data_axis make_stage order_collectives");
   EXPECT_EQ(names(passes_before_stages(one)), "flatten draw_from_input name_data_axis");
   const EntryOptions two = {.entry = "accumulate", .ranks = 2, .stages = 2};
-  EXPECT_EQ(wanted(two), "flatten draw_from_input distribute_over_ranks name_data_axis make_stage order_collectives");
+  EXPECT_EQ(wanted(two),
+            "flatten draw_from_input distribute_over_ranks name_data_axis make_stage bucket_collectives "
+            "order_collectives");
+  const EntryOptions fast = {.entry = "accumulate", .ranks = 2, .sums = {GradientSums::kOfStep}, .stages = 2};
+  EXPECT_EQ(wanted(fast),
+            "flatten draw_from_input distribute_over_ranks name_data_axis make_stage sum_once "
+            "bucket_collectives order_collectives");
 }
 
 TEST(EntryPasses, TheWholeModelStaysAsItIs) {

@@ -254,19 +254,21 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
     const std::string batches =
         concat(options.accumulate, options.accumulate == 1 ? " batch" : " batches", " of a step");
     const std::string transport = topology.collectives()->transport() == "MPI" ? ", over MPI" : "";
-    head.add({"ranks", topology.is_pipeline()
-                           ? concat(topology.ranks(), " processes, stages ",
-                                    topology.pipelines() > 1 ? concat("of ", topology.pipelines(), " pipelines ") : "",
-                                    "through which the ", batches, " go", transport)
-                           : concat(topology.ranks(), " processes share out the ", batches,
-                                    topology.options().sharding == Sharding::kWeights
-                                        ? ", the weights and the states of the optimizer"
-                                    : topology.shards_states() ? ", and the states of the optimizer"
-                                                               : "",
-                                    !topology.options().sums_once     ? ""
-                                    : topology.options().sums_in_bf16 ? ", and add up gradients in bf16 once a step"
-                                                                      : ", and add up gradients once a step",
-                                    transport)});
+    const TopologyOptions& o = topology.options();
+    const char* const sums = !o.sums_once     ? ""
+                             : o.sums_in_bf16 ? ", and add up gradients in bf16 once a step"
+                                              : ", and add up gradients once a step";
+    head.add(
+        {"ranks", topology.is_pipeline()
+                      ? concat(topology.ranks(), " processes, stages ",
+                               topology.pipelines() > 1 ? concat("of ", topology.pipelines(), " pipelines ") : "",
+                               "through which the ", batches, " go", topology.pipelines() > 1 ? sums : "", transport)
+                      : concat(topology.ranks(), " processes share out the ", batches,
+                               topology.options().sharding == Sharding::kWeights
+                                   ? ", the weights and the states of the optimizer"
+                               : topology.shards_states() ? ", and the states of the optimizer"
+                                                          : "",
+                               sums, transport)});
   }
   if (!training.preprocess().empty()) head.add({"preprocess", training.preprocess().text()});
   if (!training.augment.empty()) head.add({"augment", training.augment});

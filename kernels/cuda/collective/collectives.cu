@@ -7,6 +7,7 @@
 #include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/launch.h"
 #include "kernels/dispatch.h"
+#include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/distribution/overlap_collectives.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/error.h"

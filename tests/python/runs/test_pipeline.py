@@ -59,6 +59,12 @@ def alone(digits, tmp_path_factory):
     return out
 
 
+def test_pipelines_add_up_once_a_step(digits, alone, tmp_path):
+    options = "--epochs", 2, "--eval-data", digits[1], "--accumulate", 4, *stages(2, 2), "--reduction", "fast"
+    assert "and add up gradients once a step" in tool.run(*fit(*digits, tmp_path / "run", *options))
+    same_runs(alone, tmp_path / "run")
+
+
 @pytest.mark.parametrize("count, pipelines", [(2, 1), (3, 1), (2, 2), (2, 3)])
 def test_stages_train_as_one(digits, alone, tmp_path, count, pipelines):
     options = "--epochs", 2, "--eval-data", digits[1], "--accumulate", 4, *stages(count, pipelines)
