@@ -17,15 +17,9 @@ namespace {
 
 bool sums(const Node& node) { return node.is("AllReduce", kDomain) || node.is("Reduce", kDomain); }
 
-// Sums, and weights. What is gathered, and single numbers, are read at once.
-bool may_be_started(const Node& node) {
-  const TensorType& type = node.output()->type();
-  return type.is_static() && (sums(node) || (node.is("Broadcast", kDomain) && num_elements(type.shape()) > 1));
-}
-
 class Overlap {
  public:
-  Overlap(Graph* graph, int64_t most) : graph_(*graph) {
+  Overlap(Graph* graph, bool receives_weights, int64_t most) : graph_(*graph), receives_weights_(receives_weights) {
     int64_t all = 0;
     for (const Node* node = graph_.first(); node; node = node->next()) all += counted_bytes(*node);
     most_ = std::clamp(all / kParts, std::min(most, kFew), most);
@@ -47,9 +41,16 @@ class Overlap {
   }
 
  private:
-  // Sums keep memory that would be free; who makes a Broadcast knows what it takes.
+  // Sums, and weights that a layer will read. Nothing is computed beside a Broadcast of new weights.
+  bool may_be_started(const Node& node) const {
+    const TensorType& type = node.output()->type();
+    if (!type.is_static()) return false;
+    return sums(node) || (receives_weights_ && node.is("Broadcast", kDomain) && num_elements(type.shape()) > 1);
+  }
+
+  // Sums keep memory that would be free; who lets weights be received knows what they take.
   static int64_t counted_bytes(const Node& node) {
-    return may_be_started(node) && sums(node) ? exchanged_bytes(*node.output()) : 0;
+    return sums(node) && node.output()->type().is_static() ? exchanged_bytes(*node.output()) : 0;
   }
 
   // Awaits before `reader`, or at the end. Where nothing lies between there is nothing to start.
@@ -70,6 +71,7 @@ class Overlap {
   static constexpr int64_t kParts = 8, kFew = int64_t{4} << 20;
 
   Graph& graph_;
+  bool receives_weights_;
   int64_t most_;
   std::deque<Node*> started_;
   int64_t under_way_ = 0;
@@ -154,9 +156,9 @@ bool is_awaited(const Node& node) {
                      [](const Use& use) { return use.index == 0 && use.node->is("Await", kDomain); });
 }
 
-void overlap_collectives(Model* flat, int64_t bytes_under_way) {
+void overlap_collectives(Model* flat, bool receives_weights, int64_t bytes_under_way) {
   infer_types(flat->graph.get());  // a model that was a file knows the types of its inputs alone
-  Overlap(flat->graph.get(), bytes_under_way).run();
+  Overlap(flat->graph.get(), receives_weights, bytes_under_way).run();
 }
 
 }  // namespace onnx_train

@@ -24,6 +24,7 @@ inline constexpr const char* kPlace = "place";
 // Whether the collective's result goes to Await: it is started, and the plan goes on.
 bool is_awaited(const Node& node);
 
-void overlap_collectives(Model* flat, int64_t bytes_under_way = kBytesUnderWay);
+// With `receives_weights`, after gather_weights, also what it receives.
+void overlap_collectives(Model* flat, bool receives_weights = false, int64_t bytes_under_way = kBytesUnderWay);
 
 }  // namespace onnx_train

@@ -82,7 +82,7 @@ std::vector<PassRow> rank_rows(const Options& o) {
        shared || shards || sums_first || (staged && o->ranks > 1), kRanks},
       {changing("drop_states_of_others", [o](Model& m) { drop_states_of_others(&m, o->owners, o->owner); }),
        "leaves out the states of other ranks", shards, "--zero of several processes"},
-      {changing("overlap_collectives", [](Model& m) { overlap_collectives(&m); }),
+      {changing("overlap_collectives", [o](Model& m) { overlap_collectives(&m, o->gathers_weights); }),
        "starts exchanges before their results are read", (shared || shards || sums_first) && o->overlaps, kRanks},
       {changing("order_collectives", [](Model& m) { order_collectives(&m); }), "keeps exchanges in one order",
        staged || shared || shards || sums_first, kRanks},

@@ -62,7 +62,7 @@ TEST(Overlap, WhatIsUnderWayIsBounded) {
   distribute_over_ranks(&flat, 2, false);
   sum_early(&flat);
   constexpr int64_t kLayerBytes = kWidth * kWidth * sizeof(float);
-  overlap_collectives(&flat, 3 * kLayerBytes);
+  overlap_collectives(&flat, false, 3 * kLayerBytes);
   order_collectives(&flat);
   int under_way = 0, most = 0;
   const Value* before = nullptr;

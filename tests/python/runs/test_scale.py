@@ -55,7 +55,7 @@ def test_states_are_shared_out_and_machines_share_a_link(gpt):
     assert second["state_bytes"] == pytest.approx(whole["state_bytes"] * 7 / 16, rel=0.03)
     given = "--ranks", 16, "--compute", 5
     (one,), (two,) = (scale(gpt, *given, "--ranks-per-machine", n, "--machine-bandwidth", 2) for n in (16, 8))
-    assert one["compute_ms"] == two["compute_ms"] == pytest.approx(5, rel=0.05)
+    assert one["compute_ms"] == two["compute_ms"] and 4.9 < one["compute_ms"] < 6.5  # with copies into buckets
     assert two["network_ms"] > one["network_ms"]
 
 
