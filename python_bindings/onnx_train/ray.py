@@ -22,18 +22,18 @@ import tempfile
 from collections import Counter
 from typing import Any
 
-import ray
-import ray.train
-import ray.util
-from ray.train.backend import Backend, BackendConfig
+import ray  # type: ignore[import-not-found,unused-ignore]
+import ray.train  # type: ignore[import-not-found,unused-ignore]
+import ray.util  # type: ignore[import-not-found,unused-ignore]
+from ray.train.backend import Backend, BackendConfig  # type: ignore[import-not-found,unused-ignore]
 
 from ._fit import Callback, Evaluation
 from ._session import Session
 
 if hasattr(ray.train, "UserCallback"):  # Ray Train 2, which newer versions of Ray take unless RAY_TRAIN_V2_ENABLED=0
-    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer  # type: ignore[import-not-found,unused-ignore]
 else:
-    from ray.train.data_parallel_trainer import DataParallelTrainer
+    from ray.train.data_parallel_trainer import DataParallelTrainer  # type: ignore[import-not-found,unused-ignore]
 
 __all__ = ["RanksConfig", "RanksTrainer", "Report"]
 
