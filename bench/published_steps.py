@@ -55,6 +55,8 @@ def gpt(layers, width, heads):
 RUNS = [
     Run("Llama 3.1 8B", "llama_shape.py", llama(), 2, "--zero 3", {8: 6667, 128: 6514, 512: None}, "torchtitan"),
     Run("MPT 7B", "gpt_shape.py", gpt(32, 4096, 32), 6, "--zero 3", {8: 10643, 64: None, 512: None}, "llm-foundry"),
+    *(Run("MPT 7B, four batches", "gpt_shape.py", gpt(32, 4096, 32), 24, f"--zero 1 --reduction {reduction}",
+          {8: None, 64: None, 512: None}, "", micro=6) for reduction in ("exact", "fast")),
     Run("MPT 13B", "gpt_shape.py", gpt(40, 5120, 40), 2, "--zero 3", {8: 4792, 16: 4767, 32: 4811, 64: 4800}, "llm-foundry"),
     Run("MPT 70B", "gpt_shape.py", gpt(80, 8192, 64), 32, "--zero 3", {64: 1039, 512: None}, "llm-foundry", micro=8),
     Run("Llama 2 70B", "llama_shape.py", llama(8192, 80, 28672, 64, 8, 32000, 4096), 4, "--pipeline 8", {64: None, 512: None}, "",
@@ -108,7 +110,7 @@ def rows(command, run, tflops):
 
     for gpus, row in predicted.items():
         step, ms = known.get(gpus), row["step_ms"]
-        cells = [run.model, gpus, run.options, f"{run.texts} x {run.context:,}", f"{ms:,.0f}", f"{row['waiting_ms']:,.0f}", mfu(ms),
+        cells = [run.model, gpus, f"`{run.options}`", f"{run.texts} x {run.context:,}", f"{ms:,.0f}", f"{row['waiting_ms']:,.0f}", mfu(ms),
                  f"{row['state_bytes'] / 2**30:.1f}"]  # fmt: skip
         cells += [f"{step:,.0f}", mfu(step), f"{ms / step:.2f}"] if step else [""] * 3
         cells += [f"{fit[gpus]['step_ms'] / step:.2f}" if fit and step else "", run.source if step else ""]

@@ -38,7 +38,7 @@ def blocks(page):
 
 def prepare(folder):
     """Makes `folder` look like the root of a checkout that is built, with the models that examples name."""
-    for name in ("models", "examples", "tests"):
+    for name in ("bench", "models", "examples", "tests"):
         (folder / name).symlink_to(tool.ROOT / name)
     (folder / "build").symlink_to(tool.COMMAND.parent)
     for name in ("model.onnx", "mlp.onnx"):
