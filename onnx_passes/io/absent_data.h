@@ -12,8 +12,8 @@
 
 namespace onnx_train {
 
-// Whether models load without their data files, which is false at first. A policy of the whole process, to be set before
-// models are loaded.
+// Whether models load without their data files, which is false at first. A policy of the whole process, to be set
+// before models are loaded.
 void allow_absent_data(bool allow);
 bool allows_absent_data();
 
