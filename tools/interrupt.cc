@@ -12,8 +12,9 @@ namespace {
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);  // so that a signal handler may set it
 
-void on_signal(int) {
-  if (!interrupted.exchange(true)) return;
+void on_signal(int signal) {
+  // A launcher and a system that both tell a process to stop say it twice.
+  if (!interrupted.exchange(true) || signal == SIGTERM) return;
   restore_terminal();
   _exit(kInterruptedStatus);
 }

@@ -1,4 +1,5 @@
-// Ctrl-C, twice: the first one (or SIGTERM) asks the training to stop after its step, the second one ends the process.
+// Ctrl-C, twice: the first one asks the training to stop after its step, the second one ends the process. SIGTERM asks,
+// however often it comes.
 #pragma once
 
 #include <atomic>

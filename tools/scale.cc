@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "onnx_passes/io/absent_data.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/loading/source.h"
 #include "runtime/session/session.h"
@@ -24,12 +25,14 @@ struct ScaleArguments {
   std::optional<int64_t> accumulate;
   int64_t zero = 0, pipeline = 1, ranks_of_machine = 0;
   std::string reduction = "exact", reduction_type = "float32";
-  double latency = 20, bandwidth = 10, machine_bandwidth = 0, overhead = 0, copy_bandwidth = 0, compute = 0,
+  double latency = 20, bandwidth = 10, machine_bandwidth = 0, overhead = 0, copy_bandwidth = 0, compute = 0, tflops = 0,
          seconds = 2;
   bool sync_batch_norm = false, nccl = false, json = false;
   BuildSettings build;  // of a forward model
   bool gives_loss = false;
   SessionSettings runtime;
+
+  bool is_simulated() const { return compute > 0 || tflops > 0; }
 };
 
 std::vector<int> numbers_of_ranks(const std::string& text) {
@@ -61,6 +64,8 @@ struct Scaled {
   double megabytes;               // that a rank sends in a step
   double exchanges;
   double state, arena;  // bytes of a rank
+  double alone = 0;     // milliseconds of one batch and the update on one rank; 0: not known
+  double flops = 0;     // of that; 0: not counted
 };
 
 // What is scaled: a training model, or one that is built of a forward model, with a batch of a rank.
@@ -103,14 +108,16 @@ SessionOptions rank_options(const ScaleArguments& a, int ranks) {
 // Where the time of a rank is given.
 Scaled simulate(const ScaleArguments& a, const ScaledModel& scaled, int ranks, int64_t batches) {
   const SimulatedStep step = simulate_step(scaled.model, rank_options(a, ranks), ranks, batches,
-                                           shapes_of(scaled.batch), network_of(a), 1e-3 * a.compute);
+                                           shapes_of(scaled.batch), network_of(a), {1e-3 * a.compute, 1e12 * a.tflops});
   return {.compute = 1e3 * step.compute,
           .network = 1e3 * step.network,
           .step = 1e3 * step.time,
           .megabytes = 1e-6 * step.bytes,
           .exchanges = static_cast<double>(step.exchanges),
           .state = static_cast<double>(step.state),
-          .arena = static_cast<double>(step.arena)};
+          .arena = static_cast<double>(step.arena),
+          .alone = 1e3 * step.alone,
+          .flops = step.flops};
 }
 
 // Where a rank computes here.
@@ -142,40 +149,46 @@ Scaled measure(const ScaleArguments& a, const ScaledModel& scaled, int ranks, in
           .arena = static_cast<double>(session.arena_bytes())};
 }
 
+void say_what_is_absent(const ScaleArguments& a) {
+  const AbsentData absent = absent_data();
+  if (absent.tensors == 0) return;
+  print_notes({concat(a.model, ": the data of ", absent.tensors, absent.tensors == 1 ? " weight (" : " weights (",
+                      format_bytes(static_cast<double>(absent.bytes)), ") are absent, '", absent.file,
+                      "'; their shapes alone are planned")});
+}
+
 int run(const ScaleArguments& a) {
   const std::vector<int> numbers = numbers_of_ranks(a.ranks);
   TextTable table("rrrrrrrrr");
   table.add(
       {"ranks", "compute ms", "network ms", "waits ms", "step ms", "of one rank's rate", "MB sent", "state", "arena"});
-  if (a.pipeline > 1 && a.compute == 0)
+  if (a.compute > 0 && a.tflops > 0) throw UsageError("--tflops and --compute both say how fast one rank is; give one");
+  if (a.pipeline > 1 && !a.is_simulated())
     throw UsageError(
-        "--pipeline: stages do not compute here; give --compute, the milliseconds that one rank takes for a batch");
+        "--pipeline: stages do not compute here; give --compute, the milliseconds that one rank takes for a batch, or "
+        "--tflops");
   if (!options_of_session(a.runtime).device->uses_host_memory())
     throw UsageError("scale plans and computes on the CPU; leave out --device, and give --compute for another device");
+  allow_absent_data(a.is_simulated());  // which plans shapes alone
   const ScaledModel scaled = load(a);
+  say_what_is_absent(a);
   const auto scale = [&](int ranks, int64_t batches) {
-    return a.compute > 0 ? simulate(a, scaled, ranks, batches) : measure(a, scaled, ranks, batches);
+    return a.is_simulated() ? simulate(a, scaled, ranks, batches) : measure(a, scaled, ranks, batches);
   };
   std::optional<double> alone;  // milliseconds of one batch and an update
   for (const int ranks : numbers) {
     const int64_t batches = a.accumulate.value_or(ranks);
     const Scaled s = scale(ranks, batches);
-    if (!alone) alone = ranks == 1 && batches == 1 ? s.step : a.compute > 0 ? a.compute : scale(1, 1).step;
+    if (!alone) alone = ranks == 1 && batches == 1 ? s.step : s.alone > 0 ? s.alone : scale(1, 1).step;
     const double speedup = static_cast<double>(batches) * *alone / s.step;
     const double waiting = s.step - s.compute;
     if (a.json) {
-      std::printf("%s\n", nlohmann::json({{"ranks", ranks},
-                                          {"compute_ms", s.compute},
-                                          {"network_ms", s.network},
-                                          {"waiting_ms", waiting},
-                                          {"step_ms", s.step},
-                                          {"speedup", speedup},
-                                          {"megabytes", s.megabytes},
-                                          {"exchanges", s.exchanges},
-                                          {"state_bytes", s.state},
-                                          {"arena_bytes", s.arena}})
-                              .dump()
-                              .c_str());
+      nlohmann::json row = {{"ranks", ranks},           {"compute_ms", s.compute},  {"network_ms", s.network},
+                            {"waiting_ms", waiting},    {"step_ms", s.step},        {"speedup", speedup},
+                            {"megabytes", s.megabytes}, {"exchanges", s.exchanges}, {"state_bytes", s.state},
+                            {"arena_bytes", s.arena}};
+      if (s.flops > 0) row["flops_alone"] = s.flops;
+      std::printf("%s\n", row.dump().c_str());
       std::fflush(stdout);
       continue;
     }
@@ -187,7 +200,9 @@ int run(const ScaleArguments& a) {
     print(concat(
         scaled.built.empty() ? "" : concat(a.model, " is a forward model: built with --loss ", scaled.built, "\n"),
         "compute: ",
-        a.compute > 0 ? "given for one rank, and shared out by the costs of nodes" : "measured here, on one rank",
+        !a.is_simulated() ? "measured here, on one rank"
+        : a.compute > 0   ? "given for one rank, and shared out by the costs of nodes"
+                          : concat(format_number(*alone), " ms a batch on one rank, the plan's operations at --tflops"),
         "; network, and how long a rank waits for it: modelled, not measured\n", table.text(0, text_width())));
   }
   return 0;
@@ -239,8 +254,13 @@ Subcommand scale_command() {
       {"--compute",
        {&a->compute, kPositive},
        "the milliseconds that one rank takes for a batch and the update, where another device was measured: then "
-       "nothing is computed here, and no memory is taken for states",
+       "nothing is computed here, no memory is taken for states, and files of weights may be absent",
        "MS"},
+      {"--tflops",
+       {&a->tflops, kPositive},
+       "instead of --compute: 10^12 floating-point operations a second, at which one rank computes those that the plan "
+       "counts",
+       "N"},
       {"--seconds", &a->seconds, "how long to measure each number of ranks [2]", "S"},
       {"--json", &a->json, "one JSON object for each number of ranks"}};
   const std::vector<CommandOption> build =

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "onnx_passes/io/absent_data.h"
 #include "onnx_passes/io/file.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
@@ -106,7 +107,7 @@ class DataFiles {
   struct View {
     const unsigned char* data;
     size_t bytes;
-    std::shared_ptr<const MappedFile> file;
+    std::shared_ptr<const void> owner;
   };
 
   View find(const onnx::TensorProto& tensor) {
@@ -116,16 +117,18 @@ class DataFiles {
     }
     const DataLocation place = read_location(tensor);
     Source& source = open_file(tensor.name(), place.location);
+    if (!source.file) {
+      if (place.length.value_or(bytes) != bytes) fail_with_length(tensor, bytes, *place.length);
+      auto owner = stand_in(tensor.name(), place.location, static_cast<DType>(tensor.data_type()), bytes);
+      return {static_cast<const unsigned char*>(owner.get()), bytes, owner};
+    }
     const size_t size = source.file->size();
     if (place.offset > size || place.length.value_or(bytes) > size - place.offset) {
       fail_as(ErrorCode::kModelDamaged, "tensor '", tensor.name(), "': ", place.length.value_or(bytes),
               " bytes at offset ", place.offset, " lie outside of '", place.location, "', which has ", size,
               " bytes; is the file truncated?");
     }
-    if (place.length.value_or(bytes) != bytes) {
-      fail_as(ErrorCode::kModelDamaged, "tensor '", tensor.name(), "': its shape needs ", bytes,
-              " bytes, its external data has ", *place.length);
-    }
+    if (place.length.value_or(bytes) != bytes) fail_with_length(tensor, bytes, *place.length);
     // A few tensors may share data, but a small file that claims to hold thousands of large tensors is an attack.
     source.taken += bytes;
     if (source.taken > kMaxSharing * size) {
@@ -138,9 +141,14 @@ class DataFiles {
   static constexpr size_t kMaxSharing = 16;
 
   struct Source {
-    std::shared_ptr<const MappedFile> file;
+    std::shared_ptr<const MappedFile> file;  // null: absent, and allowed to be (absent_data.h)
     size_t taken = 0;
   };
+
+  [[noreturn]] static void fail_with_length(const onnx::TensorProto& tensor, size_t bytes, size_t length) {
+    fail_as(ErrorCode::kModelDamaged, "tensor '", tensor.name(), "': its shape needs ", bytes,
+            " bytes, its external data has ", length);
+  }
 
   Source& open_file(const std::string& tensor, const std::string& location) {
     const auto known = sources_.find(location);
@@ -149,12 +157,15 @@ class DataFiles {
     std::string why;
     File file = open_below(folder_, parts, /*hard_links=*/false, &why);
     if (!file.is_open() && !allowed_links().empty()) file = open_linked(tensor, location, &why);
+    if (!file.is_open() && allows_absent_data() && why == missing()) return sources_[location];
     if (!file.is_open())
       fail_as(ErrorCode::kExternalData, "tensor '", tensor, "': external data file '", location, "'", why);
     Source& source = sources_[location];
     source.file = MappedFile::map(file, concat(path_, '/', location));
     return source;
   }
+
+  static std::string missing() { return concat(": ", std::strerror(ENOENT)); }
 
   // Opens a regular file reached from `folder` without links; otherwise the result is not open and `why` tells the
   // reason.
@@ -232,7 +243,7 @@ void map_external_data(const std::string& folder, ModelMessage* message) {
     const DataFiles::View view = files->find(*tensor);
     tensor->clear_external_data();
     tensor->clear_data_location();
-    put_data(view.data, view.bytes, view.file, is_initializer ? message : nullptr, tensor);
+    put_data(view.data, view.bytes, view.owner, is_initializer ? message : nullptr, tensor);
   });
 }
 

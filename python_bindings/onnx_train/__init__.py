@@ -121,6 +121,6 @@ _LAZY |= {"load_weights": "_weights", "save_weights": "_weights"}
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-    if name in ("detection", "jax", "losses", "optimizers", "torch"):
+    if name in ("detection", "jax", "losses", "optimizers", "ray", "torch"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -36,13 +36,20 @@ struct RankPlans {
   size_t arena() const { return std::max(accumulate->arena_bytes(), apply->arena_bytes()); }
 };
 
-double cost_in_bytes(const Plan& plan) {
+template <typename CostOf>
+double sum_over(const Plan& plan, const CostOf& cost) {
   double sum = 0;
   for (size_t i = 0; i < plan.steps().size(); ++i) {
     const Node& node = *plan.steps()[i].node;
-    if (!plan.placement().skipped[i] && !is_exchange(node)) sum += cost_in_bytes(node);
+    if (!plan.placement().skipped[i] && !is_exchange(node)) sum += cost(node);
   }
   return sum;
+}
+
+// Of the plans of a batch and of the update.
+template <typename CostOf>
+double sum_over(const RankPlans& plans, const CostOf& cost) {
+  return sum_over(*plans.accumulate, cost) + sum_over(*plans.apply, cost);
 }
 
 // Memory in the place of all tensors: exchanges read sizes, and nothing is computed.
@@ -96,11 +103,14 @@ void walk(const Plan& plan, double seconds_of_byte, SimulatedRanks* rank) {
 }  // namespace
 
 SimulatedStep simulate_step(const Model& model, SessionOptions options, int ranks, int64_t batches,
-                            const std::map<std::string, Shape>& batch, const Network& network, double compute) {
+                            const std::map<std::string, Shape>& batch, const Network& network,
+                            const DeviceSpeed& speed) {
   SessionOptions alone = options;
   alone.topology = {};
   const RankPlans one(model, alone, batch);
-  const double seconds_of_byte = compute / (cost_in_bytes(*one.accumulate) + cost_in_bytes(*one.apply));
+  const double flops = sum_over(one, [](const Node& node) { return cost_of(node).total_flops(); });
+  const double seconds = speed.seconds > 0 ? speed.seconds : flops / speed.flops;
+  const double seconds_of_byte = seconds / sum_over(one, [](const Node& node) { return cost_in_bytes(node); });
 
   const int stages = options.topology.stages, pipelines = std::max(1, ranks / stages);
   const auto rounds = static_cast<int>((batches + pipelines - 1) / pipelines);  // of each pipeline, or rank
@@ -131,7 +141,7 @@ SimulatedStep simulate_step(const Model& model, SessionOptions options, int rank
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }
-  SimulatedStep step;
+  SimulatedStep step{.alone = seconds, .flops = flops};
   for (size_t stage = 0; stage < plans.size(); ++stage) {
     const SimulatedRanks& rank = *simulated[stage];
     step.time = std::max(step.time, rank.compute_seconds() + rank.stalled_seconds());

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "onnx_passes/io/absent_data.h"
 #include "onnx_passes/io/format.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/io/mapped_file.h"
@@ -177,6 +178,35 @@ TEST_F(Loading, LinksAreFollowedIntoTheFolderThatAllowsThem) {
   EXPECT_THAT(load("w.bin", "no/such"), HasSubstr("No such file"));
   EXPECT_THAT(load("../../blobs/123", "cache"), HasSubstr("leaves the model's folder"));
   EXPECT_THAT(load("missing.bin", "cache"), HasSubstr("No such file"));
+}
+
+TEST_F(Loading, AbsentDataAreNumbersThatDifferWhereTheyAreAllowed) {
+  onnx::ModelProto proto = external_model("none.bin");
+  auto* w = proto.mutable_graph()->mutable_initializer(0);
+  w->clear_dims();
+  w->add_dims(1 << 14);
+  auto* v = proto.mutable_graph()->add_initializer();
+  *v = *w;
+  v->set_name("v");
+  save(proto);
+  EXPECT_THAT(error_of(), HasSubstr("No such file"));
+  const AbsentData before = absent_data();
+  allow_absent_data(true);
+  const Model model = load_model(path("m.onnx"));
+  const Tensor one = contents_of(*model.graph->find("w")), other = contents_of(*model.graph->find("v"));
+  w->set_data_type(onnx::TensorProto::INT64);
+  save(proto);
+  const std::string integers = error_of();
+  put("none.bin", "12345678");
+  const std::string present = error_of();
+  allow_absent_data(false);
+  EXPECT_EQ(one.bytes(), size_t{4} << 14);
+  EXPECT_NE(std::memcmp(one.data(), other.data(), one.bytes()), 0);
+  for (int64_t i = 0; i < 1 << 14; ++i) EXPECT_LT(std::abs(one.at(i)), 2);
+  EXPECT_EQ(absent_data().tensors - before.tensors, 2U);
+  EXPECT_EQ(absent_data().bytes - before.bytes, size_t{8} << 14);
+  EXPECT_THAT(integers, HasSubstr("only floats of 16 bits"));
+  EXPECT_THAT(present, HasSubstr("outside"));
 }
 
 TEST_F(Loading, ExternalDataHasTheRightSize) {

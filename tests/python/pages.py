@@ -11,6 +11,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import tool
 
@@ -36,7 +38,7 @@ def blocks(page):
 
 def prepare(folder):
     """Makes `folder` look like the root of a checkout that is built, with the models that examples name."""
-    for name in ("models", "examples", "tests"):
+    for name in ("bench", "models", "examples", "tests"):
         (folder / name).symlink_to(tool.ROOT / name)
     (folder / "build").symlink_to(tool.COMMAND.parent)
     for name in ("model.onnx", "mlp.onnx"):
@@ -66,7 +68,7 @@ def assert_shows(lines, printed, key):
 
 
 def run_console(block, folder, shows=True):
-    path = f"{tool.COMMAND.parent}:{os.environ['PATH']}"
+    path = f"{tool.COMMAND.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
     for command, lines in commands(block):
         done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, stdout=subprocess.PIPE,

@@ -16,8 +16,9 @@ import onnx_train
 MLP = tool.ROOT / "tests" / "fixtures" / "mlp.onnx"
 MODULES = ["onnx_train", *(m.name for m in pkgutil.walk_packages(onnx_train.__path__, "onnx_train."))]
 MODULES.remove("onnx_train._core")
-if importlib.util.find_spec("jax") is None:
-    MODULES.remove("onnx_train.jax")
+for other in "jax", "ray":
+    if importlib.util.find_spec(other) is None:
+        MODULES.remove(f"onnx_train.{other}")
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def examples_of(name):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_docstrings_run(folder, monkeypatch, name):
-    for other in ("torch", "jax", "onnx", "tqdm"):
+    for other in ("torch", "jax", "onnx", "ray", "tqdm"):
         if not name.endswith(other) and "onnxruntime" not in name:  # all else needs numpy only
             monkeypatch.setitem(sys.modules, other, None)
     runner = doctest.DocTestRunner()

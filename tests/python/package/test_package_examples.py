@@ -109,6 +109,10 @@ def test_a_federation_learns_the_digits(tmp_path):
     assert len(accuracies) == 4 and accuracies[0] < 30 and accuracies[-1] > 95, done.stdout + done.stderr
 
 
+def test_workers_of_ray_have_their_test_elsewhere():
+    """"ray_digits.py" needs a cluster: test_package_ray.py."""
+
+
 def test_the_notebook_runs_in_a_kernel(tmp_path, monkeypatch):
     if importlib.util.find_spec("nbclient") is None or importlib.util.find_spec("ipykernel") is None:
         pytest.skip("nbclient and ipykernel are not installed")

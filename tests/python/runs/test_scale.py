@@ -1,6 +1,8 @@
 """What a step would take on several ranks: one rank is computed, the network is a model."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import reference
@@ -20,7 +22,7 @@ def gpt(exported, tmp_path_factory):
 
 def scale(gpt, *options, network=NETWORK):
     text = tool.run("scale", *gpt, "--seconds", 0.05, "--json", *network, *options)
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
 def trained_bytes(gpt):
@@ -109,3 +111,39 @@ def test_what_is_not_scaled_is_said(gpt, tmp_path):
     tool.run("build", tool.ROOT / "models/digits_cnn.onnx", "-o", tmp_path / "t.onnx")
     data = tool.ROOT / "models/data/digits_test.npz"
     assert "--accumulate" in tool.run("scale", tmp_path / "t.onnx", "--data", data, status=1)
+
+
+SHAPE = "--layers", 2, "--width", 64, "--inner", 96, "--heads", 4, "--kv-heads", 2, "--vocabulary", 100, "--context", 32
+
+
+@pytest.fixture
+def llama(tmp_path):
+    """A Llama whose weights' file does not exist."""
+    script = tool.ROOT / "bench" / "llama_shape.py"
+    made = subprocess.run([sys.executable, script, tmp_path / "llama.onnx", *map(str, SHAPE)], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    return tmp_path / "llama.onnx", "--data", tmp_path / "llama.npz", "--batch-size", 2
+
+
+def test_a_model_is_planned_without_its_weights(llama):
+    ways = ("--zero", 3), ("--zero", 1, "--reduction", "fast"), ("--pipeline", 2, "--accumulate", 8)
+    options = "--ranks", 4, "--tflops", 1e-3, "--precision", "bf16"
+    absent = [scale(llama, *options, *way) for way in ways]
+    said = tool.run("scale", *llama, *options)
+    assert "the data of 21 weights" in said and "'llama.weights'; their shapes alone are planned" in said
+
+    model = tool.onnx.load(llama[0], load_external_data=False)
+    weights = [t for t in model.graph.initializer if t.external_data]
+    random = tool.np.random.default_rng(0)
+    for t in weights:
+        t.CopyFrom(tool.onnx.numpy_helper.from_array(random.normal(size=tuple(t.dims)).astype(tool.np.float32), t.name))
+    tool.onnx.save(model, llama[0])
+    assert len(weights) == 21 and [scale(llama, *options, *way) for way in ways] == absent
+    # Of each weight once forward and twice backward, two operations for each token: 2 texts of 32.
+    used = sum(int(tool.np.prod(t.dims)) for t in weights if len(t.dims) == 2 and "embed" not in t.name)
+    assert 6 * used * 64 < absent[0][0]["flops_alone"] < 8 * used * 64
+
+
+def test_a_model_without_its_weights_is_not_computed(llama):
+    assert "external data file 'llama.weights': No such file" in tool.run("scale", *llama, "--ranks", 1, status=1)
+    assert "give one" in tool.run("scale", *llama, "--tflops", 1, "--compute", 5, status=2)
