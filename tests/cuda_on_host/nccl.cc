@@ -362,7 +362,7 @@ void* nccl_function(const char* name) {
       {"ncclGetVersion", reinterpret_cast<void*>(static_cast<decltype(&ncclGetVersion)>(get_version))},
       {"ncclAllReduce", reinterpret_cast<void*>(static_cast<decltype(&ncclAllReduce)>(all_reduce))},
       {"ncclReduce", reinterpret_cast<void*>(static_cast<decltype(&ncclReduce)>(reduce))},
-      {"ncclBroadcast", reinterpret_cast<void*>(static_cast<decltype(&ncclBroadcast)>(broadcast))},
+      {"ncclBroadcast", reinterpret_cast<void*>(static_cast<decltype(&ncclBroadcast)>(::broadcast))},
       {"ncclAllGather", reinterpret_cast<void*>(static_cast<decltype(&ncclAllGather)>(all_gather))},
       {"ncclSend", reinterpret_cast<void*>(static_cast<decltype(&ncclSend)>(send_to))},
       {"ncclRecv", reinterpret_cast<void*>(static_cast<decltype(&ncclRecv)>(receive_from))}};
