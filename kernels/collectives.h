@@ -58,9 +58,12 @@ class Collectives {
   virtual void exchange_among(const std::vector<int>& members, const std::string& what,
                               const std::vector<std::span<const std::byte>>& out,
                               const std::vector<std::span<std::byte>>& in) = 0;
-  // Adds up `data`, elements of this type, over all ranks, in place and in an order of the engine's own, which is the
-  // same on all ranks. Whether the engine has such a sum; where it has none, nothing has happened, on any rank.
-  virtual bool sum(const std::string& /*what*/, DType /*type*/, std::span<std::byte> /*data*/) { return false; }
+  // y = the sum of the ranks' z, elements of this type, in an order of the engine's own, which is the same on all ranks.
+  // Whether the engine has such a sum; where it has none, nothing has happened, on any rank.
+  virtual bool sum(const std::string& /*what*/, DType /*type*/, std::span<const std::byte> /*z*/,
+                   std::span<std::byte> /*y*/) {
+    return false;
+  }
   // The ranks that a collective means whose attribute `mesh_axis` is this, where ranks are a mesh.
   virtual Collectives* along(const std::string& /*axis*/) { return this; }
   // Gives a copy of `data` to rank `to`, and returns before it has arrived. What ranks send each other is told apart by

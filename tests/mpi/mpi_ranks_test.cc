@@ -79,11 +79,12 @@ TEST_F(MpiRanksTest, SomeRanksExchange) {
 
 template <typename T>
 void expect_sum(Collectives* ranks, DType type, size_t size) {
-  std::vector<T> data(size, static_cast<T>(1 + ranks->rank()));
-  if (size > 0) data.back() = static_cast<T>(-0.25);
-  std::vector<T> sum(size, T(6));
-  if (size > 0) sum.back() = T(-0.75);
-  EXPECT_TRUE(ranks->sum("gradients", type, std::as_writable_bytes(std::span(data))));
+  std::vector<T> data(size, static_cast<T>(1 + ranks->rank())), sum(size, T(6)), got(size);
+  if (size > 0) data.back() = T(-0.25), sum.back() = T(-0.75);
+  const auto in_place = std::as_writable_bytes(std::span(data));
+  EXPECT_TRUE(ranks->sum("gradients", type, in_place, std::as_writable_bytes(std::span(got))));
+  EXPECT_EQ(got, sum);
+  EXPECT_TRUE(ranks->sum("gradients", type, in_place, in_place));
   EXPECT_EQ(data, sum);
 }
 
@@ -99,14 +100,14 @@ TEST_F(MpiRanksTest, MpiAddsUpFloatsAndDoubles) {
 TEST_F(MpiRanksTest, MpiHasNoSumOfHalves) {
   std::vector<std::byte> data(4, std::byte{1});
   for (const DType type : {DType::kBFloat16, DType::kFloat16, DType::kInt64})
-    EXPECT_FALSE(ranks->sum("gradients", type, data));
+    EXPECT_FALSE(ranks->sum("gradients", type, data, data));
   EXPECT_EQ(data, std::vector<std::byte>(4, std::byte{1}));
 }
 
 TEST_F(MpiRanksTest, SumsOfOtherSizesAreAnError) {
   std::vector<float> data(1000 + static_cast<size_t>(ranks->rank() == 2));
-  const std::string error =
-      error_of([&] { ranks->sum("gradients", DType::kFloat, std::as_writable_bytes(std::span(data))); });
+  const auto bytes = std::as_writable_bytes(std::span(data));
+  const std::string error = error_of([&] { ranks->sum("gradients", DType::kFloat, bytes, bytes); });
   EXPECT_THAT(error, HasSubstr("give all ranks the same command"));
   ranks->leave(error);
 }

@@ -63,7 +63,7 @@ std::shared_ptr<MpiLink> MpiLink::connect(const RankPlace& place, Deadline deadl
     until(deadline);
   }
   if (link->state_ == State::kConnecting) fail(waits);
-  if (link->state_ == State::kFailed) throw Error(link->failure_);
+  if (link->state_ == State::kFailed) throw Error(link->cause);
   return link;
 }
 
@@ -81,12 +81,16 @@ MpiLink::MpiLink(const RankPlace& place, milliseconds silence)
 void MpiLink::run() {
   try {
     initialize();
+    serve();
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex);
-    failure_ = error.what();
-    state_ = State::kFailed;
-    return changed_.notify_all();
+    if (cause.empty()) cause = error.what();
+    state_ = state_ == State::kConnecting ? State::kFailed : State::kClosed;
+    changed_.notify_all();
   }
+}
+
+void MpiLink::serve() {
   prctl(PR_SET_TIMERSLACK, 1000);  // ns, of this thread: else it sleeps for 50 us more than it asks for
   std::unique_lock lock(mutex);
   state_ = State::kConnected;

@@ -107,8 +107,9 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   enum class State { kConnecting, kFailed, kConnected, kClosing, kClosed };
 
   MpiLink(const RankPlace& place, std::chrono::milliseconds silence);
-  void run();
+  void run();  // all of it
   void initialize();
+  void serve();
   void finalize();
   void exchange_heartbeats();
   void expect_parcel(size_t from);
@@ -122,7 +123,6 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   const int most_silent_;
   std::condition_variable changed_;
   State state_ = State::kConnecting;
-  std::string failure_;
   MPI_Comm world_ = MPI_COMM_NULL;
   bool initialized_here_ = false, finalizes_ = false, has_said_last_ = false;
   MPI_Request heartbeat_in_ = MPI_REQUEST_NULL, heartbeat_out_ = MPI_REQUEST_NULL;

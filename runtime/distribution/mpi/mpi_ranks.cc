@@ -132,22 +132,23 @@ void MpiRanks::transfer(const std::vector<int>& members, const std::string& what
   for (auto* const types : {&all->to, &all->from}) std::ranges::for_each(*types, [](auto& t) { MPI_Type_free(&t); });
 }
 
-bool MpiRanks::sum(const std::string& what, DType type, std::span<std::byte> data) {
+bool MpiRanks::sum(const std::string& what, DType type, std::span<const std::byte> z, std::span<std::byte> y) {
   if (type != DType::kFloat && type != DType::kDouble) return false;
   wait_for_started();
   Lock lock(link_->mutex);
   const auto& [everyone, communicator] = *link_->communicators.begin();
   const std::vector<std::span<std::byte>> nothing(everyone.size());
-  meet(everyone, concat("the sum of ", data.size(), " bytes of ", name(type), " of ", what),
+  meet(everyone, concat("the sum of ", z.size(), " bytes of ", name(type), " of ", what),
        {nothing.begin(), nothing.end()}, nothing, &lock);
   std::vector<MPI_Request> requests;
-  while (!data.empty()) {
-    const size_t count = std::min(kMostElements, data.size() / size_of(type));
+  for (size_t done = 0; done < z.size();) {
+    const size_t count = std::min(kMostElements, (z.size() - done) / size_of(type));
+    const void* const terms = z.data() == y.data() ? MPI_IN_PLACE : z.data() + done;
     expect_mpi(
-        MPI_Iallreduce(MPI_IN_PLACE, data.data(), static_cast<int>(count),
-                       type == DType::kFloat ? MPI_FLOAT : MPI_DOUBLE, MPI_SUM, communicator, &requests.emplace_back()),
+        MPI_Iallreduce(terms, y.data() + done, static_cast<int>(count), type == DType::kFloat ? MPI_FLOAT : MPI_DOUBLE,
+                       MPI_SUM, communicator, &requests.emplace_back()),
         "MPI_Iallreduce");
-    data = data.subspan(count * size_of(type));
+    done += count * size_of(type);
   }
   finish(everyone, std::move(requests), &lock);
   return true;

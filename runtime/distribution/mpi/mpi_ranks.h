@@ -31,7 +31,7 @@ class MpiRanks : public QueuedCollectives {
   int size() const override { return link_->size(); }
   std::string transport() const override { return "MPI"; }
   // Of floats and doubles.
-  bool sum(const std::string& what, DType type, std::span<std::byte> data) override;
+  bool sum(const std::string& what, DType type, std::span<const std::byte> z, std::span<std::byte> y) override;
   void send(const std::string& name, int to, std::span<const std::byte> data) override;
   void receive(const std::string& name, int from, std::span<std::byte> data) override;
   void leave(const std::string& reason) noexcept override;
