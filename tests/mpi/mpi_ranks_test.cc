@@ -61,18 +61,23 @@ TEST_F(MpiRanksTest, ExchangesOfManyBytes) {
   EXPECT_TRUE(got == std::vector<std::byte>(got.size(), bytes(before)));
 }
 
-// Between ranks 0 and 2, beside an exchange of all: first with few bytes, then with a communicator that is kept.
+// Without rank 1 or 2, beside an exchange and a sum of all: first with few bytes, then with a communicator that is
+// kept.
 TEST_F(MpiRanksTest, SomeRanksExchange) {
-  for (const size_t size : {3u, 100'000u, 100'000u}) {
+  for (const auto& [other, size] : {std::pair(2, 3u), {2, 100'000u}, {1, 100'000u}, {2, 100'000u}}) {
     const std::vector<int> sent(size, ranks->rank());
     std::vector<int> first(size, -1), second(size, -1);
     const auto out = std::as_bytes(std::span(sent));
-    if (ranks->rank() != 1) {
-      ranks->exchange_among({0, 2}, "two of three", {out, out},
+    if (ranks->rank() == 0 || ranks->rank() == other) {
+      ranks->exchange_among({0, other}, "two of three", {out, out},
                             {std::as_writable_bytes(std::span(first)), std::as_writable_bytes(std::span(second))});
       EXPECT_EQ(first, std::vector<int>(size, 0));
-      EXPECT_EQ(second, std::vector<int>(size, 2));
+      EXPECT_EQ(second, std::vector<int>(size, other));
     }
+    std::vector<float> sum(size, 1);
+    EXPECT_TRUE(
+        ranks->sum("ones", DType::kFloat, std::as_bytes(std::span(sum)), std::as_writable_bytes(std::span(sum))));
+    EXPECT_EQ(sum, std::vector<float>(size, 3));
     EXPECT_EQ(ranks->gather("a number", 4), std::vector<uint32_t>(3, 4));
   }
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
 #include <thread>
 
 #include "onnx_passes/ir/error.h"
@@ -156,9 +155,6 @@ void MpiLink::initialize() {
   expect_mpi(MPI_Allgather(host.data(), kLength, MPI_CHAR, all.data(), kLength, MPI_CHAR, world), "MPI_Allgather");
   const std::lock_guard lock(mutex);
   world_ = world;
-  std::vector<int> everyone(peers_.size());
-  std::iota(everyone.begin(), everyone.end(), 0);
-  communicators.emplace(std::move(everyone), world_);
   for (size_t r = 0; r < peers_.size(); ++r) {
     hosts_[r] = &all[r * host.size()];
     if (static_cast<int>(r) != rank_) expect_parcel(r);
@@ -186,6 +182,7 @@ void MpiLink::finalize() {
   if (heartbeat_in_ != MPI_REQUEST_NULL) MPI_Cancel(&heartbeat_in_);
   MPI_Wait(&heartbeat_in_, MPI_STATUS_IGNORE);
   for (auto& [members, communicator] : communicators) MPI_Comm_free(&communicator);
+  MPI_Comm_free(&world_);
   if (initialized_here_) MPI_Finalize();
 }
 

@@ -71,7 +71,7 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
 
   std::mutex mutex;
   std::string cause;                                   // why there are no more exchanges
-  std::map<std::vector<int>, MPI_Comm> communicators;  // by the numbers of their ranks; first one of all
+  std::map<std::vector<int>, MPI_Comm> communicators;  // of some ranks, by their numbers
 
   int rank() const { return rank_; }
   int size() const { return size_; }

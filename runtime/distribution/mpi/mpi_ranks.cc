@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/distribution/mpi/wait.h"
@@ -136,7 +137,8 @@ bool MpiRanks::sum(const std::string& what, DType type, std::span<const std::byt
   if (type != DType::kFloat && type != DType::kDouble) return false;
   wait_for_started();
   Lock lock(link_->mutex);
-  const auto& [everyone, communicator] = *link_->communicators.begin();
+  std::vector<int> everyone(static_cast<size_t>(size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
   const std::vector<std::span<std::byte>> nothing(everyone.size());
   meet(everyone, concat("the sum of ", z.size(), " bytes of ", name(type), " of ", what),
        {nothing.begin(), nothing.end()}, nothing, &lock);
@@ -146,7 +148,7 @@ bool MpiRanks::sum(const std::string& what, DType type, std::span<const std::byt
     const void* const terms = z.data() == y.data() ? MPI_IN_PLACE : z.data() + done;
     expect_mpi(
         MPI_Iallreduce(terms, y.data() + done, static_cast<int>(count), type == DType::kFloat ? MPI_FLOAT : MPI_DOUBLE,
-                       MPI_SUM, communicator, &requests.emplace_back()),
+                       MPI_SUM, link_->world(), &requests.emplace_back()),
         "MPI_Iallreduce");
     done += count * size_of(type);
   }
@@ -195,6 +197,7 @@ bool MpiRanks::meet(const std::vector<int>& members, const std::string& what,
 
 // Each member has met the others when it comes to the second meeting, and then none fails before it calls MPI.
 MPI_Comm MpiRanks::communicator_of(const std::vector<int>& members, Lock* lock) {
+  if (std::ssize(members) == size()) return link_->world();
   if (const auto found = link_->communicators.find(members); found != link_->communicators.end()) return found->second;
   const std::vector<std::span<std::byte>> nothing(members.size());
   for (const char* const what : {"a communicator", "the same communicator"})
