@@ -35,7 +35,7 @@ Model make_collectives(DType dtype) {
     graph.add_output(b.op("Identity", {value}).value());
   };
   const Var sum = call(b, "AllReduce", {x, z, active});
-  const Var beside = tanh(x);
+  const Var beside = tanh(cast(x, DType::kFloat));
   output("sum", call(b, "Await", {sum, z}));
   output("beside", beside);
   output("reduced", call(b, "Reduce", {x, z, active}, {{"root", 0}}));
@@ -68,7 +68,7 @@ TEST_P(CudaCollectives, OneRankRunsThemInACapturedGraph) {
   rank.check();
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, CudaCollectives,
+INSTANTIATE_TEST_SUITE_P(Types, CudaCollectives,
                          testing::Values(DType::kFloat, DType::kDouble, DType::kBFloat16, DType::kFloat16),
                          [](const auto& type) { return name(type.param); });
 
