@@ -4,7 +4,7 @@
         [--filter GTEST_FILTER] [--precisions bf16,...] [--peers bf16,...] [--no-peers] [--before FILE] [--seconds S]
         [--minutes M]
 
-Stages: machine, digits, gpt, tests, mlp, gpt2, masked_lm, resnet18, dlrm, lstm, counters, memcheck, racecheck.
+Stages: machine, digits, gpt, tests, ranks, mlp, gpt2, masked_lm, resnet18, dlrm, lstm, counters, memcheck, racecheck.
 While the tests run, the networks are exported and PyTorch's are compiled, each in a process of its own. Steps are timed
 after that, one network at a time, with nothing else on the GPU, and with all choices made (ONNX_TRAIN_TIMED_CHOICES=60),
 as later runs of the same network have them. nodes.json has the time of each node by network and
@@ -161,7 +161,7 @@ class Check:
         """The operator cases, sessions and trainings of the unit tests, shared among processes."""
         shards = 2 if self.options.on_host else 12
         filters = "Cuda.*:CudaAttention*:*CudaGenerated*:All/OpCases.*:Session*:Trainer*:Checkpoint*:Initialization*"
-        filters += ":*MergeUpdates*:MergeLookups*:CudaCollectives.*"
+        filters += ":*MergeUpdates*:MergeLookups*:*CudaCollectives*"
         left_out = "*Allocat*" + (":*ConvGradWeight*" if self.options.on_host else "")
         chosen = self.options.filter or f"{filters}-{left_out}"
 
@@ -209,6 +209,30 @@ class Check:
                 "first and last loss": [float(losses["cuda"][0]), float(losses["cuda"][-1])],
                 "same bits again": same_again,
                 "same bits node by node": bool((losses["cuda"] == losses["node by node"]).all())}  # fmt: skip
+
+    def ranks(self):
+        """NCCL: one rank in a captured graph, and a training of as many ranks as there are GPUs against one that accumulates."""
+        status, output = self.run([self.options.tests, "--gtest_filter=*CudaCollectives*"], 60, ONNX_TRAIN_TEST_DEVICE="cuda")
+        (self.options.out / "ranks.log").write_text(output)
+        passed = sum(map(int, re.findall(r"\[  PASSED  \] (\d+) test", output)))
+        skipped = re.findall(r"Skipped\n(.*)", output)[:1]
+        row = {"ok": status == 0 and passed > 0 and not skipped, "tests of one rank": passed, "skipped": skipped}
+        row["GPUs"] = gpus = len(re.findall(r"^cuda:\d+", self.command("devices"), re.MULTILINE))
+        if gpus < 2:
+            return row
+        losses = {}
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / "train.onnx"
+            self.command("build", ROOT / "models/digits_cnn.onnx", "-o", model, "--loss", "cross_entropy", "--accumulate")
+            several = ["--devices", ",".join(f"cuda:{i}" for i in range(gpus))]
+            for kind, options in {"one": ["--device", "cuda"], "ranks": several, "zero 1": [*several, "--zero", "1"]}.items():
+                out = Path(folder) / kind
+                self.command("fit", model, "--data", ROOT / "models/data/digits_train.npz", "--batch-size", 4, "--steps", 3,
+                             "--accumulate", 2 * gpus, "--seed", 1, "--out", out, *options)  # fmt: skip
+                lines = (out / "metrics.jsonl").read_text().splitlines()
+                losses[kind] = np.array([json.loads(line)["loss"] for line in lines])
+        errors = {kind: float(np.max(np.abs(found / losses["one"] - 1))) for kind, found in losses.items() if kind != "one"}
+        return row | {"ok": row["ok"] and max(errors.values()) < 1e-4, "error against one GPU": errors}
 
     def sanitizer(self, tool):
         filters = "Cuda.*:All/OpCases.Holds/*MatMul*:All/OpCases.Holds/*Softmax*:All/OpCases.Holds/*GatherGrad*"
@@ -342,6 +366,7 @@ def main():
             pool.submit(check.stage, "digits", lambda: check.training("digits", steps[0], 16))
             pool.submit(check.stage, "gpt", lambda: check.training("gpt", steps[1], 2))
             pool.submit(check.stage, "tests", check.tests)
+            pool.submit(check.stage, "ranks", check.ranks)
         if options.peers:  # the GPU is for what is timed alone, once every worker waits
             while any(n.is_alive() and n.answers.empty() for n in networks.values()) and check.left() > 1:
                 time.sleep(0.1)

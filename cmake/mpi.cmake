@@ -9,5 +9,5 @@ endif()
 
 file(GLOB mpi_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/runtime/distribution/mpi/*.cc")
 add_module(mpi ${mpi_sources})
-target_link_libraries(onnx_train_mpi PRIVATE MPI::MPI_CXX)
+target_link_libraries(onnx_train_mpi PRIVATE MPI::MPI_CXX xxhash)
 install(TARGETS onnx_train_mpi LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")

@@ -11,10 +11,7 @@ class QueuedCollectives : public Collectives {
   void exchange_among(const std::vector<int>& members, const std::string& what,
                       const std::vector<std::span<const std::byte>>& out,
                       const std::vector<std::span<std::byte>>& in) final {
-    if (!started_.is_here()) {
-      started_.drain();
-      started_.check();
-    }
+    wait_for_started();
     transfer(members, what, out, in);
   }
   void start(const std::string& name, const std::function<void()>& work) final { started_.add(name, work); }
@@ -22,6 +19,12 @@ class QueuedCollectives : public Collectives {
   void drain() noexcept final { started_.drain(); }
 
  protected:
+  // Keeps the order of what is started and what is called. Throws what started work has thrown.
+  void wait_for_started() {
+    if (started_.is_here()) return;
+    started_.drain();
+    started_.check();
+  }
   // As `exchange_among`. One thread at a time calls it.
   virtual void transfer(const std::vector<int>& members, const std::string& what,
                         const std::vector<std::span<const std::byte>>& out,

@@ -3,12 +3,15 @@
 // their part; so does all else that the communicator does. A send reads its memory when the receiver is there, and a
 // receive writes to it at the end. A rank whose peer is gone goes on with what it has and says so in
 // ncclCommGetAsyncError. $GPU_HOST_NCCL_FAILS=RANK:N lets call N of this rank fail, from 0 on, but for calls that ask.
+// $GPU_HOST_NCCL_TRACE=FILE takes a line for each exchange that is enqueued: the rank, the number of the communicator
+// in this process and that of its ranks, and the call.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <future>
@@ -18,6 +21,7 @@
 #include <vector>
 
 #include "kernels/cuda/collective/nccl.h"
+#include "onnx_passes/ir/half.h"
 #include "tests/cuda_on_host/gpu_on_host.h"
 
 namespace {
@@ -27,7 +31,8 @@ struct World {
   World(int own, int count) : rank(own), size(count) {}
 
   const int rank, size;
-  std::vector<int> sockets;  // of rank 0: by rank; of the others: that to rank 0
+  const int number = made()++;  // of this process
+  std::vector<int> sockets;     // of rank 0: by rank; of the others: that to rank 0
   std::atomic<bool> is_lost = false;
   bool is_busy = false;  // the device's work alone knows it
 
@@ -63,6 +68,10 @@ struct World {
   }
 
  private:
+  static std::atomic<int>& made() {
+    static std::atomic<int> count = 0;
+    return count;
+  }
   int socket_to(int other) const { return sockets[rank == 0 ? static_cast<size_t>(other) : 0]; }
 };
 
@@ -76,10 +85,15 @@ namespace {
 
 std::atomic<int64_t> calls = 0;
 
+std::string own_rank() {
+  const char* const rank = std::getenv("RANK");
+  return rank ? rank : "0";
+}
+
 bool fails() {
   static const int64_t failing = [] {
-    const char *const value = std::getenv("GPU_HOST_NCCL_FAILS"), *const rank = std::getenv("RANK");
-    const std::string own = std::string(rank ? rank : "0") + ":";
+    const char* const value = std::getenv("GPU_HOST_NCCL_FAILS");
+    const std::string own = own_rank() + ":";
     return value && std::string(value).starts_with(own) ? std::atoll(value + own.size()) : -1;
   }();
   return calls++ == failing;
@@ -214,8 +228,18 @@ class Exchange {
   std::shared_ptr<Now> now_ = {};  // of this run; a graph has copies that have not begun
 };
 
-ncclResult_t enqueue(ncclComm_t c, cudaStream_t stream, std::function<std::vector<Step>(World*)> make) {
+void write_trace(const World& world, const char* call) {
+  const char* const path = std::getenv("GPU_HOST_NCCL_TRACE");
+  FILE* const file = path ? std::fopen(path, "a") : nullptr;
+  if (!file) return;
+  std::fprintf(file, "%s %d %d %s\n", own_rank().c_str(), world.number, world.size, call);
+  std::fclose(file);
+}
+
+ncclResult_t enqueue(ncclComm_t c, cudaStream_t stream, const char* call,
+                     std::function<std::vector<Step>(World*)> make) {
   if (fails()) return ncclSystemError;
+  write_trace(*c->world, call);
   const cudaError_t status = gpu_host::enqueue_exchange(stream, Exchange(c->world, std::move(make)));
   return status == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
@@ -227,6 +251,15 @@ void copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
+// The sum of two elements, rounded to their type.
+template <typename T>
+T sum_of(T a, T b) {
+  if constexpr (sizeof(T) == 2)
+    return T(static_cast<float>(a) + static_cast<float>(b));
+  else
+    return a + b;
+}
+
 // The sum of the ranks' elements, from left to right, in `sum` on rank 0.
 template <typename T>
 void add_up(World* c, const T* x, std::vector<T>* sum) {
@@ -235,7 +268,7 @@ void add_up(World* c, const T* x, std::vector<T>* sum) {
   std::vector<T> other(sum->size());
   for (int r = 1; r < c->size; ++r) {
     c->receive(r, other.data(), other.size() * sizeof(T));
-    for (size_t i = 0; i < other.size(); ++i) (*sum)[i] += other[i];
+    for (size_t i = 0; i < other.size(); ++i) (*sum)[i] = sum_of((*sum)[i], other[i]);
   }
 }
 
@@ -272,11 +305,14 @@ std::vector<Step> reduce_to(World* c, const void* x, void* y, size_t count, int 
 
 ncclResult_t reduce_elements(const void* x, void* y, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                              ncclComm_t c, cudaStream_t stream) {
-  if (op != ncclSum || (type != ncclFloat32 && type != ncclFloat64)) return ncclInvalidArgument;
-  return enqueue(c, stream, [=](World* world) {
-    const auto reduce = type == ncclFloat32 ? reduce_to<float> : reduce_to<double>;
-    return reduce(world, x, y, count, root);
-  });
+  const auto make = type == ncclFloat32    ? reduce_to<float>
+                    : type == ncclFloat64  ? reduce_to<double>
+                    : type == ncclBfloat16 ? reduce_to<onnx_train::BFloat16>
+                    : type == ncclFloat16  ? reduce_to<onnx_train::Float16>
+                                           : nullptr;
+  if (op != ncclSum || !make) return ncclInvalidArgument;
+  return enqueue(c, stream, root < 0 ? "ncclAllReduce" : "ncclReduce",
+                 [=](World* world) { return make(world, x, y, count, root); });
 }
 
 ncclResult_t reduce(const void* x, void* y, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t c,
@@ -292,7 +328,7 @@ ncclResult_t all_reduce(const void* x, void* y, size_t count, ncclDataType_t typ
 ncclResult_t broadcast(const void* x, void* y, size_t count, ncclDataType_t type, int root, ncclComm_t c,
                        cudaStream_t stream) {
   if (type != ncclUint8) return ncclInvalidArgument;
-  return enqueue(c, stream, [=](World* world) -> std::vector<Step> {
+  return enqueue(c, stream, "ncclBroadcast", [=](World* world) -> std::vector<Step> {
     const auto data = std::make_shared<Bytes>(count);
     const bool is_root = world->rank == root;
     return {{[=] { copy(data->data(), is_root ? x : y, count); }, [=] { spread(world, root, data->data(), count); }},
@@ -302,7 +338,7 @@ ncclResult_t broadcast(const void* x, void* y, size_t count, ncclDataType_t type
 
 ncclResult_t all_gather(const void* x, void* y, size_t count, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) {
   if (type != ncclUint8) return ncclInvalidArgument;
-  return enqueue(c, stream, [=](World* world) -> std::vector<Step> {
+  return enqueue(c, stream, "ncclAllGather", [=](World* world) -> std::vector<Step> {
     const auto all = std::make_shared<Bytes>(count * static_cast<size_t>(world->size));
     const auto of_rank = [=](int r) { return all->data() + static_cast<size_t>(r) * count; };
     const auto gather = [=] {
@@ -320,7 +356,7 @@ bool is_peer(const World& world, int peer) {
 // The receiver says that it is there, and for how much.
 ncclResult_t send_to(const void* x, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream) {
   if (type != ncclUint8 || !is_peer(*c->world, peer)) return ncclInvalidArgument;
-  return enqueue(c, stream, [=](World* world) -> std::vector<Step> {
+  return enqueue(c, stream, "ncclSend", [=](World* world) -> std::vector<Step> {
     const auto data = std::make_shared<Bytes>(count);
     const auto wait = [=] {
       uint64_t wanted = 0;
@@ -333,7 +369,7 @@ ncclResult_t send_to(const void* x, size_t count, ncclDataType_t type, int peer,
 
 ncclResult_t receive_from(void* y, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream) {
   if (type != ncclUint8 || !is_peer(*c->world, peer)) return ncclInvalidArgument;
-  return enqueue(c, stream, [=](World* world) -> std::vector<Step> {
+  return enqueue(c, stream, "ncclRecv", [=](World* world) -> std::vector<Step> {
     const auto data = std::make_shared<Bytes>(count);
     const auto receive = [=] {
       const uint64_t wanted = count;

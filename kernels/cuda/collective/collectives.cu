@@ -6,7 +6,7 @@
 #include "kernels/cuda/collective/nccl.h"
 #include "kernels/cuda/support/kernels.h"
 #include "kernels/cuda/support/launch.h"
-#include "kernels/dispatch.h"
+#include "kernels/cuda/support/stored.h"
 #include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/distribution/overlap_collectives.h"
 #include "onnx_passes/functions/functions.h"
@@ -21,12 +21,15 @@ __global__ void begin_sum(int64_t n, const T* x, int64_t x_stride, const T* __re
                           int64_t rank, bool has_sum, T* y) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
-  const T term = rank < *active ? z[i] : T(0);
-  y[i] = has_sum ? x[i * x_stride] + term : term;
+  Computed<T> sum = rank < *active ? widened(z[i]) : Computed<T>(0);
+  if (has_sum) sum += widened(x[i * x_stride]);
+  y[i] = math::convert<T>(sum);
 }
 
 ncclDataType_t nccl_type(float) { return ncclFloat32; }
 ncclDataType_t nccl_type(double) { return ncclFloat64; }
+ncclDataType_t nccl_type(BFloat16) { return ncclBfloat16; }
+ncclDataType_t nccl_type(__half) { return ncclFloat16; }
 
 using Exchange = std::function<ncclResult_t(ncclComm_t, cudaStream_t, const Launch&)>;
 
@@ -59,7 +62,7 @@ Prepared prepare_reduce(const NodeSpec& spec) {
   const int root = has_root && spec.collectives() ? root_of(spec) : 0;
   const int rank = spec.collectives() ? spec.collectives()->rank() : 0;
   const bool is_one = has_one_number_before(spec);
-  return dispatch_float(spec.out_type(), [&]<typename T>(T zero) -> Prepared {
+  return dispatch_stored(spec.out_type(), [&]<typename T>(T zero) -> Prepared {
     const auto begin = [=](const Launch& launch) {
       enqueue_each(launch, "begin_sum", begin_sum<T>, size, launch.in<T>(0), int64_t{is_one ? 0 : 1}, launch.in<T>(1),
                    launch.in<int64_t>(2), int64_t{rank}, rank == root, launch.out<T>());
@@ -190,7 +193,7 @@ Prepared prepare_await(const NodeSpec& spec) {
 }  // namespace
 
 std::vector<Kernel> collective_kernels() {
-  const auto one_float = [](const NodeSpec& spec) { return is_float_or_double(spec.out_type()) && spec.one_type(2); };
+  const auto one_float = [](const NodeSpec& spec) { return is_stored(spec.out_type()) && spec.one_type(2); };
   const auto any = [](const NodeSpec&) { return true; };
   return {{"AllReduce", one_float, prepare_reduce, kDomain},
           {"Reduce", one_float, prepare_reduce, kDomain},

@@ -3,25 +3,28 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 #include "onnx_passes/ir/error.h"
 #include "runtime/distribution/mpi/wait.h"
+#include "runtime/distribution/rank_messages.h"
+#include "runtime/support/text_hash.h"
 
 namespace onnx_train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr size_t kMostElements = size_t{1} << 30;  // that MPI adds up at once
+constexpr std::chrono::seconds kMomentAtTheEnd{1};
+
 MpiRanks* open_ranks = nullptr;
 
 }  // namespace
 
-MpiRanks::MpiRanks(std::shared_ptr<MpiLink> link)
-    : link_(std::move(link)),
-      messages_(static_cast<size_t>(link_->size())),
-      has_said_last_(static_cast<size_t>(link_->size())) {
-  // mpirun takes a program for failed that ends without MPI_Finalize, and the ranks of a library live that long. The
-  // command ends by quick_exit, other programs by exit.
+// mpirun takes a program for failed that ends without MPI_Finalize, and the ranks of a library live that long. The
+// command ends by quick_exit, other programs by exit.
+void MpiRanks::end_with_program() {
   static constexpr auto end = [] {
     if (open_ranks) open_ranks->end_link();
   };
@@ -35,207 +38,220 @@ MpiRanks::~MpiRanks() {
 }
 
 template <typename F>
-void MpiRanks::poll(Lock* lock, Deadline deadline, const F& f) {
-  Wait wait;
-  for (size_t before = 0; Clock::now() < deadline;) {
-    const Left left = f();
-    if (left.requests == 0) return;
-    if (left.requests != before) wait = Wait(left.flow ? Wait::kFlowing : Wait::kSoon);
-    before = left.requests;
+void MpiRanks::poll(Lock* lock, Deadline deadline, bool soon, const F& f) {
+  for (Wait wait(soon ? Wait::kFlowing : Wait::kSoon); !f() && Clock::now() < deadline;) {
     lock->unlock();
     wait.pause();
     lock->lock();
   }
 }
 
-void MpiRanks::send(const std::string& name, int to, std::span<const std::byte> data) {
-  std::vector<std::byte> message = message_of(name, data);
+void MpiRanks::check_cause() const {
+  if (!link_->cause.empty()) fail(link_->cause);
+}
+
+void MpiRanks::check_ranks() {
   const Lock lock(link_->mutex);
-  if (!cause_.empty()) fail(cause_);
-  link_->deliver(static_cast<size_t>(to), std::move(message));
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) link_->listen(static_cast<size_t>(r), true);
+  }
+  check_cause();
+}
+
+// ---- Messages: a name, a zero byte and the data
+
+void MpiRanks::send(const std::string& name, int to, std::span<const std::byte> data) {
+  std::vector<std::byte> message(name.size() + 1 + data.size());
+  std::memcpy(message.data(), name.c_str(), name.size() + 1);
+  std::ranges::copy(data, message.end() - std::ssize(data));
+  const Lock lock(link_->mutex);
+  check_cause();
+  link_->send(static_cast<size_t>(to), std::move(message));
 }
 
 void MpiRanks::receive(const std::string& name, int from, std::span<std::byte> data) {
-  const auto r = static_cast<size_t>(from);
   Lock lock(link_->mutex);
-  for (;;) {
-    if (!cause_.empty()) fail(cause_);
-    const auto found =
-        std::find_if(messages_[r].begin(), messages_[r].end(), [&](const RankMessage& m) { return m.name() == name; });
-    if (found == messages_[r].end()) {
-      read_message(r, &lock);
-    } else if (found->data().size() != data.size()) {
-      cause_ = of_another_size(from, found->data().size(), name, rank(), data.size());
-    } else {
-      std::copy(found->data().begin(), found->data().end(), data.begin());
-      messages_[r].erase(found);
-      return;
-    }
-  }
+  check_cause();
+  auto found = messages_.find({from, name});
+  for (; found == messages_.end(); found = messages_.find({from, name})) read_message(from, &lock);
+  const auto sent = std::span(found->second).subspan(name.size() + 1);
+  if (sent.size() != data.size()) link_->cause = of_another_size(from, sent.size(), name, rank(), data.size());
+  check_cause();
+  std::ranges::copy(sent, data.begin());
+  messages_.erase(found);
 }
 
-void MpiRanks::read_message(size_t r, Lock* lock) {
-  const RankHeader* header = nullptr;
-  poll(lock, Deadline::max(), [&] {
-    header = link_->header(r);
-    return Left{header || link_->is_gone(r) || !cause_.empty() ? 0u : 1u, false};
+void MpiRanks::read_message(int from, Lock* lock) {
+  MPI_Message message = MPI_MESSAGE_NULL;
+  MPI_Status status;
+  poll(lock, Deadline::max(), false, [&] {
+    const Parcel* const parcel = link_->parcel(static_cast<size_t>(from));
+    const bool is_last = parcel && parcel->is_last;  // then a message of before is there, too
+    int there = 0;
+    expect_mpi(MPI_Improbe(from, MpiLink::kMessages, link_->world(), &there, &message, &status), "MPI_Improbe");
+    if (is_last && !there) link_->listen(static_cast<size_t>(from), true);
+    return there || !link_->cause.empty();
   });
-  if (!cause_.empty()) return;
-  if (!header || header->is_last()) return listen(r, lock);
-  if (header->kind != RankHeader::kMessage || header->bytes == 0) {
-    cause_ = at_another_place(r, rank(), "");
-    return;
-  }
-  RankMessage message;
-  message.contents.resize(header->bytes);
-  link_->take_header(r);
-  MpiLink::Requests requests;
-  link_->receive(r, message.contents.data(), message.contents.size(), &requests);
-  poll(lock, Deadline::max(), [&] {
-    link_->advance(r, &requests);
-    if (link_->is_gone(r)) listen(r, lock);
-    return Left{cause_.empty() ? requests.size() : 0, true};
-  });
-  if (cause_.empty() && !message.has_name()) cause_ = without_a_name(r);
-  messages_[r].push_back(std::move(message));  // also where it is incomplete: MPI may still write to it
+  if (message == MPI_MESSAGE_NULL) check_cause();
+  MPI_Count bytes = 0;
+  expect_mpi(MPI_Get_elements_x(&status, MPI_BYTE, &bytes), "MPI_Get_elements_x");
+  const auto contents = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(bytes));
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Datatype type = type_of(*contents);
+  expect_mpi(MPI_Imrecv(MPI_BOTTOM, 1, type, &message, &request), "MPI_Imrecv");
+  MPI_Type_free(&type);
+  finish({from}, {request}, lock, contents);
+  const auto end = std::ranges::find(*contents, std::byte{0});
+  if (end == contents->end()) fail("rank ", from, " sends a message without a name");
+  messages_[{from, reinterpret_cast<const char*>(contents->data())}] = std::move(*contents);
 }
+
+// ---- Exchanges
 
 void MpiRanks::transfer(const std::vector<int>& members, const std::string& what,
                         const std::vector<std::span<const std::byte>>& out,
                         const std::vector<std::span<std::byte>>& in) {
+  struct Arguments {
+    std::vector<int> ones, zeros;
+    std::vector<MPI_Datatype> to, from;
+  };
   Lock lock(link_->mutex);
-  if (!cause_.empty()) fail(cause_);
-  std::vector<Exchange> exchanges;
-  exchanges.reserve(members.size());  // MPI reads their headers
+  if (meet(members, what, out, in, &lock)) return;
+  const MPI_Comm communicator = communicator_of(members, &lock);
+  const size_t count = members.size();
+  const auto all = std::make_shared<Arguments>(Arguments{std::vector(count, 1), std::vector(count, 0), {}, {}});
+  for (size_t i = 0; i < count; ++i) {
+    const auto has_more = [&](size_t size) { return members[i] != rank() && !Parcel::fits(size); };
+    all->to.push_back(type_of(out[i].first(has_more(out[i].size()) ? out[i].size() : 0)));
+    all->from.push_back(type_of(in[i].first(has_more(in[i].size()) ? in[i].size() : 0)));
+  }
+  MPI_Request request = MPI_REQUEST_NULL;
+  expect_mpi(MPI_Ialltoallw(MPI_BOTTOM, all->ones.data(), all->zeros.data(), all->to.data(), MPI_BOTTOM,
+                            all->ones.data(), all->zeros.data(), all->from.data(), communicator, &request),
+             "MPI_Ialltoallw");
+  finish(members, {request}, &lock, all);
+  for (auto* const types : {&all->to, &all->from}) std::ranges::for_each(*types, [](auto& t) { MPI_Type_free(&t); });
+}
+
+bool MpiRanks::sum(const std::string& what, DType type, std::span<const std::byte> z, std::span<std::byte> y) {
+  if (type != DType::kFloat && type != DType::kDouble) return false;
+  wait_for_started();
+  Lock lock(link_->mutex);
+  std::vector<int> everyone(static_cast<size_t>(size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  const std::vector<std::span<std::byte>> nothing(everyone.size());
+  meet(everyone, concat("the sum of ", z.size(), " bytes of ", name(type), " of ", what),
+       {nothing.begin(), nothing.end()}, nothing, &lock);
+  std::vector<MPI_Request> requests;
+  for (size_t done = 0; done < z.size();) {
+    const size_t count = std::min(kMostElements, (z.size() - done) / size_of(type));
+    const void* const terms = z.data() == y.data() ? MPI_IN_PLACE : z.data() + done;
+    expect_mpi(
+        MPI_Iallreduce(terms, y.data() + done, static_cast<int>(count), type == DType::kFloat ? MPI_FLOAT : MPI_DOUBLE,
+                       MPI_SUM, link_->world(), &requests.emplace_back()),
+        "MPI_Iallreduce");
+    done += count * size_of(type);
+  }
+  finish(everyone, std::move(requests), &lock);
+  return true;
+}
+
+bool MpiRanks::meet(const std::vector<int>& members, const std::string& what,
+                    const std::vector<std::span<const std::byte>>& out, const std::vector<std::span<std::byte>>& in,
+                    Lock* lock) {
+  check_cause();
+  uint64_t most = 0;
+  std::vector<size_t> left;  // members that have not come
   for (size_t i = 0; i < members.size(); ++i) {
-    if (members[i] == rank()) {
-      if (!out[i].empty()) std::memcpy(in[i].data(), out[i].data(), out[i].size());
-      continue;
+    if (members[i] != rank()) {
+      most = std::max<uint64_t>(most, out[i].size());
+      left.push_back(i);
+    } else if (!out[i].empty() && in[i].data() != out[i].data()) {
+      std::memcpy(in[i].data(), out[i].data(), out[i].size());
     }
+  }
+  const uint32_t place = text_hash(what);
+  std::vector<MPI_Request> sends;
+  for (const size_t i : left) sends.push_back(link_->send(static_cast<size_t>(members[i]), place, out[i], most));
+  const auto has_come = [&](size_t i) {
     const auto r = static_cast<size_t>(members[i]);
-    Exchange& made = exchanges.emplace_back(Exchange{r, header_of(what, out[i].size()), in[i], {}, {}});
-    link_->send(r, made.header, out[i].data(), &made.sends);
-  }
-  poll(&lock, Deadline::max(), [&] {
-    Left all{0, false};
-    for (Exchange& exchange : exchanges) {
-      if (exchange.left() == 0 || !cause_.empty()) continue;
-      advance(what, &lock, &exchange);
-      all.requests += exchange.left();
-      all.flow |= exchange.has_header;
-    }
-    return cause_.empty() ? all : Left{0, false};
+    const Parcel* const found = link_->parcel(r);
+    if (!found || !link_->cause.empty()) return false;
+    link_->listen(r, true);
+    if (!found->is_last && (found->place != place || found->bytes != in[i].size()))
+      link_->cause = at_another_place(r, rank(), what);
+    if (!link_->cause.empty()) return false;
+    std::ranges::copy(found->contents(), in[i].begin());
+    most = std::max(most, found->most);
+    link_->take(r);
+    return true;
+  };
+  poll(lock, Deadline::max(), false, [&] {
+    std::erase_if(left, has_come);
+    return left.empty() || !link_->cause.empty();
   });
-  if (cause_.empty()) return;
-  // The others get what they wait for, and MPI lets go of the caller's memory.
-  poll(&lock, Clock::now() + std::chrono::seconds(2), [&] {
-    size_t requests = 0;
-    for (Exchange& exchange : exchanges) {
-      if (link_->is_gone(exchange.rank)) continue;
-      link_->advance(exchange.rank, &exchange.sends);
-      link_->advance(exchange.rank, &exchange.receives);
-      requests += exchange.sends.size() + exchange.receives.size();
+  check_cause();
+  finish(members, std::move(sends), lock);
+  return Parcel::fits(most);
+}
+
+// Each member has met the others when it comes to the second meeting, and then none fails before it calls MPI.
+MPI_Comm MpiRanks::communicator_of(const std::vector<int>& members, Lock* lock) {
+  if (std::ssize(members) == size()) return link_->world();
+  if (const auto found = link_->communicators.find(members); found != link_->communicators.end()) return found->second;
+  const std::vector<std::span<std::byte>> nothing(members.size());
+  for (const char* const what : {"a communicator", "the same communicator"})
+    meet(members, what, {nothing.begin(), nothing.end()}, nothing, lock);
+  MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
+  MPI_Comm made = MPI_COMM_NULL;
+  expect_mpi(MPI_Comm_group(link_->world(), &all), "MPI_Comm_group");
+  expect_mpi(MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some), "MPI_Group_incl");
+  expect_mpi(MPI_Comm_create_group(link_->world(), some, 0, &made), "MPI_Comm_create_group");
+  expect_mpi(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  MPI_Group_free(&some);
+  MPI_Group_free(&all);
+  return link_->communicators.emplace(members, made).first->second;
+}
+
+void MpiRanks::finish(const std::vector<int>& members, std::vector<MPI_Request> requests, Lock* lock,
+                      std::shared_ptr<void> memory) {
+  int done = 0;
+  const auto are_done = [&] {
+    const int count = static_cast<int>(requests.size());
+    expect_mpi(MPI_Testall(count, requests.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
+    return done != 0;
+  };
+  poll(lock, Deadline::max(), true, [&] {
+    for (const int r : members) {
+      if (r != rank()) link_->listen(static_cast<size_t>(r), false);  // one that has ended has done its part
     }
-    return Left{requests, true};
+    return are_done() || !link_->cause.empty();
   });
-  fail(cause_);
+  if (done) return;
+  if (memory) new std::shared_ptr<void>(std::move(memory));  // MPI may go on
+  poll(lock, Clock::now() + std::chrono::seconds(2), true, are_done);
+  check_cause();
 }
 
-void MpiRanks::advance(const std::string& what, Lock* lock, Exchange* exchange) {
-  const size_t r = exchange->rank;
-  link_->advance(r, &exchange->sends);
-  if (!exchange->has_header) {
-    const RankHeader* const header = link_->header(r);
-    if (!header || header->is_last()) return listen(r, lock);
-    if (header->kind != RankHeader::kExchange || header->place != exchange->header.place ||
-        header->bytes != exchange->in.size()) {
-      cause_ = at_another_place(r, rank(), what);
-      return;
-    }
-    link_->take_header(r);
-    exchange->has_header = true;
-    link_->receive(r, exchange->in.data(), exchange->in.size(), &exchange->receives);
-  }
-  // Last words of a rank that has got here come after what it sends, and may arrive before it.
-  link_->advance(r, &exchange->receives);
-  if (exchange->left() > 0 && link_->is_gone(r)) listen(r, lock);
-}
-
-void MpiRanks::listen(size_t r, Lock* lock) {
-  const RankHeader* const found = link_->header(r);
-  if (found && found->is_last() && found->kind != RankHeader::kEnds) {
-    const RankHeader header = *found;
-    link_->take_header(r);
-    has_said_last_[r] = true;
-    auto reason = std::make_unique<std::string>(std::min(header.bytes, kLongestReason), '\0');
-    MpiLink::Requests requests;
-    link_->receive(r, reinterpret_cast<std::byte*>(reason->data()), reason->size(), &requests);
-    poll(lock, Clock::now() + std::chrono::seconds(1), [&] {
-      link_->advance(r, &requests);
-      return Left{requests.size(), true};
-    });
-    if (cause_.empty())
-      cause_ = heard(r, header.kind == RankHeader::kForwards, requests.empty() ? *reason : "it does not say why");
-    if (!requests.empty()) reason.release();  // MPI may still write to it
-  } else if ((found && found->is_last()) || link_->is_gone(r)) {
-    cause_ = is_gone(r, link_->host(r));
-  }
-}
-
-void MpiRanks::check_ranks() {
-  Lock lock(link_->mutex);
-  for (size_t r = 0; r < messages_.size() && cause_.empty(); ++r) {
-    if (static_cast<int>(r) != rank()) listen(r, &lock);
-  }
-  if (!cause_.empty()) fail(cause_);
-}
-
-void MpiRanks::say_last(uint32_t kind, const std::string& reason) {
-  for (size_t r = 0; r < messages_.size(); ++r) {
-    if (static_cast<int>(r) == rank() || link_->is_gone(r)) continue;
-    const RankHeader header{kind, kind == RankHeader::kEnds ? link_->heartbeats_sent(r) : 0,
-                            std::min<uint64_t>(reason.size(), kLongestReason)};
-    std::vector<std::byte> message(sizeof(header) + header.bytes);
-    std::memcpy(message.data(), &header, sizeof(header));
-    std::memcpy(message.data() + sizeof(header), reason.data(), header.bytes);
-    link_->deliver(r, std::move(message));
-  }
-}
-
-bool MpiRanks::skip(Rest* rest) {
-  const size_t r = rest->rank;
-  while (link_->advance(r, &rest->receives)) {
-    if (link_->is_gone(r)) return true;
-    if (has_said_last_[r]) {
-      return !rest->is_well || link_->has_heartbeats(r, rest->heartbeats);
-    }
-    const RankHeader* const found = link_->header(r);
-    if (!found) return false;
-    const RankHeader header = *found;
-    link_->take_header(r);
-    has_said_last_[r] = header.is_last();
-    rest->is_well = header.kind == RankHeader::kEnds;
-    rest->heartbeats = header.place;
-    rest->ignored.resize(std::max(rest->ignored.size(), header.bytes));
-    link_->receive(r, rest->ignored.data(), header.bytes, &rest->receives);
-  }
-  return link_->is_gone(r);
-}
+// ---- The end
 
 bool MpiRanks::read_to_the_end(Lock* lock, Deadline deadline) {
-  auto rests = std::make_unique<std::vector<Rest>>();
-  for (size_t r = 0; r < messages_.size(); ++r) {
-    if (static_cast<int>(r) != rank()) rests->push_back({.rank = r, .ignored = {}, .receives = {}});
-  }
-  poll(lock, deadline, [&] {
-    size_t left = link_->is_delivered() ? 0 : 1;
-    for (Rest& rest : *rests) left += !skip(&rest);
-    return Left{left, false};
+  const bool had_cause = !link_->cause.empty();
+  bool is_well = false;
+  poll(lock, deadline, false, [&] {
+    bool has_heard = true;
+    is_well = true;
+    for (size_t r = 0; r < static_cast<size_t>(size()); ++r) {
+      if (static_cast<int>(r) == rank()) continue;
+      const Parcel* words = link_->parcel(r);
+      for (; words && !words->is_last; words = link_->parcel(r)) link_->take(r);
+      has_heard &= words != nullptr;
+      is_well &= words && words->contents().empty();
+    }
+    return has_heard || (!had_cause && !link_->cause.empty());
   });
-  const bool is_well = std::all_of(rests->begin(), rests->end(), [&](const Rest& rest) {
-    return rest.is_well && rest.receives.empty() && !link_->is_gone(rest.rank);
-  });
-  if (!is_well) rests.release();  // MPI may still write to it
+  // A message that nobody has asked for is not.
+  poll(lock, std::min(deadline, Clock::now() + kMomentAtTheEnd), false, [&] { return link_->is_delivered(); });
   return is_well && link_->is_delivered();
 }
 
@@ -243,10 +259,10 @@ void MpiRanks::leave(const std::string& reason) noexcept {
   try {
     Lock lock(link_->mutex);
     if (std::exchange(has_ended_, true)) return;
-    const uint32_t kind = cause_.empty() ? RankHeader::kLeaves : RankHeader::kForwards;
-    if (cause_.empty()) cause_ = reason;
-    say_last(kind, cause_);
-    read_to_the_end(&lock, Clock::now() + std::chrono::seconds(1));
+    const bool forwards = !link_->cause.empty();
+    link_->say_last(heard(static_cast<size_t>(rank()), forwards, forwards ? link_->cause : reason));
+    if (link_->cause.empty()) link_->cause = reason.empty() ? "this rank has ended" : reason;
+    read_to_the_end(&lock, Clock::now() + kMomentAtTheEnd);
     lock.unlock();
     link_->close(false);
   } catch (const std::exception&) {
@@ -258,15 +274,14 @@ void MpiRanks::end_link() noexcept {
   try {
     drain();
     Lock lock(link_->mutex);
-    if (!has_ended_ && !cause_.empty()) {
+    if (!has_ended_ && !link_->cause.empty()) {
       lock.unlock();
-      return leave(cause_);
+      return leave(link_->cause);
     }
     if (std::exchange(has_ended_, true)) return;
-    link_->stop_heartbeats();
-    say_last(RankHeader::kEnds, "");
-    cause_ = "this rank has ended";
+    link_->say_last("");
     const bool is_well = read_to_the_end(&lock, Deadline::max());
+    link_->cause = "this rank has ended";
     lock.unlock();
     link_->close(is_well);
   } catch (const std::exception&) {

@@ -101,6 +101,25 @@ def test_stages_on_gpus_train_as_one_gpu(digits, tmp_path, count, stages):
     same_runs(tmp_path / "one", tmp_path / "run", 1e-6)
 
 
+def test_each_axis_of_a_mesh_has_a_communicator(digits, tmp_path):
+    """Two pipelines of two stages: one for ranks of a stage, one for a pipeline, one for each direction in it."""
+    trace = tmp_path / "trace"
+    options = "--steps", 1, "--accumulate", 4, *gpus(4, "--pipeline", 2)
+    status, _, errors = run(line(digits, tmp_path / "run", *options), GPU_HOST_NCCL_TRACE=str(trace))
+    assert status == 0, errors
+    exchanges = [each.split() for each in trace.read_text().splitlines()]
+    for rank in "0123":
+        calls = {}  # by communicator
+        for _, communicator, size, call in (each for each in exchanges if each[0] == rank):
+            assert size == "2"  # none is of all ranks
+            calls.setdefault(communicator, set()).add(call)
+        assert len(calls) == 4
+        (sums,) = (c for c in calls if "ncclAllReduce" in calls[c])
+        assert calls[sums] <= {"ncclAllReduce", "ncclAllGather"}
+        assert sorted(min(calls[c]) for c in calls if calls[c] & {"ncclSend", "ncclRecv"}) == ["ncclRecv", "ncclSend"]
+        assert all(len(calls[c]) == 1 for c in calls if calls[c] & {"ncclSend", "ncclRecv"})
+
+
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_a_gpt_with_tied_embeddings_trains_in_stages(exported, tmp_path, precision):
     """The first stage sends the embedding to the last one, and gets its gradient from there."""
