@@ -46,16 +46,16 @@ void sync_folder(const std::string& path) {
     fail_as(ErrorCode::kCannotWrite, path, ": cannot write the folder: ", std::strerror(errno));
 }
 
-// The folders in `folder` that models there refer to; nothing where one of them cannot be read.
+// The folders in `folder` that models there refer to; nothing where the system cannot read one of them. What is no
+// model refers to none.
 std::optional<std::set<std::string>> used_folders(const std::string& folder) {
   std::set<std::string> used;
-  std::error_code error;
+  std::error_code error, of_file;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().extension() != ".onnx" || !it->is_regular_file(error)) continue;
+    if (it->path().extension() != ".onnx" || !it->is_regular_file(of_file)) continue;
     try {
-      const auto files = data_files_of(it->path().string());
-      if (!files) return std::nullopt;
-      for (const std::string& location : *files) used.insert(fs::path(location).lexically_normal().begin()->string());
+      const auto files = data_files_of(it->path().string()).value_or(std::set<std::string>());
+      for (const std::string& location : files) used.insert(fs::path(location).lexically_normal().begin()->string());
     } catch (const Error&) {
       return std::nullopt;
     }
@@ -185,7 +185,8 @@ void remove_unused_shards(const std::string& folder) {
   std::vector<fs::path> found;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (it->symlink_status(error).type() == fs::file_type::directory &&
+    std::error_code of_file;
+    if (it->symlink_status(of_file).type() == fs::file_type::directory &&
         std::regex_match(it->path().filename().string(), kFolder))
       found.push_back(it->path());
   }

@@ -49,8 +49,8 @@ std::vector<std::string> write_shard(const std::string& path, const std::vector<
 void check_shards(const std::string& path, const ShardLayout& layout);
 // The checksums of all ranks' tensors, each rank's in the order of its file, in the order of stored_tensors.
 std::vector<std::string> in_order(const ShardLayout& layout, const std::vector<std::string>& of_ranks);
-// Removes the folders of steps to which no model in `folder` refers. Removes nothing where a model cannot be read, and
-// leaves files of other names.
+// Removes the folders of steps to which no model in `folder` refers. Removes nothing where the system cannot read a
+// model, and leaves files of other names.
 void remove_unused_shards(const std::string& folder);
 
 }  // namespace onnx_train

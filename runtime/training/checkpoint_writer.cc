@@ -18,6 +18,7 @@ void write_files(const ModelMessage& message, const std::vector<std::string>& pa
   for (const std::string& path : paths) {
     if (path == paths.front() || !share_file(paths.front(), path)) write_checkpoint(message, path);
   }
+  remove_unused_shards(split_path(paths.front()).first);  // of the checkpoints that were there
 }
 
 }  // namespace
@@ -28,12 +29,13 @@ struct CheckpointWriter::Pending {
   std::vector<std::string> paths = {};
 };
 
-CheckpointWriter::CheckpointWriter(Session* session, const std::string& shards) : session_(*session) {
+CheckpointWriter::CheckpointWriter(Session* session, const std::string& shards, size_t most_in_one_file)
+    : session_(*session) {
   const Topology& topology = session_.topology();
   const bool may = shards == "on" || (shards == "auto" && topology.shards_states());
   if (may) layout_ = lay_out_shards(session_.model(), topology);
-  // One file cannot hold more, so that copying the model's file alone is no loss there.
-  writes_shards_ = may && (shards == "on" || layout_.bytes > kMaxMessageBytes);
+  // A larger one needs files beside the model in any case.
+  writes_shards_ = may && (shards == "on" || layout_.bytes > most_in_one_file);
   plan_copy();
 }
 

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "onnx_passes/io/loading.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/checkpoint_shards.h"
 
@@ -26,7 +27,8 @@ namespace onnx_train {
 class CheckpointWriter {
  public:
   // `shards`: "on", "off", or "auto", where ranks share out states and a checkpoint is too large for one file.
-  explicit CheckpointWriter(Session* session, const std::string& shards = "auto");
+  explicit CheckpointWriter(Session* session, const std::string& shards = "auto",
+                            size_t most_in_one_file = kMaxMessageBytes);
   ~CheckpointWriter();  // waits for the write in progress and ignores its errors: call `wait` before
   CheckpointWriter(const CheckpointWriter&) = delete;
 
@@ -47,6 +49,7 @@ class CheckpointWriter {
 
   // Bytes of the copy that `save` makes; 0 if it makes none.
   size_t copy_bytes() const { return copy_bytes_; }
+  bool writes_shards() const { return writes_shards_; }
   // Why no shards are written though they were to be, known after the first `save`; "" otherwise.
   const std::string& note() const { return note_; }
 

@@ -119,6 +119,7 @@ class Trainer {
   int64_t skipped_steps() const { return skipped_steps_; }  // of this run, StepReport::skipped
   const TrainingPosition& position() const { return position_; }
   size_t checkpoint_bytes() const { return options_.folder.empty() ? 0 : checkpoints_.copy_bytes(); }  // of memory
+  bool writes_shards() const { return checkpoints_.writes_shards(); }
   bool has_best() const { return position_.best || never_evaluated(); }  // whether best.onnx belongs to this run
   const TrainerOptions& options() const { return options_; }
   bool more_of_best_is_better() const { return more_is_better(session_.model(), options_.best); }
