@@ -15,6 +15,11 @@ namespace {
 
 const std::string kInRest = "-";
 
+const Tensor& contents_at(const std::vector<Tensor>& contents, size_t index) {
+  if (index >= contents.size()) fail("a tensor refers to contents that the model does not have");
+  return contents[index];
+}
+
 // The bytes of a tensor whose data are in the message.
 std::string bytes_in_message(const onnx::TensorProto& tensor) {
   return tensor.has_raw_data() ? tensor.raw_data() : tensor.SerializeAsString();
@@ -31,7 +36,8 @@ std::string checksum_of_rest(const ModelMessage& message, const std::string& pos
       hash.add(own[i]);
     } else if (const auto index = reference_of(*tensors[i])) {
       hash.add_size(declared_bytes(*tensors[i]));
-      for_each_block(message.contents.at(*index), [&](const void* data, size_t bytes) { hash.add_bytes(data, bytes); });
+      for_each_block(contents_at(message.contents, *index),
+                     [&](const void* data, size_t bytes) { hash.add_bytes(data, bytes); });
     } else {
       hash.add(bytes_in_message(*tensors[i]));
     }
@@ -106,7 +112,7 @@ void Checksum::add_all(const std::vector<Tensor>& contents) {
   for (const onnx::TensorProto* tensor : tensors_) {
     const auto index = reference_of(*tensor);
     if (!index) continue;
-    for_each_block(contents.at(*index), [&](const void* data, size_t bytes) { add(*index, data, bytes); });
+    for_each_block(contents_at(contents, *index), [&](const void* data, size_t bytes) { add(*index, data, bytes); });
   }
 }
 
@@ -145,7 +151,7 @@ TensorChecks::TensorChecks(const ModelMessage& message, const std::string& posit
     if (own[i].empty()) continue;
     const auto index = reference_of(*tensors[i]);
     if (index) {
-      checks_.push_back({tensors[i]->name(), own[i], message.contents.at(*index)});
+      checks_.push_back({tensors[i]->name(), own[i], contents_at(message.contents, *index)});
     } else {
       const std::string& bytes = tensors[i]->raw_data();
       const std::vector<uint8_t> copy(bytes.begin(), bytes.end());

@@ -154,7 +154,9 @@ TEST(ShardLayout, ATensorIsWrittenOnceByARankThatHasIt) {
         largest = std::max(largest, place->bytes);
       }
       const auto [least, most] = std::ranges::minmax(layout.file_bytes);
-      if (way.stages == 1) EXPECT_LE(most - least, largest + 4096 * tensors.size());
+      if (way.stages == 1) {
+        EXPECT_LE(most - least, largest + 4096 * tensors.size());
+      }
       const size_t states = std::accumulate(layout.state_bytes.begin(), layout.state_bytes.end(), size_t{0});
       EXPECT_LT(layout.state_bytes[0], states);  // rank 0 has no copy of all
     });
