@@ -252,9 +252,9 @@ def in_a_locked_folder():
 
 
 def without_a_kernel():
-    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> g (float[N,3,3] x) => (float[N] y)
-      { y = Det(x) }""")  # fmt: skip
-    onnx_train.Session(model, threads=1).run("predict", {"x": np.ones((2, 3, 3), np.float32)})
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> g (uint8[N] x) => (uint8[H,W,3] y)
+      { y = ImageDecoder(x) }""")  # fmt: skip
+    onnx_train.Session(model, threads=1).run("predict", {"x": np.ones(20, np.uint8)})
 
 
 WAYS = [
@@ -295,7 +295,7 @@ WAYS = [
     ("OT4012", "data", with_few_tokens),
     ("OT5001", "data", lambda: onnx_train.Session(MLP, threads=1).run("predict", {"x": np.ones((2, 5), np.float32)})),
     ("OT5002", "data", lambda: onnx_train.Session(MLP, threads=1).run("predict", {"y": 0.0})),
-    ("OT5003", "data", lambda: onnx_train.Session(MLP, threads=1).run("predict", {"x": np.ones((2, 4), np.int64)})),
+    ("OT5003", "data", lambda: onnx_train.Session(MLP, threads=1).run("predict", {"x": np.ones((2, 4), complex)})),
     ("OT5004", "usage", lambda: fit(training(batch="4"), batch_size=2)),
     ("OT5005", "usage", lambda: onnx_train.Session(MLP, threads=1).run("stp", {})),
     ("OT6001", "usage", lambda: onnx_train.build(MLP, clip=-1.0)),
