@@ -50,8 +50,8 @@ struct TrainerOptions {
   std::string stop_at;            // "accuracy>=0.94": the evaluation that ends the training (stop_target.h); "": none
   SampleOptions samples;          // of a dataset that is selected already: how batches are cut
   std::vector<Setting> recorded;  // further settings that the run records
-  std::string folder;             // of the checkpoints; empty: no checkpoints, or this is a rank above 0, which has it in
-  std::string shard_folder;       // for its shards alone
+  std::string folder;             // of the checkpoints; empty: no checkpoints, or this is a rank above 0
+  std::string shard_folder;       // of a rank above 0: the same folder, for its shards
   std::string checkpoint_shards = "auto";  // CheckpointWriter
   std::string model;                       // identity of the model that the run starts from: fingerprint.h
   bool wait_for_steps = false;  // each step is complete before the next one starts, so that events may use the session

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +15,7 @@
 #include <map>
 #include <numeric>
 #include <sstream>
+#include <thread>
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/initializer.h"
@@ -322,6 +324,25 @@ TEST(ShardedCheckpoint, AMissingOrShortFileIsNamed) {
   fs::remove(folder + "/step-3/rank-1.data");
   EXPECT_THAT(error_of([&] { load_training_model(last); }),
               testing::AllOf(HasSubstr("external data file 'step-3/rank-1.data': No such file"), HasSubstr("copy it")));
+}
+
+TEST(ShardedCheckpoint, IsReadWhileARunReplacesIt) {
+  const std::string folder = new_folder("replaced"), last = folder + "/last.onnx";
+  write_last({2, Sharding::kWeights}, folder);
+  std::atomic<bool> ends = false;
+  std::thread run([&] {
+    on_ranks({2, Sharding::kWeights}, [&](RankSession& session) {
+      CheckpointWriter writer(&session, "on");
+      for (int step = 4; step < 40; ++step) writer.save_and_wait(at_step(step), {last});
+    });
+    ends = true;
+  });
+  std::string error;
+  for (int reads = 0; !ends || reads < 10; ++reads) {
+    if (error.empty()) error = error_of([&] { load_training_model(last); });
+  }
+  run.join();
+  EXPECT_EQ(error, "");
 }
 
 // ---- Which files stay
