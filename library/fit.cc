@@ -49,10 +49,10 @@ void restore(Session* session, const Model& model, const std::string& path) {
   for (size_t i = 0; i < present.names().size(); ++i) {
     const std::string& name = present.names()[i];
     if (!saved.contains(name)) fail_as(ErrorCode::kCannotResume, "cannot resume: ", path, " has no state '", name, "'");
-    states.emplace_back(name, contents_of(*saved.at(name)));
-    const Tensor& value = states.back().second;
-    if (value.dtype() != present.dtype(i) || value.shape() != present.shape(i))
+    const Value& value = *saved.at(name);
+    if (value.dtype() != present.dtype(i) || constant_shape(value) != present.shape(i))
       fail_as(ErrorCode::kCannotResume, "cannot resume: ", path, " has another shape or type of state '", name, "'");
+    if (present.keeps(i)) states.emplace_back(name, contents_of(value));
   }
   for (const auto& [name, value] : states) session->state().set(name, value);
 }
@@ -65,7 +65,7 @@ std::optional<ResumedRun> find_run(FitSettings* settings, onnx_train_session* s,
   if (leads && !folder.empty() && folder_exists(folder)) *lock = RunLock(folder);
   if (!finds_run(*settings)) return std::nullopt;
   const std::string last = settings->last_checkpoint();
-  Model model = load_training_model(last);
+  Model model = load_training_model(last, s->session.topology().options());
   TrainingPosition position = position_of_run(model, last);
   expect_same_build(built_with(model), last, built_with(s->session.model()), "the session's model");
   adopt_settings(options_of_fit(settings), position, settings);

@@ -81,8 +81,8 @@ TensorMap all_views_of(const onnx_train_tensor* tensors, size_t count) {
 }
 
 // A model for a session: a training model, or one to run as it is.
-Model model_of(ModelMessage message) {
-  if (!message.proto.training_info().empty()) return training_model(std::move(message), "the model");
+Model model_of(ModelMessage message, const TopologyOptions& ranks) {
+  if (!message.proto.training_info().empty()) return training_model(std::move(message), "the model", ranks);
   if (is_finished_pass(message.proto)) return from_message(std::move(message));
   Model model = import_model(std::move(message));
   to_inference(*model.graph);
@@ -217,7 +217,7 @@ onnx_train_status onnx_train_session_create(const onnx_train_model* training, co
   return guarded([&] {
     required(session, "where the session goes");
     const SessionOptions read = read_session_options(options, count);
-    *session = new onnx_train_session(model_of(required(training, "the model").message), read);
+    *session = new onnx_train_session(model_of(required(training, "the model").message, read.topology), read);
   });
 }
 

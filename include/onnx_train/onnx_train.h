@@ -516,7 +516,8 @@ typedef enum onnx_train_stop_reason {
  * docs/training.md), "no-data-check" (arrays and files are read once before the first step, and refused if they hold
  * what the model cannot use: labels out of range, numbers that are not finite), "eval-every", "early-stop",
  * "min-delta", "stop-at"
- * ("accuracy>=0.94": the evaluation after which the training ends), "checkpoint-every", "out" (the folder of last.onnx,
+ * ("accuracy>=0.94": the evaluation after which the training ends), "checkpoint-every", "checkpoint-shards" ("on": each
+ * rank writes its part of a checkpoint into "out"; all ranks then give it), "out" (the folder of last.onnx,
  * best.onnx, options.json, which has every option in use, and the numbers of steps and evaluations as the command
  * writes them, metrics.jsonl, metrics.csv and epochs.jsonl; none is written without it), "resume" (go on from
  * last.onnx of that folder, if there is one) and "overwrite". Where a run goes on, options that are not given stay as

@@ -126,7 +126,7 @@ class DataFiles {
     if (place.offset > size || place.length.value_or(bytes) > size - place.offset) {
       fail_as(ErrorCode::kModelDamaged, "tensor '", tensor.name(), "': ", place.length.value_or(bytes),
               " bytes at offset ", place.offset, " lie outside of '", place.location, "', which has ", size,
-              " bytes; is the file truncated?");
+              " bytes; is the file truncated? Copy it again");
     }
     if (place.length.value_or(bytes) != bytes) fail_with_length(tensor, bytes, *place.length);
     // A few tensors may share data, but a small file that claims to hold thousands of large tensors is an attack.
@@ -178,9 +178,11 @@ class DataFiles {
       File next(openat(at, parts[i].c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | kind));
       if (!next.is_open()) {
         const bool link = errno == ELOOP || (errno == ENOTDIR && !last);
-        *why = concat(": ", link ? "a link on the way is not followed; put the file itself there, or allow links that "
-                                   "lead into a folder you trust: --allow-links DIR"
-                                 : std::strerror(errno));
+        *why = concat(": ",
+                      link ? "a link on the way is not followed; put the file itself there, or allow links that "
+                             "lead into a folder you trust: --allow-links DIR"
+                           : std::strerror(errno),
+                      errno == ENOENT ? "; copy it with the model, whose tensors it has" : "");
         return File();
       }
       file = std::move(next);

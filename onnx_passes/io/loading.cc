@@ -205,10 +205,27 @@ auto naming(const std::string& name, const F& f) {
 
 }  // namespace
 
+namespace {
+
+// Whether the path names another file now than the one that is open.
+bool is_replaced(const File& file, const std::string& path) {
+  struct stat opened = {}, now = {};
+  return fstat(file.descriptor(), &opened) == 0 && stat(path.c_str(), &now) == 0 && opened.st_ino != now.st_ino;
+}
+
+}  // namespace
+
 ModelMessage load_message(const std::string& path) {
-  const File file = open_model(path);
-  const std::shared_ptr<const MappedFile> mapped = MappedFile::map(file, path);
-  return naming(path, [&] { return parse({mapped->data(), mapped->size()}, mapped, split_path(path).first); });
+  // A run that replaces its checkpoint removes the data files of the one before, maybe before they are opened here.
+  for (int left = 10;; --left) {
+    const File file = open_model(path);
+    const std::shared_ptr<const MappedFile> mapped = MappedFile::map(file, path);
+    try {
+      return naming(path, [&] { return parse({mapped->data(), mapped->size()}, mapped, split_path(path).first); });
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kExternalData || left == 0 || !is_replaced(file, path)) throw;
+    }
+  }
 }
 
 ModelMessage load_message(const void* data, size_t bytes) {

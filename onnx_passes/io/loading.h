@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,18 @@ struct SaveOptions {
 void save_message(const ModelMessage& message, const std::string& path, const SaveOptions& options = {});
 void save_model(const Model& model, const std::string& path);
 void save_proto(const onnx::ModelProto& proto, const std::string& path, size_t max_bytes = kMaxMessageBytes);
+
+// Where write_data_file puts tensors of these sizes: each begins at a multiple of 4096 bytes, so that readers can map
+// it. The last number is the size of the file.
+std::vector<size_t> data_offsets(const std::vector<size_t>& sizes);
+// Writes tensors into a file that models can name as external data, atomically. `on_contents` as in SaveOptions.
+void write_data_file(const std::string& path, const std::vector<Tensor>& contents,
+                     const std::function<void(size_t index, const void* data, size_t bytes)>& on_contents);
+// Makes `tensor` one whose data are `bytes` bytes at `offset` of the file `location`, from the model's folder.
+void refer_to_data_file(const std::string& location, size_t offset, size_t bytes, onnx::TensorProto* tensor);
+// The data files that the model at `path` refers to, as it names them; null if there is no model at `path`. Throws
+// Error if the system cannot read it.
+std::optional<std::set<std::string>> data_files_of(const std::string& path);
 
 // Makes `to` a file equal to the model `from` that save_message wrote, atomically and without storing it twice: a copy
 // that shares blocks if the file system supports it, else a hard link (this program never writes into an existing

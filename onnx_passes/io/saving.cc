@@ -129,11 +129,7 @@ bool move_to_raw_data(onnx::TensorProto* tensor) {
   return tensor->raw_data().size() >= kMinBytesBeside;
 }
 
-void add_external(onnx::TensorProto* tensor, const char* key, const std::string& value) {
-  auto* entry = tensor->add_external_data();
-  entry->set_key(key);
-  entry->set_value(value);
-}
+size_t aligned(size_t at) { return (at + kAlignment - 1) / kAlignment * kAlignment; }
 
 // Writes the contents of one message and passes them to the caller's observer.
 class ContentsWriter {
@@ -163,23 +159,18 @@ void write_external_data(onnx::ModelProto* model, const std::string& location, c
   size_t at = 0;
   for_each_tensor(model, [&](onnx::TensorProto* tensor, bool) {
     const auto reference = reference_of(*tensor);
-    if (!reference && !move_to_raw_data(tensor)) return;
+    const bool is_elsewhere = !reference && tensor->data_location() == onnx::TensorProto::EXTERNAL;
+    if (is_elsewhere || (!reference && !move_to_raw_data(tensor))) return;
     const size_t size = reference ? contents.bytes(*reference) : tensor->raw_data().size();
-    const size_t gap = (kAlignment - at % kAlignment) % kAlignment;
-    file->write(padding.data(), gap);
-    at += gap;
+    file->write(padding.data(), aligned(at) - at);
+    at = aligned(at);
     if (reference) {
       contents.write(*reference, file);
     } else {
       file->write(tensor->raw_data().data(), size);
     }
-    tensor->clear_external_data();
-    add_external(tensor, "location", location);
-    add_external(tensor, "offset", std::to_string(at));
-    add_external(tensor, "length", std::to_string(size));
+    refer_to_data_file(location, at, size, tensor);
     at += size;
-    tensor->set_data_location(onnx::TensorProto::EXTERNAL);
-    tensor->clear_raw_data();
   });
 }
 
@@ -194,30 +185,13 @@ void write_pieces(const onnx::ModelProto& proto, const ContentsWriter& contents,
   }
 }
 
-// The data file that the model at `path` uses; empty if there is none.
-std::string data_file_of(const std::string& path) {
-  std::string location;
-  if (!path_exists(path)) return location;
-  onnx::ModelProto model;
-  std::vector<RawData> left_out;
-  const auto file = MappedFile::open(path);
-  if (file->size() == 0 || file->size() > INT_MAX) return location;
-  if (!read_message({file->data(), file->size()}, kMaxDepth, &model, &left_out)) return location;
-  for_each_tensor(&model, [&](onnx::TensorProto* tensor, bool) {
-    for (const auto& entry : tensor->external_data()) {
-      if (location.empty() && entry.key() == "location") location = entry.value();
-    }
-  });
-  return location;
-}
-
 void save_with_external_data(onnx::ModelProto* model, const std::string& path, const ContentsWriter& contents,
                              const SaveOptions& options) {
   // The old model keeps its data until the new one is complete: two names alternate.
   const auto [folder, name] = split_path(path);
   const std::string first = name + kData, second = name + kOtherData;
-  const std::string used = data_file_of(path);
-  const std::string location = used == first ? second : first;
+  const std::set<std::string> used = data_files_of(path).value_or(std::set<std::string>());
+  const std::string location = used.contains(first) ? second : first;
   AtomicFile data(folder + "/" + location), file(path);
   try {
     write_external_data(model, location, contents, &data);
@@ -230,7 +204,9 @@ void save_with_external_data(onnx::ModelProto* model, const std::string& path, c
     if (data.is_in_place() && !file.is_in_place()) unlink((folder + "/" + location).c_str());
     throw;
   }
-  if (used == first || used == second) unlink((folder + "/" + used).c_str());
+  for (const std::string& old : {first, second}) {
+    if (old != location && used.contains(old)) unlink((folder + "/" + old).c_str());
+  }
 }
 
 void save(const onnx::ModelProto& proto, const std::vector<Tensor>& contents, const std::string& path,
@@ -251,9 +227,67 @@ void save(const onnx::ModelProto& proto, const std::vector<Tensor>& contents, co
 
 }  // namespace
 
+std::optional<std::set<std::string>> data_files_of(const std::string& path) {
+  if (!path_exists(path)) return std::nullopt;
+  onnx::ModelProto model;
+  std::vector<RawData> left_out;
+  const auto file = MappedFile::open(path);
+  if (file->size() == 0 || file->size() > INT_MAX) return std::nullopt;
+  if (!read_message({file->data(), file->size()}, kMaxDepth, &model, &left_out)) return std::nullopt;
+  std::set<std::string> locations;
+  for_each_tensor(&model, [&](onnx::TensorProto* tensor, bool) {
+    for (const auto& entry : tensor->external_data()) {
+      if (entry.key() == "location") locations.insert(entry.value());
+    }
+  });
+  return locations;
+}
+
+std::vector<size_t> data_offsets(const std::vector<size_t>& sizes) {
+  std::vector<size_t> offsets = {0};
+  for (const size_t size : sizes) {
+    offsets.back() = aligned(offsets.back());
+    offsets.push_back(offsets.back() + size);
+  }
+  return offsets;
+}
+
+void write_data_file(const std::string& path, const std::vector<Tensor>& contents,
+                     const std::function<void(size_t index, const void* data, size_t bytes)>& on_contents) {
+  SaveOptions options;
+  options.on_contents = on_contents;
+  const ContentsWriter writer(contents, options);
+  std::vector<size_t> sizes;
+  for (const Tensor& tensor : contents) sizes.push_back(tensor.bytes());
+  const std::vector<size_t> offsets = data_offsets(sizes);
+  AtomicFile file(path);
+  size_t at = 0;
+  for (size_t i = 0; i < contents.size(); ++i) {
+    file.skip(offsets[i] - at);
+    writer.write(i, &file);
+    at = offsets[i] + sizes[i];
+  }
+  file.commit();
+}
+
+void refer_to_data_file(const std::string& location, size_t offset, size_t bytes, onnx::TensorProto* tensor) {
+  const auto add = [&](const char* key, const std::string& value) {
+    auto* entry = tensor->add_external_data();
+    entry->set_key(key);
+    entry->set_value(value);
+  };
+  tensor->clear_external_data();
+  tensor->clear_raw_data();
+  tensor->set_data_location(onnx::TensorProto::EXTERNAL);
+  add("location", location);
+  add("offset", std::to_string(offset));
+  add("length", std::to_string(bytes));
+}
+
 bool share_file(const std::string& from, const std::string& to) {
   // Without a data file of save_with_external_data beside it, the model is not read, which would map its pages.
-  if ((path_exists(from + kData) || path_exists(from + kOtherData)) && !data_file_of(from).empty()) return false;
+  if ((path_exists(from + kData) || path_exists(from + kOtherData)) && data_files_of(from) != std::set<std::string>())
+    return false;
   AtomicFile file(to);
   if (!file.share(from)) return false;
   file.commit();

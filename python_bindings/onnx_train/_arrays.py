@@ -67,7 +67,7 @@ def as_input(value: Any, dtype: str, name: str) -> np.ndarray[Any, Any]:
     if not np.can_cast(array.dtype, expected, casting="same_kind") and not (
         is_number_or_list and array.dtype.kind in "iuf" and expected.kind in "iu" and _is_exact(array, expected)
     ):
-        raise DataError(f"'{name}' is {array.dtype}; it must be {expected}")
+        raise DataError(f"'{name}' is {array.dtype}; it must be {expected}", "OT5003")
     return np.asarray(array, expected, order="C")
 
 

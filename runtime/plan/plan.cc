@@ -65,7 +65,8 @@ void expect_operators(const Graph& graph, const Device& device) {
   // A Scan has no kernel where its number of steps is not known when the plan is made.
   if (std::ranges::all_of(missing, [](const Node* node) { return node->is("Scan"); })) expect_sizes(graph);
   throw NoPlan(concat("[Plan] ", device.name(), " has no kernel for the ", list_operators(missing), "; ",
-                      replacement_advice(*missing[0])));
+                      replacement_advice(*missing[0])),
+               ErrorCode::kNoKernel);
 }
 
 // Throws an error if an output exceeds the device's memory, before a kernel builds tables for it.

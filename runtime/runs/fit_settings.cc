@@ -80,6 +80,14 @@ std::vector<CommandOption> training_options(FitSettings* s) {
        {&t.checkpoint_every, kCount},
        "write last.onnx every N steps, not only after epochs",
        "N"},
+      {"--checkpoint-shards",
+       &t.checkpoint_shards,
+       "several processes: each writes its part of a checkpoint into a file of its own beside last.onnx (on), or one "
+       "process collects and writes all (off); auto: on where --zero or --pipeline shares out states that one file "
+       "cannot hold, 2 GiB [auto]",
+       "WHEN",
+       false,
+       {"auto", "on", "off"}},
       {"--resume", &s->resume,
        "go on from last.onnx in the run's folder, if there is one; what is not given stays as it was"},
       {"--overwrite", &s->overwrite, "start anew in a folder that holds a run"},

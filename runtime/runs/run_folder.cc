@@ -12,6 +12,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_train/version.h"
+#include "runtime/training/checkpoint_shards.h"
 #include "runtime/training/controls.h"
 
 namespace onnx_train {
@@ -89,6 +90,7 @@ void prepare_folder(const std::string& folder) {
     if (std::any_of(std::begin(kFiles), std::end(kFiles), is_part_of)) leftovers.push_back(it->path());
   }
   for (const fs::path& path : leftovers) fs::remove(path, error);
+  remove_unused_shards(folder);
 }
 
 void write_options(const std::string& folder, const std::vector<CommandOption>& options, const Session& session,

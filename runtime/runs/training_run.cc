@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <utility>
 
 #include "kernels/collectives.h"
 #include "onnx_passes/ir/error.h"
@@ -69,7 +70,8 @@ void TrainingRun::resume(TrainingPosition position, std::function<void()> restor
 
 void TrainingRun::prepare(RunEvents* events, const std::atomic<bool>& interrupt) {
   TrainerOptions& options = settings_.trainer;
-  if (session_.topology().rank() > 0) options.folder.clear();  // rank 0 writes what a run writes
+  // Rank 0 writes what a run writes, but for shards of its checkpoints.
+  if (session_.topology().rank() > 0) options.shard_folder = std::exchange(options.folder, "");
   if (!settings_.schedule.rate) options.schedule.peak = built_rate(session_.model());
   find_batch(events);
   std::vector<std::string> changes;
@@ -137,6 +139,7 @@ void TrainingRun::find_rate(RunEvents* events, const std::atomic<bool>& interrup
 
 std::unique_ptr<Trainer> TrainingRun::rehearsal() {
   settings_.trainer.folder.clear();
+  settings_.trainer.shard_folder.clear();
   std::vector<std::string> changes;
   return make_trainer(&changes);
 }

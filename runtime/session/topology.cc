@@ -115,9 +115,16 @@ void Topology::add_inputs(const EntryName& entry, int i, int64_t batches, Tensor
       Tensor::scalar<int64_t>(std::clamp<int64_t>(batches - before, 0, pipelines()));
 }
 
-int Topology::keeper(const std::string& state) const {
+std::vector<int> Topology::keepers(const std::string& state) const {
+  // In pipelines a state that has no stage is on all ranks, as it is without.
   const auto owner = owners_.find(state);
-  return owner == owners_.end() ? 0 : owner->second;
+  const int first = owner == owners_.end() ? 0 : owner->second, apart = owner == owners_.end() ? 1 : options_.stages;
+  std::vector<int> ranks;
+  for (int r = first; r < this->ranks(); r += apart) {
+    ranks.push_back(r);
+    if (owner != owners_.end() && !is_pipeline()) break;
+  }
+  return ranks;
 }
 
 Topology::Pairs Topology::stages_that_send(const Model& flat, const std::vector<std::string>& states) const {

@@ -75,7 +75,8 @@ class Topology {
   bool shards_states() const { return !owners_.empty(); }
   bool is_sharded(const std::string& state) const { return owners_.contains(state); }
   bool has_state(const std::string& state) const { return !is_sharded(state) || owners_.at(state) == owner(); }
-  int keeper(const std::string& state) const;  // the first rank that has it
+  std::vector<int> keepers(const std::string& state) const;  // the ranks that have the whole value, in ascending order
+  int keeper(const std::string& state) const { return keepers(state).front(); }
 
   // Pairs of stages of which the first may send something to the second, of an entry point of all stages.
   using Pairs = std::set<std::pair<int, int>>;

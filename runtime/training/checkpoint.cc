@@ -1,105 +1,19 @@
 #include "runtime/training/checkpoint.h"
 
-#include <xxhash.h>
 #include <nlohmann/json.hpp>
-
-#include <unordered_set>
 
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/io/loading.h"
-#include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/message.h"
-#include "onnx_passes/ir/message_tensors.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/training/training_mode.h"
+#include "runtime/training/checkpoint_checksum.h"
 
 namespace onnx_train {
 namespace {
 
 constexpr const char* kPosition = "onnx_train.checkpoint";
-constexpr const char* kChecksum = "onnx_train.checksum";
-
-class Hash {
- public:
-  Hash() : state_(XXH3_createState(), XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
-
-  void add(const std::string& bytes) {
-    add_size(bytes.size());
-    add_bytes(bytes.data(), bytes.size());
-  }
-  // The length precedes the bytes, so that "ab", "c" differs from "a", "bc".
-  void add_size(uint64_t size) { XXH3_128bits_update(state_.get(), &size, sizeof size); }
-  void add_bytes(const void* bytes, size_t size) { XXH3_128bits_update(state_.get(), bytes, size); }
-  std::string hex() const {
-    const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
-    char text[33];
-    std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
-                  static_cast<unsigned long long>(hash.low64));
-    return text;
-  }
-
- private:
-  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
-};
-
-// The checksum of a model: the position, then the name and data of each initializer in the order of the file. Contents
-// stored outside the message are added while they are written.
-class Checksum {
- public:
-  Checksum(const onnx::ModelProto& proto, const std::string& position) {
-    list(proto.graph());
-    for (const auto& info : proto.training_info()) list(info.algorithm());
-    hash_.add(position);
-  }
-
-  // Adds the next bytes of element `index` of the contents.
-  void add(size_t index, const void* data, size_t bytes) {
-    if (!listed_.count(index)) return;  // belongs to a subgraph or an initialization
-    if (index != open_) {
-      add_small_ones();
-      hash_.add(tensors_[next_]->name());
-      hash_.add_size(declared_bytes(*tensors_[next_++]));
-      open_ = index;
-    }
-    hash_.add_bytes(data, bytes);
-  }
-  void add_all(const std::vector<Tensor>& contents) {
-    for (const onnx::TensorProto* tensor : tensors_) {
-      const auto index = reference_of(*tensor);
-      if (!index) continue;
-      for_each_block(contents.at(*index), [&](const void* data, size_t bytes) { add(*index, data, bytes); });
-    }
-  }
-  std::string finish() {
-    add_small_ones();
-    return hash_.hex();
-  }
-
- private:
-  void list(const onnx::GraphProto& graph) {
-    for (const onnx::TensorProto& tensor : graph.initializer()) {
-      tensors_.push_back(&tensor);
-      if (const auto index = reference_of(tensor)) listed_.insert(*index);
-    }
-  }
-
-  // Adds everything up to the next tensor with external contents.
-  void add_small_ones() {
-    for (; next_ < tensors_.size() && !reference_of(*tensors_[next_]); ++next_) {
-      const onnx::TensorProto& tensor = *tensors_[next_];
-      hash_.add(tensor.name());
-      hash_.add(tensor.has_raw_data() ? tensor.raw_data() : tensor.SerializeAsString());
-    }
-  }
-
-  Hash hash_;
-  std::vector<const onnx::TensorProto*> tensors_;
-  std::unordered_set<size_t> listed_;
-  size_t next_ = 0;
-  std::optional<size_t> open_;
-};
-
 std::string metadata(const onnx::ModelProto& proto, const std::string& key) {
   for (const auto& entry : proto.metadata_props()) {
     if (entry.key() == key) return entry.value();
@@ -139,18 +53,22 @@ std::string to_json(const TrainingPosition& position) {
 
 }  // namespace
 
+bool is_state_of_session(const onnx::TensorProto& tensor) {
+  return tensor.data_location() == onnx::TensorProto::EXTERNAL && !reference_of(tensor);
+}
+
+void set_position(const TrainingPosition& position, ModelMessage* message) {
+  set_metadata(&message->proto, kPosition, to_json(position));
+  clear_metadata(&message->proto, kChecksum);
+  clear_metadata(&message->proto, kChecksums);
+}
+
 ModelMessage checkpoint_message(const Model& model, const StateContents& state, const TrainingPosition& position) {
   ModelMessage message = to_message(model);
-  const auto fill = [&](onnx::GraphProto* graph) {
-    for (onnx::TensorProto& tensor : *graph->mutable_initializer()) {
-      const bool is_state = tensor.data_location() == onnx::TensorProto::EXTERNAL && !reference_of(tensor);
-      if (is_state) put_beside(state(tensor.name()), &message, &tensor);
-    }
-  };
-  fill(message.proto.mutable_graph());
-  for (auto& info : *message.proto.mutable_training_info()) fill(info.mutable_algorithm());
-  set_metadata(&message.proto, kPosition, to_json(position));
-  clear_metadata(&message.proto, kChecksum);
+  for (onnx::TensorProto* tensor : stored_tensors(&message.proto)) {
+    if (is_state_of_session(*tensor)) put_beside(state(tensor->name()), &message, tensor);
+  }
+  set_position(position, &message);
   return message;
 }
 
@@ -166,12 +84,20 @@ void write_checkpoint(const ModelMessage& message, const std::string& path) {
   save_message(message, path, options);
 }
 
+void write_sharded_checkpoint(ModelMessage message, const std::vector<std::string>& checksums,
+                              const std::vector<std::string>& paths) {
+  set_metadata(&message.proto, kChecksums, checksums_text(message, metadata(message.proto, kPosition), checksums));
+  for (const std::string& path : paths) save_message(message, path);
+}
+
 void save_checkpoint(const Session& session, const TrainingPosition& position, const std::string& path) {
   const StateContents state = [&](const std::string& name) { return session.contents(name); };
   write_checkpoint(checkpoint_message(session.model(), state, position), path);
 }
 
-Model load_training_model(const std::string& path) { return training_model(load_message(path), path); }
+Model load_training_model(const std::string& path, const TopologyOptions& ranks) {
+  return training_model(load_message(path), path, ranks);
+}
 
 Model load_any_model(const std::string& path) {
   ModelMessage message = load_message(path);
@@ -181,20 +107,30 @@ Model load_any_model(const std::string& path) {
   return model;
 }
 
-Model training_model(ModelMessage message, const std::string& name) {
+Model training_model(ModelMessage message, const std::string& name, const TopologyOptions& ranks) {
   if (message.proto.training_info().empty()) {
     fail_as(ErrorCode::kNoTrainingModel, name, " is no training model; make one with: onnx-train build ", name,
             " -o train.onnx");
   }
-  const std::string expected = metadata(message.proto, kChecksum);
-  if (!expected.empty()) {
-    Checksum checksum(message.proto, metadata(message.proto, kPosition));
+  const std::string position = metadata(message.proto, kPosition);
+  if (const std::string expected = metadata(message.proto, kChecksum); !expected.empty()) {
+    Checksum checksum(message.proto, position);
     checksum.add_all(message.contents);
     if (checksum.finish() != expected)
       fail_as(ErrorCode::kCheckpointDamaged, name, " is damaged: its checksum is not that of its tensors");
   }
+  std::optional<TensorChecks> checks;
+  if (const std::string expected = metadata(message.proto, kChecksums); !expected.empty())
+    checks.emplace(message, position, expected, name);
+  // They are of the file: what is saved of the model later has other tensors.
+  clear_metadata(&message.proto, kChecksum);
+  clear_metadata(&message.proto, kChecksums);
   Model model = from_message(std::move(message));
   assign_roles(&model);
+  if (checks) {
+    const Topology topology(model, ranks);
+    checks->compare([&](const std::string& tensor) { return topology.has_state(tensor); });
+  }
   return model;
 }
 

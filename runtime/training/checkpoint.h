@@ -1,13 +1,15 @@
 // A checkpoint: the training model with its state as initializers and two metadata entries, the position of the
-// training (onnx_train.checkpoint, JSON) and a checksum over every stored tensor and the position (onnx_train.checksum,
-// XXH3-128). There is no second format: a checkpoint can be served, evaluated, exported and trained like any training
-// model. Writing is atomic (loading.h). Files contain no dates, so equal trainings give equal files.
+// training (onnx_train.checkpoint, JSON) and checksums of every stored tensor and the position
+// (checkpoint_checksum.h). There is no second format: a checkpoint can be served, evaluated, exported and trained like
+// any training model, also one whose tensors are in files that ranks have written (checkpoint_shards.h). Writing is
+// atomic (loading.h). Files contain no dates, so equal trainings give equal files.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/session/session.h"
 #include "runtime/training/means.h"
@@ -33,22 +35,31 @@ struct TrainingPosition {
 // The value of a state.
 using StateContents = std::function<Tensor(const std::string& name)>;
 
+// Whether an initializer of a session's model is a state, whose value the session has.
+bool is_state_of_session(const onnx::TensorProto& tensor);
+// Writes the position into the metadata, and takes out what an earlier checkpoint says of its tensors.
+void set_position(const TrainingPosition& position, ModelMessage* message);
 // Returns the session's model with `state` as its states, to be written at any later time. It shares what does not
 // change and no longer reads the session.
 ModelMessage checkpoint_message(const Model& model, const StateContents& state, const TrainingPosition& position);
 // Writes a checkpoint and computes its checksum on the way. Any thread.
 void write_checkpoint(const ModelMessage& message, const std::string& path);
+// Writes the model of a checkpoint whose tensors are in the files of ranks, under each of the names. `checksums` are
+// those of checksums_text.
+void write_sharded_checkpoint(ModelMessage message, const std::vector<std::string>& checksums,
+                              const std::vector<std::string>& paths);
 // Both steps in one, with a copy of the session's current state.
 void save_checkpoint(const Session& session, const TrainingPosition& position, const std::string& path);
 
 // Loads a training model, new or a checkpoint. Throws Error that names the file if it is neither, or if the tensors of
-// a checkpoint do not match its checksum.
-Model load_training_model(const std::string& path);
+// a checkpoint do not match their checksums. Of a checkpoint that ranks have written, a rank of `ranks` reads the
+// states alone that it keeps; a session of the model must be one of these ranks.
+Model load_training_model(const std::string& path, const TopologyOptions& ranks = {});
 // Loads a model for what only needs inference (predict, show --plan): a training model is verified and returned as it
 // is; any other model is imported and brought into inference form, also from an export in training mode.
 Model load_any_model(const std::string& path);
 // The same as load_training_model for a model that has been loaded; `name` is used in messages.
-Model training_model(ModelMessage message, const std::string& name);
+Model training_model(ModelMessage message, const std::string& name, const TopologyOptions& ranks = {});
 // Nothing if `model` is not a checkpoint.
 std::optional<TrainingPosition> checkpoint_position(const Model& model);
 

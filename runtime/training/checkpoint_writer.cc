@@ -1,8 +1,13 @@
 #include "runtime/training/checkpoint_writer.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <utility>
 
+#include "kernels/collectives.h"
 #include "kernels/host.h"
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/message.h"
 
@@ -13,80 +18,213 @@ void write_files(const ModelMessage& message, const std::vector<std::string>& pa
   for (const std::string& path : paths) {
     if (path == paths.front() || !share_file(paths.front(), path)) write_checkpoint(message, path);
   }
+  remove_unused_shards(split_path(paths.front()).first);  // of the checkpoints that were there
 }
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(Session* session) : session_(*session) {
-  const StateStore& store = session_.state();
-  size_t bytes = 0;
-  for (size_t i = 0; i < store.names().size(); ++i) {
-    bytes += static_cast<size_t>(num_elements(store.shape(i))) * size_of(store.dtype(i));
-  }
-  const bool fits = bytes <= available_host_memory() / 2;  // the steps need the rest
-  // Files are written from host memory, and from one place.
-  const bool must = !session_.device().uses_host_memory() || session_.topology().shards_states();
-  if (fits || must) copy_bytes_ = bytes;
+struct CheckpointWriter::Pending {
+  std::string folder, name;  // of the run, and beside the model
+  ModelMessage model = {};   // of rank 0
+  std::vector<std::string> paths = {};
+};
+
+CheckpointWriter::CheckpointWriter(Session* session, const std::string& shards, size_t most_in_one_file)
+    : session_(*session) {
+  const Topology& topology = session_.topology();
+  const bool may = shards == "on" || (shards == "auto" && topology.shards_states());
+  if (may) layout_ = lay_out_shards(session_.model(), topology);
+  // A larger one needs files beside the model in any case.
+  writes_shards_ = may && (shards == "on" || layout_.bytes > most_in_one_file);
+  plan_copy();
 }
 
 CheckpointWriter::~CheckpointWriter() {
   if (thread_.joinable()) thread_.join();
 }
 
+void CheckpointWriter::plan_copy() {
+  const StateStore& store = session_.state();
+  const Topology& topology = session_.topology();
+  size_t bytes = 0;
+  for (size_t i = 0; i < store.names().size(); ++i) {
+    bytes += static_cast<size_t>(num_elements(store.shape(i))) * size_of(store.dtype(i));
+  }
+  if (writes_shards_) bytes = layout_.state_bytes[static_cast<size_t>(topology.rank())];
+  const bool fits = bytes <= available_host_memory() / 2;  // the steps need the rest
+  // Files are written from host memory, and from one place.
+  const bool must = !session_.device().uses_host_memory() || (topology.shards_states() && !writes_shards_);
+  copy_bytes_ = fits || must ? bytes : 0;
+}
+
 void CheckpointWriter::wait() {
   if (thread_.joinable()) thread_.join();
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  if (error_) {
+    pending_.reset();
+    std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+  if (!pending_) return;
+  commit();
+  wait();
 }
 
 void CheckpointWriter::check() {
-  if (done_) wait();
+  if (done_ && error_) wait();
 }
 
-void CheckpointWriter::save(const TrainingPosition& position, std::vector<std::string> paths) {
-  if (copy_bytes_ == 0) return save_and_wait(position, std::move(paths));
+void CheckpointWriter::in_background(std::function<void()> write) {
+  done_ = false;
+  thread_ = std::thread([this, write = std::move(write)] {
+    try {
+      write();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    done_ = true;
+  });
+}
+
+void CheckpointWriter::save(const TrainingPosition& position, const std::vector<std::string>& paths) {
+  save(position, paths, /*at_end=*/false);
+}
+
+void CheckpointWriter::save_and_wait(const TrainingPosition& position, const std::vector<std::string>& paths) {
+  save(position, paths, /*at_end=*/true);
   wait();
+}
+
+void CheckpointWriter::save(const TrainingPosition& position, const std::vector<std::string>& paths, bool at_end) {
+  wait();
+  if (!agree(paths)) return;
+  const bool in_place = copy_bytes_ == 0 || (at_end && session_.device().uses_host_memory());
+  if (writes_shards_) {
+    open_folder(position.step, split_path(paths.front()).first);
+    if (writes_shards_) return save_shard(position, paths, in_place);
+  }
+  if (rank() > 0) return give_states();
+  save_whole(position, paths, in_place && !session_.topology().shards_states());
+}
+
+void CheckpointWriter::save_whole(const TrainingPosition& position, const std::vector<std::string>& paths,
+                                  bool in_place) {
+  if (in_place) {
+    const StateContents present = [&](const std::string& name) { return kept(name, /*in_place=*/true); };
+    return write_files(checkpoint_message(session_.model(), present, position), paths);
+  }
   copy_state();
   const StateContents copied = [&](const std::string& name) { return copy_[session_.state().index(name)]; };
-  done_ = false;
-  thread_ =
-      std::thread([this, message = checkpoint_message(session_.model(), copied, position), paths = std::move(paths)] {
-        try {
-          write_files(message, paths);
-        } catch (...) {
-          error_ = std::current_exception();
-        }
-        done_ = true;
-      });
+  in_background(
+      [message = checkpoint_message(session_.model(), copied, position), paths] { write_files(message, paths); });
 }
 
-void CheckpointWriter::save_and_wait(const TrainingPosition& position, std::vector<std::string> paths) {
-  if (!session_.device().uses_host_memory() || session_.topology().shards_states()) {
-    save(position, std::move(paths));
-    return wait();
-  }
-  wait();
-  StateStore& store = session_.state();
-  const StateContents in_place = [&](const std::string& name) {
-    const size_t i = store.index(name);
-    return Tensor(store.dtype(i), store.shape(i), store.data(i), nullptr);
-  };
-  write_files(checkpoint_message(session_.model(), in_place, position), paths);
+// Whether files are written, of which rank 0 knows. It is the same at each call.
+bool CheckpointWriter::agree(const std::vector<std::string>& paths) {
+  const Topology& topology = session_.topology();
+  if (!topology.shards_states() && !writes_shards_) return rank() == 0 && !paths.empty();
+  if (topology.ranks() == 1) return !paths.empty();
+  if (has_files_) return *has_files_;
+  const std::vector<uint32_t> have = topology.collectives()->gather("the files of a checkpoint", paths.empty() ? 0 : 1);
+  has_files_ = have[0] == 1;
+  const auto without = std::ranges::find(have, 0U);
+  if (*has_files_ && writes_shards_ && without != have.end())
+    give_up_shards(concat("rank ", without - have.begin(), " has no folder of the run"));
+  return *has_files_;
 }
+
+void CheckpointWriter::give_up_shards(const std::string& why) {
+  writes_shards_ = false;
+  note_ = concat(why, "; rank 0 collects the states and writes the checkpoints alone");
+  plan_copy();
+}
+
+// ---- Shards
+
+// Of a step, which all ranks write into; at the first one they find out whether all see the same.
+void CheckpointWriter::open_folder(int64_t step, const std::string& folder) {
+  const Topology& topology = session_.topology();
+  uint32_t number = rank() == 0 ? make_shard_folder(folder, step) : 0;
+  if (topology.ranks() > 1) number = topology.collectives()->gather("the folder of a checkpoint", number)[0];
+  pending_ = std::make_shared<Pending>(Pending{.folder = folder, .name = shard_folder(step, number)});
+  const std::string path = concat(folder, "/", pending_->name);
+  if (!is_shared_) is_shared_ = topology.ranks() == 1 || share_folder(path);
+  if (*is_shared_) return;
+  pending_.reset();
+  remove_file(concat(path, "/", shard_file(rank())));
+  if (rank() == 0) rmdir(path.c_str());
+  give_up_shards(concat("not all ranks see ", path, " of rank 0: they need one file system for --checkpoint-shards"));
+}
+
+// Each rank makes its file, and rank 0 looks whether it has all: another machine may have a folder of this name.
+bool CheckpointWriter::share_folder(const std::string& path) {
+  Collectives& ranks = *session_.topology().collectives();
+  const bool has_folder = folder_exists(path);
+  if (has_folder) write_file(concat(path, "/", shard_file(rank())), "");
+  const std::vector<uint32_t> have = ranks.gather("whether ranks have the folder", has_folder ? 1 : 0);
+  bool all = std::ranges::find(have, 0U) == have.end();
+  for (int r = 0; r < ranks.size() && rank() == 0; ++r) all = all && path_exists(concat(path, "/", shard_file(r)));
+  return ranks.gather("whether ranks share the folder", all ? 1 : 0)[0] == 1;
+}
+
+void CheckpointWriter::save_shard(const TrainingPosition& position, const std::vector<std::string>& paths,
+                                  bool in_place) {
+  session_.collect_choices();
+  const StateContents own = [&](const std::string& name) { return kept(name, in_place); };
+  std::vector<Tensor> tensors;
+  ModelMessage model = make_shards(session_.model(), layout_, rank(), own, position, pending_->name, &tensors);
+  if (rank() == 0) pending_->model = std::move(model);
+  pending_->paths = paths;
+  const std::string path = concat(pending_->folder, "/", pending_->name, "/", shard_file(rank()));
+  in_background([this, path, tensors = std::move(tensors)] { checksums_ = write_shard(path, tensors); });
+  if (in_place && thread_.joinable()) thread_.join();  // before a step changes the state
+}
+
+void CheckpointWriter::commit() {
+  if (thread_.joinable()) thread_.join();
+  const Topology& topology = session_.topology();
+  std::string text;
+  for (const std::string& checksum : checksums_) text += checksum + " ";
+  std::vector<std::string> texts(1);
+  if (topology.ranks() > 1) texts = topology.gather("the checksums of a checkpoint", text);
+  texts[0] = text;
+  const std::shared_ptr<Pending> pending = std::exchange(pending_, nullptr);
+  if (rank() > 0) return;
+  in_background([pending, checksums = in_order(layout_, texts), layout = layout_] {
+    check_shards(concat(pending->folder, "/", pending->name), layout);
+    write_sharded_checkpoint(pending->model, checksums, pending->paths);
+    remove_unused_shards(pending->folder);
+  });
+}
+
+// ---- States
 
 void CheckpointWriter::give_states() {
-  if (!session_.topology().shards_states()) return;
   session_.collect_choices();
   for (size_t i = 0; i < session_.state().names().size(); ++i) session_.collect_state(i, nullptr);
 }
 
-void CheckpointWriter::copy_state() {
+// The value of a state that this rank has, or a copy of it, which stays until the next checkpoint.
+Tensor CheckpointWriter::kept(const std::string& state, bool in_place) {
   StateStore& store = session_.state();
+  const size_t i = store.index(state);
+  const bool on_host = session_.device().uses_host_memory();
+  if (in_place && on_host) return {store.dtype(i), store.shape(i), store.data(i), nullptr};
+  copy_.resize(store.names().size());
+  const bool is_new = copy_[i].empty();
+  if (is_new) copy_[i] = Tensor(store.dtype(i), store.shape(i));
+  // A new tensor is zeros that occupy no memory, like moments before the first step.
+  if (!is_new || !on_host || !is_zero(store.data(i), copy_[i].bytes())) store.read(i, copy_[i].data());
+  return copy_[i];
+}
+
+void CheckpointWriter::copy_state() {
+  const StateStore& store = session_.state();
   const bool on_host = session_.device().uses_host_memory();
   session_.collect_choices();
+  copy_.resize(store.names().size());
   for (size_t i = 0; i < store.names().size(); ++i) {
-    const bool is_new = copy_.size() == i;
-    if (is_new) copy_.emplace_back(store.dtype(i), store.shape(i));
-    // A new tensor is zeros that occupy no memory, like moments before the first step.
+    const bool is_new = copy_[i].empty();
+    if (is_new) copy_[i] = Tensor(store.dtype(i), store.shape(i));
+    // As in `kept`.
     if (is_new && on_host && store.keeps(i) && is_zero(store.data(i), copy_[i].bytes())) continue;
     session_.collect_state(i, copy_[i].data());
   }

@@ -82,7 +82,7 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
       training_(std::move(training)),
       evaluation_(std::move(evaluation)),
       options_(options),
-      checkpoints_(session) {
+      checkpoints_(session, options.checkpoint_shards) {
   const Entry entry = training_entry(session_);
   if (options_.accumulate > 1 && entry == Entry::kStep) {
     fail_as(ErrorCode::kNeedsAccumulate,
@@ -327,12 +327,14 @@ void Trainer::finish_runs(int64_t step, TrainerEvents* events) {
 }
 
 void Trainer::save(bool best, bool last, bool at_end, TrainerEvents* events) {
+  if (!best && !last) return;
+  const std::string& folder = options_.folder.empty() ? options_.shard_folder : options_.folder;
   std::vector<std::string> paths;
-  if (best) paths.push_back(options_.folder + "/best.onnx");
-  if (last) paths.push_back(options_.folder + "/last.onnx");
-  if (paths.empty()) return;
-  if (options_.folder.empty()) return checkpoints_.give_states();
+  if (best && !folder.empty()) paths.push_back(folder + "/best.onnx");
+  if (last && !folder.empty()) paths.push_back(folder + "/last.onnx");
   at_end ? checkpoints_.save_and_wait(position_, paths) : checkpoints_.save(position_, paths);
+  if (!checkpoints_.note().empty()) note_once("checkpoints", "checkpoints: " + checkpoints_.note(), events);
+  if (options_.folder.empty()) return;
   for (const std::string& path : paths) events->on_checkpoint(path);
 }
 
@@ -375,13 +377,17 @@ bool Trainer::evaluate_now(int64_t epoch, bool at_end, TrainerEvents* events) {
   return report.best;
 }
 
-// One rank's clock or user ends the training of all, after the same step.
-std::optional<StopReason> Trainer::agree(std::optional<StopReason> reason) const {
+// One rank's clock or user ends the training of all, after the same step. A checkpoint whose shards are all written is
+// put into place.
+std::optional<StopReason> Trainer::agree(std::optional<StopReason> reason) {
+  constexpr uint32_t kWritten = 1 << 8;  // beside a reason
   const Topology& topology = session_.topology();
-  if (topology.ranks() == 1) return reason;
-  const auto reasons =
-      topology.collectives()->gather("the end of a step", reason ? 1 + static_cast<uint32_t>(*reason) : 0);
-  const uint32_t agreed = *std::max_element(reasons.begin(), reasons.end());
+  std::vector<uint32_t> said = {(reason ? 1 + static_cast<uint32_t>(*reason) : 0) |
+                                (checkpoints_.is_written() ? kWritten : 0)};
+  if (topology.ranks() > 1) said = topology.collectives()->gather("the end of a step", said[0]);
+  if (std::ranges::all_of(said, [&](uint32_t number) { return (number & kWritten) != 0; })) checkpoints_.commit();
+  uint32_t agreed = 0;
+  for (const uint32_t number : said) agreed = std::max(agreed, number & ~kWritten);
   return agreed == 0 ? std::nullopt : std::optional(static_cast<StopReason>(agreed - 1));
 }
 

@@ -6,8 +6,9 @@
 // the end) and `best.onnx` (the evaluation with the lowest loss, or with the best value of another metric, if any is
 // finite: on the evaluation data, or the mean training loss since the previous evaluation if there are none; an
 // interrupted training without an evaluation stores its last state). A training that is interrupted and resumed gives
-// the same bytes as one that is not. Checkpoints are written in the background (checkpoint_writer.h). The caller owns
-// the trainer and uses it from one thread at a time; any thread may set `interrupt`.
+// the same bytes as one that is not. Checkpoints are written in the background (checkpoint_writer.h), of several ranks
+// by rank 0 or by all. The caller owns the trainer and uses it from one thread at a time; any thread may set
+// `interrupt`.
 #pragma once
 
 #include <atomic>
@@ -49,8 +50,10 @@ struct TrainerOptions {
   std::string stop_at;            // "accuracy>=0.94": the evaluation that ends the training (stop_target.h); "": none
   SampleOptions samples;          // of a dataset that is selected already: how batches are cut
   std::vector<Setting> recorded;  // further settings that the run records
-  std::string folder;             // of the checkpoints; empty: no checkpoints
-  std::string model;              // identity of the model that the run starts from: fingerprint.h
+  std::string folder;             // of the checkpoints; empty: no checkpoints, or this is a rank above 0
+  std::string shard_folder;       // of a rank above 0: the same folder, for its shards
+  std::string checkpoint_shards = "auto";  // CheckpointWriter
+  std::string model;                       // identity of the model that the run starts from: fingerprint.h
   bool wait_for_steps = false;  // each step is complete before the next one starts, so that events may use the session
 };
 
@@ -116,6 +119,7 @@ class Trainer {
   int64_t skipped_steps() const { return skipped_steps_; }  // of this run, StepReport::skipped
   const TrainingPosition& position() const { return position_; }
   size_t checkpoint_bytes() const { return options_.folder.empty() ? 0 : checkpoints_.copy_bytes(); }  // of memory
+  bool writes_shards() const { return checkpoints_.writes_shards(); }
   bool has_best() const { return position_.best || never_evaluated(); }  // whether best.onnx belongs to this run
   const TrainerOptions& options() const { return options_; }
   bool more_of_best_is_better() const { return more_is_better(session_.model(), options_.best); }
@@ -144,7 +148,7 @@ class Trainer {
   void check_schedule();
   void check_metric(const std::string& metric, const char* wanted) const;
   void add_batch(const BatchRun& run, int64_t samples, const TensorMap& outputs, TrainerEvents* events);
-  std::optional<StopReason> agree(std::optional<StopReason> reason) const;
+  std::optional<StopReason> agree(std::optional<StopReason> reason);
   void report_step(const BatchRun& run, TrainerEvents* events);
   [[noreturn]] void refuse(const BatchRun& run, const Error& error) const;
   void check_finite(const BatchRun& run, const StepReport& report);

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/modules.h"
 #include "onnx_passes/ir/error.h"
+#include "runtime/distribution/socket.h"
 #include "tests/support/error_of.h"
 #include "tests/support/scoped_variable.h"
 
@@ -31,6 +33,28 @@ TEST(Ranks, MpiThatCannotBeSaysWhatToDo) {
   EXPECT_EQ(error_of([&] { connect_ranks(place, in_seconds(0)); }),
             "the transport 'mpi' is for processes that mpirun starts, and torchrun has started these: start them with "
             "mpirun, or take gloo");
+}
+
+TEST(Modules, OneThatCannotBeLoadedNamesWhatIsMissing) {
+  try {
+    module_function("nosuch", "onnx_train_nosuch", "the device 'nosuch'");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDeviceLibrary);
+    EXPECT_THAT(error.what(), testing::StartsWith("the device 'nosuch': "));
+    EXPECT_THAT(error.what(), HasSubstr("LD_LIBRARY_PATH"));
+  }
+}
+
+TEST(Socket, ARankThatDoesNotListenIsMissing) {
+  const int port = Socket::listen(0).port();  // free again
+  try {
+    Socket::connect("127.0.0.1", port, in_seconds(0));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRankMissing);
+    EXPECT_THAT(error.what(), HasSubstr(concat("cannot connect to 127.0.0.1:", port, ": ")));
+  }
 }
 
 // ---- The environment

@@ -112,6 +112,17 @@ TEST(CheckpointFile, ADifferentByteIsNoticed) {
   EXPECT_GT(damaged, 2);
 }
 
+TEST(CheckpointFile, ASessionOfItHasNoChecksumOfTheFile) {
+  TrainedSession session;
+  const std::string folder = new_folder("again");
+  save_checkpoint(session, {}, folder + "/a.onnx");
+  Session again(load_training_model(folder + "/a.onnx"));
+  const Tensor tokens(DType::kInt64, {2, 4});
+  again.run("step", {{"tokens", tokens}, {"labels", tokens}});
+  save_model(again.snapshot(), folder + "/b.onnx");
+  expect_state_of(again, load_training_model(folder + "/b.onnx"));
+}
+
 TEST(CheckpointWriter, WritesTheStateOfTheMomentItWasAsked) {
   TrainedSession session;
   const std::string folder = new_folder("moment");

@@ -54,6 +54,7 @@ void print_outcome(const FitArguments& a, StopReason reason, const Model& model,
       trainer.position().best ? concat("the state with the ", which) : "the last state; nothing has been evaluated yet";
   if (trainer.has_best()) files.add({"best.onnx", best + (evaluates ? "" : " (without --eval-data)")});
   files.add({"last.onnx", "the last state"});
+  if (trainer.writes_shards()) files.add({"step-*/", "the tensors of these checkpoints; copy them with their folder"});
   if (is_built) files.add({"train.onnx", "the training model before the first step"});
   files.add({"metrics.jsonl", "one line a step; metrics.csv, epochs.jsonl, options.json"});
   if (!MetricSums(model).empty()) files.add({"evaluation.json", "the metrics of the best evaluation, by class"});

@@ -86,9 +86,13 @@ GivenModel look_at(const FitArguments& a) {
 
 }  // namespace
 
-Start start_where_it_stopped(const FitArguments& a) {
+Start start_where_it_stopped(const FitArguments& a, Collectives* collectives) {
   const GivenModel given = look_at(a);
-  Start start{load_training_model(a.last_checkpoint()), given.identity, {}, {}};
+  TopologyOptions ranks = topology_of(a.session);
+  ranks.collectives = collectives;
+  // What a precision changes is read whole.
+  const bool reads_all = a.dtype != "float32";
+  Start start{load_training_model(a.last_checkpoint(), reads_all ? TopologyOptions() : ranks), given.identity, {}, {}};
   start.position = position_of_run(start.model, a.last_checkpoint());
   expect_same_build(built_with(start.model), a.last_checkpoint(), given.built_with, a.model);
   start.identity = identity_on_resume(given.identity, given.position, *start.position);

@@ -30,7 +30,7 @@ struct Start {
 };
 
 Start start_anew(const FitArguments& arguments);
-Start start_where_it_stopped(const FitArguments& arguments);
+Start start_where_it_stopped(const FitArguments& arguments, Collectives* collectives);
 // The training model of a new run, once more: what RUN/train.onnx holds where a forward model is given. A session has
 // taken the state of the first.
 Model model_of_run(const FitArguments& arguments);

@@ -216,7 +216,7 @@ OPTIONS = {
     "fit": {"--preprocess": STEPS, "--augment": STEPS, "--steps": NUMBERS, "--epochs": NUMBERS, "--batch-size": NUMBERS, "--accumulate": NUMBERS, "--lr": NUMBERS,
             "--warmup": NUMBERS, "--final-lr": NUMBERS, "--step-every": NUMBERS, "--step-factor": NUMBERS,
             "--clip": NUMBERS, "--seed": NUMBERS, "--scale": NUMBERS, "--early-stop": NUMBERS,
-            "--checkpoint-every": NUMBERS, "--threads": NUMBERS, "--memory": [*NUMBERS, "1XB", "-1MB", "nanMB", "1e30GB"],
+            "--checkpoint-every": NUMBERS, "--checkpoint-shards": ["on", "off", "auto", "x"], "--threads": NUMBERS, "--memory": [*NUMBERS, "1XB", "-1MB", "nanMB", "1e30GB"],
             "--time-limit": [*NUMBERS, "1ms", "nanh", "infh", "0s", "1e-9s", "1e300h"], "--lowering": TEXTS,
             "--schedule": ["linear", "cosine", "step", "one_cycle(pct_start=0)", "wsd(decay=1e-300)", "restarts(T_0=1)",
                            "plateau(factor=0)", "table('/dev/zero')", "(" * 10000, "x"],

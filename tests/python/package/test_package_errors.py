@@ -1,5 +1,7 @@
 """Errors with a code: the table, the pages and the places that throw belong together; a code arrives where people meet it."""
 
+import fcntl
+import os
 import re
 import shlex
 import subprocess
@@ -10,6 +12,7 @@ import onnx
 import pages
 import pytest
 import tool
+from PIL import Image
 
 import onnx_train
 
@@ -224,6 +227,36 @@ def damaged():
     fit(folder="run", resume=True, epochs=2)
 
 
+def with_pictures(path, picture):
+    """Data of one picture at this path."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    picture(path)
+    onnx_train.fit(onnx_train.build(tool.ROOT / "models" / "digits_cnn.onnx", loss="cross_entropy"), "pictures", epochs=1)
+
+
+def with_few_tokens():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> g (int64[N,4] tokens) => (float[N,4,3] y)
+      <float[3,3] w = {1,2,3,4,5,6,7,8,10}> { y = Gather(w, tokens) }""")  # fmt: skip
+    np.array([0, 1], np.uint16).tofile("text.bin")
+    onnx_train.fit(onnx_train.build(model, loss="cross_entropy"), "text.bin", epochs=1)
+
+
+def in_a_locked_folder():
+    Path("run").mkdir()
+    folder = os.open("run", os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    try:
+        fit(folder="run")
+    finally:
+        os.close(folder)
+
+
+def without_a_kernel():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> g (uint8[N] x) => (uint8[H,W,3] y)
+      { y = ImageDecoder(x) }""")  # fmt: skip
+    onnx_train.Session(model, threads=1).run("predict", {"x": np.ones(20, np.uint8)})
+
+
 WAYS = [
     ("OT1001", "file", lambda: onnx_train.load("missing.onnx")),
     ("OT1002", "file", lambda: onnx_train.load(b"no model")),
@@ -237,6 +270,7 @@ WAYS = [
     ("OT2002", "unsupported", lambda: onnx_train.build(without_a_gradient(), loss="mse")),
     ("OT2003", "unsupported", lambda: onnx_train.build(MLP, freeze="*")),
     ("OT2004", "unsupported", lambda: onnx_train.build(parsed("h = MatMul(x, w) y = Round(h)"), loss="mse")),
+    ("OT2005", "unsupported", without_a_kernel),
     ("OT2006", "unsupported", of_one_sample),
     ("OT3001", "usage", lambda: onnx_train.build(MLP, loss="mes(logits)")),
     ("OT3001", "usage", lambda: onnx_train.build(MLP, loss="nothing")),
@@ -245,6 +279,7 @@ WAYS = [
     ("OT3004", "unsupported", with_another_loss_model),
     ("OT3005", "data", lambda: stepped(labels=np.full(8, 7))),
     ("OT3006", "data", lambda: stepped(x=np.full((8, 4), np.nan, np.float32))),
+    ("OT3007", "data", lambda: fit(training(precision="fp16"), data(x=np.full((8, 4), 1e6, np.float32)), epochs=100)),
     ("OT3008", "usage", lambda: fit(best="accuracy")),
     ("OT4001", "file", lambda: fit(given="missing.npz")),
     ("OT4002", "file", lambda: read("x.xyz", of_text("1"))),
@@ -255,8 +290,12 @@ WAYS = [
     ("OT4007", "file", lambda: read("x.npz", of_objects)),
     ("OT4008", "file", lambda: read("x.csv", of_text("x0,x1,x2,x3,labels\n1,2,3,4,0\n1,2,3\n"))),
     ("OT4009", "usage", lambda: (of_text("x0,x1,x2,x3,labels\n1,2,3,4,0\n")("x.csv"), fit(given="x.csv", map={"colour": "x"}))),
+    ("OT4010", "file", lambda: with_pictures("pictures/cat/1.png", of_text("no picture"))),
+    ("OT4011", "data", lambda: with_pictures("pictures/1.png", Image.new("L", (8, 8)).save)),
+    ("OT4012", "data", with_few_tokens),
     ("OT5001", "data", lambda: onnx_train.Session(MLP, threads=1).run("predict", {"x": np.ones((2, 5), np.float32)})),
     ("OT5002", "data", lambda: onnx_train.Session(MLP, threads=1).run("predict", {"y": 0.0})),
+    ("OT5003", "data", lambda: onnx_train.Session(MLP, threads=1).run("predict", {"x": np.ones((2, 4), complex)})),
     ("OT5004", "usage", lambda: fit(training(batch="4"), batch_size=2)),
     ("OT5005", "usage", lambda: onnx_train.Session(MLP, threads=1).run("stp", {})),
     ("OT6001", "usage", lambda: onnx_train.build(MLP, clip=-1.0)),
@@ -266,8 +305,10 @@ WAYS = [
     ("OT7001", "usage", again),
     ("OT7002", "unsupported", lambda: again(resume=True, batch_size=2)),
     ("OT7003", "file", damaged),
+    ("OT7004", "usage", in_a_locked_folder),
     ("OT7005", "file", lambda: onnx_train.load(MLP).save("no/such/folder/x.onnx")),
     ("OT8001", "memory", lambda: fit(memory=64)),
+    ("OT8002", "memory", lambda: onnx_train.Session(MLP, threads=1).plan("predict", batch=2**40)),
     ("OT8003", "device", lambda: onnx_train.Session(MLP, "abacus")),
     ("OT9003", "usage", lambda: fit(accumulate=2, batch_size=2)),
 ]

@@ -200,3 +200,18 @@ def test_without_nccl_ranks_say_what_to_install(digits, tmp_path):
     assert status == 1 and "pip install nvidia-nccl-cu13" in errors
     status, _, errors = run(line(digits, tmp_path / "run", "--steps", 1, "--devices", "cuda:0,cuda"))
     assert status == 2 and "given twice" in errors
+
+
+def test_each_rank_writes_its_shard_of_a_checkpoint(digits, tmp_path):
+    """From the memory of its GPU: the same bits that rank 0 collects."""
+    states = []
+    for shards in "off", "on":
+        arguments = line(digits, tmp_path / shards, "--steps", 4, "--checkpoint-every", 2, *gpus(2, "--zero", 3), "--checkpoint-shards", shards)
+        status, _, errors = run(arguments)
+        assert status == 0, errors
+        assert len(list((tmp_path / shards).glob("step-*/*.data"))) == (2 if shards == "on" else 0)
+        model = onnx.load(tmp_path / shards / "last.onnx", load_external_data=False)
+        graphs = [model.graph, *(info.algorithm for info in model.training_info)]
+        states.append({t.name: onnx.numpy_helper.to_array(t, str(tmp_path / shards)) for graph in graphs for t in graph.initializer})
+    assert states[0].keys() == states[1].keys()
+    assert [name for name in states[0] if states[0][name].tobytes() != states[1][name].tobytes()] == []

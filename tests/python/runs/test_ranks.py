@@ -1,5 +1,6 @@
 """Several processes train as one does: no bit of a run depends on their number."""
 
+import json
 import os
 import random
 import re
@@ -379,7 +380,19 @@ def wait_for_steps(folder, steps, processes):
         time.sleep(0.01)
 
 
-def test_kills_lose_no_checkpoint_and_name_the_rank(digits, tmp_path, request):
+def same_weights(one, other):
+    """The same bits, in one file or in those of ranks."""
+    states = []
+    for path in one, other:
+        model = onnx.load(path, load_external_data=False)
+        graphs = [model.graph, *(info.algorithm for info in model.training_info)]
+        states.append({t.name: onnx.numpy_helper.to_array(t, str(path.parent)) for graph in graphs for t in graph.initializer})
+    assert states[0].keys() == states[1].keys()
+    assert [name for name in states[0] if states[0][name].tobytes() != states[1][name].tobytes()] == []
+
+
+@pytest.mark.parametrize("sharing", [(), ("--zero", 1, "--checkpoint-shards", "on")], ids=["one file", "shards"])
+def test_kills_lose_no_checkpoint_and_name_the_rank(digits, tmp_path, request, sharing):
     """A random rank is killed at a random moment, again and again, and the run goes on with another number of ranks."""
     kills, rng = request.config.getoption("--kills"), random.Random(3)
     whole = tmp_path / "whole"
@@ -387,11 +400,18 @@ def test_kills_lose_no_checkpoint_and_name_the_rank(digits, tmp_path, request):
     options = ("--steps", steps, "--checkpoint-every", 1)
     tool.run(*fit(*digits, whole, *options))
     out = tmp_path / "run"
+    at = -1  # the step of the checkpoint before
     for kill in range(kills):
         ranks = 2 + kill % 3
         resume = ["--resume"] if (out / "last.onnx").exists() else []
+        if resume:
+            properties = {p.key: p.value for p in onnx.load(out / "last.onnx", load_external_data=False).metadata_props}
+            before, at = at, json.loads(properties["onnx_train.checkpoint"])["step"]
+            assert at >= before
+            tool.run("show", out / "last.onnx")  # which compares the checksums
+        assert not (at >= 0 and not resume)
         done = len(tool.metrics(out)) if resume else 0
-        processes = start_ranks(fit(*digits, out, *options, *resume), ranks)
+        processes = start_ranks(fit(*digits, out, *options, *resume, *sharing), ranks)
         # A rank that is gone before it has connected is waited for.
         wait_for_steps(out, max(6 * (kill + 1), done + 1), processes)
         time.sleep(rng.random() * 0.05)
@@ -407,8 +427,12 @@ def test_kills_lose_no_checkpoint_and_name_the_rank(digits, tmp_path, request):
             if rank != victim:
                 assert process.returncode == 1 and errors[rank].count("\n") == 1, errors
                 assert re.search(rf"rank {victim} \((127.0.0.1|::1)\) is gone", errors[rank]), errors
-    tool.run(*fit(*digits, out, *options, *(["--resume"] if (out / "last.onnx").exists() else []), *devices(rng.choice([1, 2, 3, 4]))))
-    assert (whole / "last.onnx").read_bytes() == (out / "last.onnx").read_bytes()
+    tool.run(*fit(*digits, out, *options, *(["--resume"] if (out / "last.onnx").exists() else []), *devices(rng.choice([1, 2, 3, 4])),
+                  *sharing))  # fmt: skip
+    same_weights(whole / "last.onnx", out / "last.onnx")
+    assert sharing or (whole / "last.onnx").read_bytes() == (out / "last.onnx").read_bytes()
+    # What killed processes were writing is gone.
+    assert len(list(out.glob("step-*"))) <= (2 if sharing else 0) and not list(out.glob("step-*/.*"))
 
 
 def test_ctrl_c_stops_all_after_the_same_step(digits, tmp_path):
