@@ -144,6 +144,7 @@ class Session {
   // `sizes` are those of PlanOptions.
   using FoundSizes = std::optional<std::vector<Tensor>>;
   void keep_choices();  // in the model's metadata
+  void collect_parts(size_t i, void* to);
   std::unique_ptr<Plan> compile(const EntryName& entry, GradientSums sums, Model flat,
                                 const std::map<std::string, Shape>& shapes, const FoundSizes& sizes);
   CachedPlan& make_plan(const EntryName& entry, GradientSums sums, Model flat,

@@ -87,7 +87,7 @@ void CheckpointWriter::copy_state() {
     const bool is_new = copy_.size() == i;
     if (is_new) copy_.emplace_back(store.dtype(i), store.shape(i));
     // A new tensor is zeros that occupy no memory, like moments before the first step.
-    if (is_new && on_host && store.keeps(i) && is_zero(store.data(i), copy_[i].bytes())) continue;
+    if (is_new && on_host && store.keeps(i) && !store.part(i) && is_zero(store.data(i), copy_[i].bytes())) continue;
     session_.collect_state(i, copy_[i].data());
   }
 }

@@ -102,7 +102,7 @@ SimulatedStep simulate_step(const Model& model, SessionOptions options, int rank
   const RankPlans one(model, alone, batch);
   const double seconds_of_byte = compute / (cost_in_bytes(*one.accumulate) + cost_in_bytes(*one.apply));
 
-  const int stages = options.topology.stages, pipelines = std::max(1, ranks / stages);
+  const int stages = options.topology.stages, pipelines = std::max(1, ranks / (stages * options.topology.tensor));
   const auto rounds = static_cast<int>((batches + pipelines - 1) / pipelines);  // of each pipeline, or rank
   const auto batch_of_plans = micro_batch_shapes(batch, stages > 1 ? rounds : 1);
   Rendezvous others;
