@@ -64,7 +64,14 @@ void LayoutPropagation::pass() {
     visit(node, &next);
   }
   for (Value* output : std::vector<Value*>(graph_.outputs())) {
-    if (reason_.empty()) want(output, wanted(*output), concat("the output '", output->name(), "'"));
+    if (!reason_.empty()) break;
+    const Layout own = layout(output);
+    const bool may_cut = may_cut_ && own.is_part() && output->has_role(roles::kNext) && wanted(*output).is_whole();
+    if (may_cut && states_.add(output->role()->of, own.cut, parts_)) {
+      changed_ = has_cut_ = true;
+    } else {
+      want(output, wanted(*output), concat("the output '", output->name(), "'"));
+    }
   }
 }
 
@@ -114,12 +121,7 @@ void LayoutPropagation::want(Value* v, const Layout& wanted, const std::string& 
   if (given.is_term()) {  // and the sum is read by all
     changed_ = summed_.insert(v) || changed_;
   } else if (given.is_part()) {
-    const bool is_next = wanted.is_whole() && v->has_role(roles::kNext) && graph_.is_output(v);
-    if (may_cut_ && is_next && states_.add(v->role()->of, given.cut, parts_)) {
-      changed_ = has_cut_ = true;
-    } else {
-      fail_at(reader, *v);
-    }
+    fail_at(reader, *v);
   } else if (wanted.is_part() && may_cut_ && cut_source(v, wanted.cut)) {
     changed_ = has_cut_ = true;
   }

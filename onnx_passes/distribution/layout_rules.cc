@@ -70,7 +70,9 @@ std::optional<NodeLayouts> linear(const LayoutRequest& r) {
 std::optional<NodeLayouts> elementwise(const LayoutRequest& r, int count) {
   int of = 0;
   while (of < count && !r.is_part(of)) ++of;
-  if (of == count) return linear(r);
+  NodeLayouts layouts = r.whole();
+  for (size_t i = static_cast<size_t>(count); i < layouts.inputs.size(); ++i) layouts.inputs[i] = r.given[i];
+  if (of == count) return std::ranges::any_of(r.given, &Layout::is_term) ? linear(r) : layouts;
   const Value* y = nullptr;
   for (const Value* output : r.node.outputs()) y = y ? y : output;
   if (!y || !y->has_rank()) return std::nullopt;
@@ -78,7 +80,6 @@ std::optional<NodeLayouts> elementwise(const LayoutRequest& r, int count) {
   Cut cut = r.given[static_cast<size_t>(of)].cut;
   const Dim size = (*x.type().dims)[static_cast<size_t>(cut.axis)];
   cut.axis += y->rank() - x.rank();
-  NodeLayouts layouts = r.whole();
   for (int i = 0; i < count; ++i) {
     if (!r.node.input(i)) continue;
     const auto layout = aligned(*r.node.input(i), r.given[static_cast<size_t>(i)], y->rank(), cut, size, r.parts);
@@ -171,6 +172,14 @@ std::optional<std::vector<bool>> reduced_axes(const Node& node) {
   return marks;
 }
 
+// Where there is no rule, the body of the function says it, if there is one.
+std::optional<NodeLayouts> by_body(const LayoutRequest& r) {
+  if (!has_function_body(r.node)) return std::nullopt;
+  NodeLayouts layouts = r.whole();
+  layouts.by_body = true;
+  return layouts;
+}
+
 std::optional<NodeLayouts> reduction(const LayoutRequest& r) {
   NodeLayouts layouts = r.whole();
   const std::string& op = r.node.op();
@@ -185,7 +194,7 @@ std::optional<NodeLayouts> reduction(const LayoutRequest& r) {
   const Cut cut = r.given[0].cut;
   layouts.inputs[0] = r.given[0];
   if ((*axes)[static_cast<size_t>(cut.axis)]) {
-    if (op != "ReduceSum" && op != "ReduceSumSquare" && op != "ReduceL1") return std::nullopt;
+    if (op != "ReduceSum" && op != "ReduceMean" && op != "ReduceSumSquare" && op != "ReduceL1") return by_body(r);
     layouts.outputs[0] = Layout::term();
     return layouts;
   }
@@ -277,10 +286,8 @@ NodeLayouts layouts_of(const Node& node, const std::vector<Layout>& given, int64
     layouts = of_all(request);
   } else if (is_reduction(node)) {
     layouts = reduction(request);
-  } else if (std::ranges::any_of(given, &Layout::is_part) && has_function_body(node)) {
-    NodeLayouts by_body = request.whole();
-    by_body.by_body = true;
-    return by_body;
+  } else if (std::ranges::any_of(given, &Layout::is_part)) {
+    layouts = by_body(request);
   }
   return layouts ? *layouts : request.whole();
 }

@@ -23,6 +23,7 @@ class PartNode {
     if (node_.is("Split")) return split_part();
     if (node_.is("Slice")) return slice_part();
     if (node_.is("Shape") || node_.is("Size")) return multiply_sizes();
+    if (node_.is("ReduceMean")) return divide_mean();
   }
 
  private:
@@ -113,6 +114,15 @@ class PartNode {
     node_.graph().replace(sizes, all.value());
     all.value()->producer()->set_input(0, node_.output());
     all.value()->set_elements(known);
+  }
+
+  // The mean over a part is a term of the mean times the number of parts.
+  void divide_mean() {
+    if (!input(0).is_part() || !output().is_term()) return;
+    Value* const mean = node_.output();
+    Builder b(&node_.graph(), &node_);
+    b.set_name(mean->name() + "/term");
+    node_.set_input(0, (b.var(node_.input(0)) / static_cast<double>(parts_)).value());
   }
 
   Node& node_;

@@ -73,7 +73,7 @@ class PartGraph {
 
   // What the node wants of `v`, which all ranks may have whole, as they always have what is made here.
   Value* made(Value* v, const Layout& wanted, Node* reader) {
-    if (wanted.is_whole() || !layouts_.layout(v).is_whole()) return v;
+    if (wanted.is_whole() || !layouts_.layout(v).is_whole() || own_parts_.contains(v)) return v;
     Value*& known = made_[{v, wanted.kind, wanted.cut.axis, wanted.cut.period}];
     if (!known) {
       Builder b(&graph_, reader);
@@ -123,8 +123,11 @@ class PartGraph {
     const Var mask = part_of(&b, drawn.value(), cut);
     b.set_name(node->output()->name() + "/part");
     const Var y = call(b, "DropoutGrad", {x, mask, ratio});
-    graph_.replace(node->output(), y.value());
-    if (node->output(1)) graph_.replace(node->output(1), mask.value());
+    for (const auto& [output, part] : {std::pair(node->output(0), y.value()), {node->output(1), mask.value()}}) {
+      if (!output) continue;
+      graph_.replace(output, part);
+      own_parts_.insert(part);
+    }
     graph_.remove(node);
   }
 
@@ -161,6 +164,7 @@ class PartGraph {
   const StateCuts& cuts_;
   int64_t parts_, part_;
   std::map<std::tuple<const Value*, Layout::Kind, int64_t, int64_t>, Value*> made_;
+  Marks<Value> own_parts_;  // that have been made, and are no values of the graph of all parts
 };
 
 }  // namespace

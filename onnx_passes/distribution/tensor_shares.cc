@@ -1,6 +1,7 @@
 // Which weights are cut.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "onnx_passes/distribution/layout_propagation.h"
@@ -41,6 +42,12 @@ class TensorCutSearch {
     double cut = 0, summed = 0;  // states, elements
   };
 
+  // Why a weight is not cut: of the cut from which the most follows.
+  struct Refusal {
+    std::string reason;
+    size_t cuts = 0;
+  };
+
   void add(Model flat) {
     make_inputs_of_states(flat.graph.get(), [&](const std::string& name) { return states_.is_state(name); });
     infer_types(flat.graph.get());
@@ -48,23 +55,28 @@ class TensorCutSearch {
   }
 
   // Trained matrices that products read, perhaps transposed, in the order of the first entry point that has sums of
-  // their gradients or updates them.
+  // their gradients or updates them. Where a weight is an average, training reads another state in its place.
   std::vector<const Value*> weights_of_products() {
     std::vector<const Value*> weights;
     std::set<std::string> known;
     for (const Model& entry : entries_) {
       const NextValues next(*entry.graph);
-      std::set<std::string> trained;
+      std::map<std::string, const Value*> trained;
       for (const Value* input : entry.graph->inputs()) {
-        if (input->has_role(roles::kGradientSum)) trained.insert(input->role()->of);
-        if (next.of(*input) && !input->role()) trained.insert(input->name());
+        if (input->has_role(roles::kGradientSum)) trained.try_emplace(input->role()->of, nullptr);
+        if (next.of(*input) && !input->role()) trained.try_emplace(input->name(), nullptr);
       }
       for (const Value* input : entry.graph->inputs()) {
-        const std::string& weight = input->has_role(roles::kRaw) ? input->role()->of : input->name();
-        if (trained.contains(weight) && input->type().is_static() && known.insert(input->name()).second) {
-          elements_ += elements(*input);
-          if (input->rank() == 2 && is_read_by_product(*input)) weights.push_back(input);
-        }
+        const bool is_raw = input->has_role(roles::kRaw);
+        const auto weight = trained.find(is_raw ? input->role()->of : input->name());
+        if (weight != trained.end() && (is_raw || !weight->second)) weight->second = input;
+      }
+      for (const Value* input : entry.graph->inputs()) {
+        const auto weight = trained.find(input->has_role(roles::kRaw) ? input->role()->of : input->name());
+        if (weight == trained.end() || weight->second != input || !input->type().is_static()) continue;
+        if (!known.insert(weight->first).second) continue;
+        elements_ += elements(*input);
+        if (input->rank() == 2 && is_read_by_product(*input)) weights.push_back(input);
       }
     }
     return weights;
@@ -83,15 +95,13 @@ class TensorCutSearch {
 
   void cut(const Value& weight) {
     std::optional<Trial> best;
-    std::string reason;
+    Refusal refusal;
     for (const int64_t axis : {0, 1}) {
       const int64_t size = weight.type().shape()[static_cast<size_t>(axis)];
       bool is_cut = false;
       for (int64_t runs = 1; runs <= kMostRuns && !is_cut; ++runs) {
         if (size % runs != 0 || (size / runs) % parts_ != 0) continue;
-        std::string own;
-        std::optional<Trial> trial = attempt(weight, {axis, size / runs}, &own);
-        if (reason.empty()) reason = own;
+        std::optional<Trial> trial = attempt(weight, {axis, size / runs}, &refusal);
         is_cut = trial.has_value();
         const auto is_better = [&](const Trial& a, const Trial& b) {
           return std::pair(-a.cut, a.summed) < std::pair(-b.cut, b.summed);
@@ -103,14 +113,14 @@ class TensorCutSearch {
       states_ = std::move(best->states);
     } else if (shares_.whole.empty()) {
       shares_.whole = weight.name();
-      shares_.reason = reason.empty()
+      shares_.reason = refusal.reason.empty()
                            ? concat("no axis of ", to_string(weight.type().shape()), " has ", parts_, " equal parts")
-                           : reason;
+                           : refusal.reason;
     }
   }
 
   // Cuts the weight, and what follows from that in all entry points.
-  std::optional<Trial> attempt(const Value& weight, const Cut& cut, std::string* reason) {
+  std::optional<Trial> attempt(const Value& weight, const Cut& cut, Refusal* refusal) {
     Trial trial{states_};
     if (!trial.states.add(weight.name(), cut, parts_)) return std::nullopt;
     for (bool is_done = false; !is_done;) {
@@ -119,7 +129,7 @@ class TensorCutSearch {
       for (Model& entry : entries_) {
         LayoutPropagation layouts(entry.graph.get(), &trial.states, parts_, /*may_cut=*/true);
         if (!layouts.run()) {
-          *reason = layouts.reason();
+          if (const size_t cuts = trial.states.cuts().size(); cuts > refusal->cuts) *refusal = {layouts.reason(), cuts};
           return std::nullopt;
         }
         is_done = is_done && !layouts.has_cut();

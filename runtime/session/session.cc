@@ -40,6 +40,7 @@ Session::Session(Model model, const SessionOptions& options)
       state_(&model_, device_, *stream_, memory_of_states(),
              [this](const std::string& name) { return topology_.part_of(name); }) {
   if (!options_.plans_only) options_.plan.choices = choices_.get();
+  set_new_choices(Choices::New::kTimed);
   options_.plan.collectives = topology_.collectives_of_plans();
   // The body of AllReduce would be one rank's.
   if (topology_.ranks() > 1 && device_.kernels().rows(kDomain, "AllReduce").empty())

@@ -111,15 +111,16 @@ void Session::collect_state(size_t i, void* to) {
 
 void Session::collect_parts(size_t i, void* to) {
   const StatePart& part = *state_.part(i);
-  const int rank = topology_.rank();
-  Tensor own = state_.get_part(i), received(own.dtype(), own.shape());
-  for (int r = 0; r < part.parts; ++r) {
-    if (r > 0) {
-      auto* const in = received.data<std::byte>();
-      topology_.send_to_first(concat(state_.names()[i], ", part ", r), r, {own.data<std::byte>(), own.bytes()},
-                              {in, own.bytes()});
+  const int first = topology_.keeper(state_.names()[i]);
+  Tensor received(state_.dtype(i), shape_of_part(state_.shape(i), part.cut, part.parts));
+  Tensor own = state_.keeps(i) ? state_.get_part(i) : received;
+  for (int p = 0; p < part.parts; ++p) {
+    const int from = first + p;
+    if (from > 0) {
+      topology_.send_to_first(concat(state_.names()[i], ", part ", p), from, {own.data<std::byte>(), own.bytes()},
+                              {received.data<std::byte>(), received.bytes()});
     }
-    if (rank == 0 && to) put_part(r == 0 ? own : received, state_.shape(i), part.cut, part.parts, r, to);
+    if (topology_.rank() == 0 && to) put_part(from == 0 ? own : received, state_.shape(i), part.cut, part.parts, p, to);
   }
 }
 

@@ -22,19 +22,19 @@ void check_ranks(int64_t ranks, const TopologyOptions& o) {
                                            : "--sync-batch-norm",
                             " is for several processes; leave it out, or start them (docs/distributed.md)"));
   }
-  if (o.tensor > 1 && (o.stages > 1 || shares_states)) {
-    throw UsageError(
-        concat("--tensor-parallel: a rank has parts of the weights of all layers, and their states; leave out ",
-               o.stages > 1 ? "--pipeline" : "--zero"));
+  if (o.tensor > 1 && (o.stages > 1 || o.sharding > Sharding::kOptimizer)) {
+    throw UsageError(concat(
+        "--tensor-parallel: a rank has parts of the weights of all layers, and their sums of gradients; leave out ",
+        o.stages > 1 ? "--pipeline" : "--zero, or take --zero 1"));
   }
   if (ranks % o.tensor != 0) {
     throw UsageError(concat("--tensor-parallel ", o.tensor, " takes ", o.tensor,
                             " processes, one for each part, or a multiple, and there are ", ranks));
   }
-  if (o.tensor > 1 && ranks == o.tensor && o.sync_batch_norm) {
-    throw UsageError(
-        "--sync-batch-norm is for processes that share out batches, and with --tensor-parallel these have the same "
-        "batch; leave it out");
+  if (o.tensor > 1 && ranks == o.tensor && (o.sync_batch_norm || shares_states)) {
+    throw UsageError(concat(o.sync_batch_norm ? "--sync-batch-norm" : "--zero",
+                            " is for processes that share out batches, and all ", ranks,
+                            " of --tensor-parallel have the same batches; leave it out"));
   }
   if (ranks % o.stages != 0) {
     throw UsageError(concat("--pipeline ", o.stages, " takes ", o.stages,
@@ -52,8 +52,8 @@ void check_ranks(int64_t ranks, const TopologyOptions& o) {
 
 namespace {
 
-StateOwners owners_of_states(const Model& model, const TopologyOptions& options, int ranks) {
-  if (options.stages <= 1) return share_out_states(model, options.sharding, ranks);
+StateOwners owners_of_states(const Model& model, const TopologyOptions& options, int groups) {
+  if (options.stages <= 1) return share_out_states(model, options.sharding, groups);
   if (!model.find_entry_point(Entry::kAccumulate))
     fail_as(ErrorCode::kNeedsAccumulate, "a pipeline takes micro-batches; build the model with accumulate");
   // What inference knows, and no more than a copy of a tensor where nothing is multiplied.
@@ -69,7 +69,7 @@ StateOwners owners_of_states(const Model& model, const TopologyOptions& options,
 Topology::Topology(const Model& model, const TopologyOptions& options) : options_(options) {
   check_ranks(ranks(), options_);
   if (group_size() > 1) group_ = group_of(options_.collectives, group_size());
-  owners_ = owners_of_states(model, options_, ranks());
+  owners_ = owners_of_states(model, options_, groups());
   shares_ = share_out_tensors(model, options_.tensor);
 }
 
@@ -127,7 +127,7 @@ void Topology::add_inputs(const EntryName& entry, int i, int64_t batches, Tensor
 
 int Topology::keeper(const std::string& state) const {
   const auto owner = owners_.find(state);
-  return owner == owners_.end() ? 0 : owner->second;
+  return owner == owners_.end() ? 0 : owner->second * options_.tensor;
 }
 
 std::optional<StatePart> Topology::part_of(const std::string& state) const {

@@ -96,7 +96,7 @@ class Topology {
   // This rank's part of a state of which ranks have parts.
   std::optional<StatePart> part_of(const std::string& state) const;
   const TensorShares& tensor_shares() const { return shares_; }
-  int keeper(const std::string& state) const;  // the first rank that has it
+  int keeper(const std::string& state) const;  // the first rank that has it, or a part
 
   // Pairs of stages of which the first may send something to the second, of an entry point of all stages.
   using Pairs = std::set<std::pair<int, int>>;
@@ -112,11 +112,11 @@ class Topology {
   void wait(Stream* stream, int64_t mark, const Device& device) const;
 
  private:
-  int owner() const { return is_pipeline() && group_ ? group_->rank() : rank(); }  // this rank, in owners_
+  int owner() const { return is_pipeline() ? group_->rank() : group(); }  // this rank's, in owners_
 
   TopologyOptions options_;
   std::unique_ptr<RankGroup> group_;  // of which this rank is a stage, or has a part; null: it is alone
-  StateOwners owners_;                // ranks or, in a pipeline, stages
+  StateOwners owners_;                // groups of one rank or several or, in a pipeline, stages
   TensorShares shares_;
 };
 
