@@ -168,7 +168,7 @@ onnx_train_stop_reason fit_as_rank(onnx_train_session* s, const onnx_train_data*
   RunLock lock;
   DataMetadata metadata(&session);
   std::optional<ResumedRun> run = find_run(&settings, s, &lock);
-  if (!run && settings.given->count("accumulate") == 0) options.accumulate = session.topology().ranks();
+  if (!run && settings.given->count("accumulate") == 0) options.accumulate = session.topology().batches_at_once();
   complete(&settings, built_rate(session.model()));
   if (!options.folder.empty()) options.model = s->identity.empty() ? fingerprint(session.snapshot()) : s->identity;
   if (run) take_over(*run, &session, &settings);

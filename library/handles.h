@@ -71,7 +71,8 @@ struct onnx_train_dataset {
 
 struct onnx_train_session {
   explicit onnx_train_session(onnx_train::Model model, const onnx_train::SessionOptions& options)
-      : identity(options.topology.sharding == onnx_train::Sharding::kNone && options.topology.stages == 1
+      : identity(options.topology.sharding == onnx_train::Sharding::kNone && options.topology.stages == 1 &&
+                         options.topology.tensor == 1
                      ? ""
                      : onnx_train::fingerprint(model)),
         session(std::move(model), options) {

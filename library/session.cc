@@ -353,8 +353,10 @@ onnx_train_status onnx_train_session_device(onnx_train_session* session, onnx_tr
 onnx_train_status onnx_train_session_address(onnx_train_session* session, const char* name, void** address,
                                              int32_t* on_host) {
   return in_session(session, [&](onnx_train_session& s) {
-    required(address, "where the address goes") =
-        s.session.state().data(s.session.state().index(&required(name, "the name of the state")));
+    StateStore& states = s.session.state();
+    const size_t i = states.index(&required(name, "the name of the state"));
+    if (states.keeps(i)) states.expect_whole(i);
+    required(address, "where the address goes") = states.data(i);
     required(on_host, "where on_host goes") = s.session.device().uses_host_memory() ? 1 : 0;
   });
 }

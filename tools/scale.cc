@@ -23,7 +23,7 @@ struct ScaleArguments {
   std::string model, data, ranks = "1,2,4,8";
   std::optional<int64_t> batch_size;
   std::optional<int64_t> accumulate;
-  int64_t zero = 0, pipeline = 1, ranks_of_machine = 0;
+  int64_t zero = 0, pipeline = 1, tensor_parallel = 1, ranks_of_machine = 0;
   std::string reduction = "exact", reduction_type = "float32";
   double latency = 20, bandwidth = 10, machine_bandwidth = 0, overhead = 0, copy_bandwidth = 0, compute = 0, tflops = 0,
          seconds = 2;
@@ -102,6 +102,7 @@ SessionOptions rank_options(const ScaleArguments& a, int ranks) {
   options.topology.sums_in_bf16 = a.reduction_type == "bf16";
   options.topology.sync_batch_norm = a.sync_batch_norm;
   options.topology.stages = static_cast<int>(a.pipeline);
+  options.topology.tensor = static_cast<int>(a.tensor_parallel);
   return options;
 }
 
@@ -127,7 +128,9 @@ Scaled measure(const ScaleArguments& a, const ScaledModel& scaled, int ranks, in
   if (ranks > 1) options.topology.collectives = &simulated;
   Session session(clone(scaled.model), options);
   const auto step = [&] {
-    for (int64_t i = 0; i < batches; i += ranks) session.run(Entry::kAccumulate, scaled.batch, 0, i + ranks >= batches);
+    const int at_once = session.topology().batches_at_once();
+    for (int64_t i = 0; i < batches; i += at_once)
+      session.run(Entry::kAccumulate, scaled.batch, 0, i + at_once >= batches);
     session.run(Entry::kApply, {});
   };
   step();
@@ -177,7 +180,7 @@ int run(const ScaleArguments& a) {
   };
   std::optional<double> alone;  // milliseconds of one batch and an update
   for (const int ranks : numbers) {
-    const int64_t batches = a.accumulate.value_or(ranks);
+    const int64_t batches = a.accumulate.value_or(std::max<int64_t>(1, ranks / a.tensor_parallel));
     const Scaled s = scale(ranks, batches);
     if (!alone) alone = ranks == 1 && batches == 1 ? s.step : s.alone > 0 ? s.alone : scale(1, 1).step;
     const double speedup = static_cast<double>(batches) * *alone / s.step;
@@ -234,6 +237,10 @@ Subcommand scale_command() {
        false,
        {"float32", "bf16"}},
       {"--pipeline", {&a->pipeline, kCount}, "stages of the model, as fit has it; with --compute [1]", "N"},
+      {"--tensor-parallel",
+       {&a->tensor_parallel, kCount},
+       "ranks that compute products together, as fit has it [1]",
+       "N"},
       {"--sync-batch-norm", &a->sync_batch_norm, "as fit has it"},
       {"--latency", {&a->latency, Range{0}}, "of an exchange between all ranks, in microseconds [20]", "US"},
       {"--bandwidth", {&a->bandwidth, kPositive}, "of a rank, in 10^9 bytes a second each way [10]", "GB/S"},

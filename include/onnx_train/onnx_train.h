@@ -260,9 +260,12 @@ typedef struct onnx_train_session onnx_train_session;
  * docs/distributed.md; the first such session of a process waits up to five minutes for the others) [this process
  * alone], "zero" ("1", "2", "3": ranks share out the optimizer's states, the sums of gradients, the weights; with "3"
  * all of them run "predict" together) ["0"], "reduction" ("fast": gradients travel once a step) ["auto": "exact" on the
- * CPU], "reduction-type" ("bf16", with "fast": in bfloat16) ["float32"], "pipeline" ("2": so many consecutive ranks have
- * a stage of the model each, through which the batches of a step go) ["1"], "sync-batch-norm" ("true") ["false"]. With
- * ranks, "accumulate" and "evaluate" are run by all of them together, their outputs have a first axis of ranks, and "threads" is by default this process's share of the machine.
+ * CPU], "reduction-type" ("bf16", with "fast": in bfloat16) ["float32"], "pipeline" ("2": so many consecutive ranks
+ * have a stage of the model each, through which the batches of a step go) ["1"], "tensor-parallel" ("2": so many
+ * consecutive ranks compute products together, each with its part of the weights; all of them are given the same
+ * inputs, run all entry points together, and have the same outputs; a state of which ranks have parts can be set and
+ * not read) ["1"], "sync-batch-norm" ("true") ["false"]. With ranks, "accumulate" and "evaluate" are run by all of them
+ * together, their outputs have a first axis of ranks, and "threads" is by default this process's share of the machine.
  * onnx_train_fit does all this: each process gives the same model, data and options, and rank 0 writes. The session
  * copies the model; it may be freed. A model without training entry points has the entry point "predict" and no state.
  */

@@ -18,12 +18,12 @@ void RankGroup::exchange_among(const std::vector<int>& members, const std::strin
   ranks_.exchange_among(numbers, what, out, in);
 }
 
-std::unique_ptr<RankGroup> pipeline_of(Collectives* ranks, int stages) {
-  const int stage = ranks->rank() % stages, first = ranks->rank() - stage;
-  std::vector<int> pipeline, data;
-  for (int s = 0; s < stages; ++s) pipeline.push_back(first + s);
-  for (int r = stage; r < ranks->size(); r += stages) data.push_back(r);
-  return std::make_unique<RankGroup>(ranks, std::move(pipeline), std::make_unique<RankGroup>(ranks, std::move(data)));
+std::unique_ptr<RankGroup> group_of(Collectives* ranks, int size) {
+  const int number = ranks->rank() % size, first = ranks->rank() - number;
+  std::vector<int> group, data;
+  for (int i = 0; i < size; ++i) group.push_back(first + i);
+  for (int r = number; r < ranks->size(); r += size) data.push_back(r);
+  return std::make_unique<RankGroup>(ranks, std::move(group), std::make_unique<RankGroup>(ranks, std::move(data)));
 }
 
 }  // namespace onnx_train

@@ -1,5 +1,6 @@
-// Some of the ranks, numbered from 0 in the order of their numbers: those of one axis of a mesh. A mesh of pipelines
-// has an axis of stages, and "data", along which ranks of one stage share out batches. The caller owns groups, which
+// Some of the ranks, numbered from 0 in the order of their numbers: those of one axis of a mesh. A mesh of groups has
+// an axis of the stages of a pipeline, or of the parts of tensors, and "data", along which ranks with the same stage or
+// part share out batches. The caller owns groups, which
 // must not outlive the ranks.
 #pragma once
 
@@ -44,8 +45,7 @@ class RankGroup : public Collectives {
   std::unique_ptr<RankGroup> data_;
 };
 
-// The stages of this rank's pipeline, of `stages` consecutive ranks, with the ranks of this stage in all pipelines as
-// their axis "data".
-std::unique_ptr<RankGroup> pipeline_of(Collectives* ranks, int stages);
+// This rank's group of `size` consecutive ranks, with the ranks of its number in all groups as their axis "data".
+std::unique_ptr<RankGroup> group_of(Collectives* ranks, int size);
 
 }  // namespace onnx_train

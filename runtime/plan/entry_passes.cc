@@ -27,7 +27,7 @@ bool averages(const EntryOptions& o) {
   return !o.views.empty() && (o.entry == Entry::kPredict || o.entry == Entry::kEvaluate);
 }
 
-// Collectives of an entry point that is cut into stages are between pipelines.
+// Collectives of an entry point that is cut into stages, or whose tensors are cut, are between groups of ranks.
 void name_data_axis(Graph* graph) {
   for (Node* node = graph->first(); node; node = node->next()) {
     if (is_collective(*node)) node->set_attr(kMeshAxis, kDataAxis);
@@ -57,35 +57,41 @@ std::vector<PassRow> rank_rows(const Options& o) {
       if (node->is("AllReduce", kDomain)) node->set_attr(kMeshAxis, kDataAxis);
     }
   };
-  const bool sums_first = o->ranks_of_sums > 1;
+  const bool sums_first = o->ranks_of_sums > 1, has_parts = o->parts > 1;
   const auto cut = [o](Model& m) {
     make_stage(&m, o->owners, o->states, o->owner, o->stages, o->micro_batches, o->stage);
   };
-  constexpr const char *kRanks = "several processes", *kStages = "--pipeline of several processes";
+  const auto split = [o](Model& m) { split_tensors(&m, o->cuts, o->parts, o->part); };
+  constexpr const char *kRanks = "several processes", *kStages = "--pipeline of several processes",
+                       *kParts = "--tensor-parallel of several processes";
   return {
       {changing("distribute_over_ranks", distribute),
        "computes on one batch of a round, and adds up those of all ranks", o->ranks > 1, kRanks},
       {changing("sum_before_apply", [o](Model& m) { sum_before_apply(&m, o->ranks_of_sums, o->sums); }),
        "adds up the sums of all ranks", sums_first, "--reduction fast of several processes"},
-      {changing("name_data_axis", [](Model& m) { name_data_axis(m.graph.get()); }), "says that sums are over pipelines",
-       staged, kStages},
-      {changing(kMakeStage, cut), "keeps one stage, for all micro-batches", staged, kStages},
-      {changing("sum_once", sum), "adds up the sums of all pipelines", sums_once,
-       "--reduction fast of several pipelines"},
       {changing("sum_early", [](Model& m) { sum_early(&m); }), "moves sums over ranks to where their terms are known",
        shared && o->overlaps, kRanks},
       {changing("gather_weights", [o](Model& m) { gather_weights(&m, o->owners, o->owner); }),
        "receives weights of other ranks before they are read", o->gathers_weights, "--zero 3 of several processes"},
       {changing("shard_states", [o](Model& m) { shard_states(&m, o->owners, o->owner); }),
        "computes with states where they are kept", shards, "--zero of several processes"},
+      {changing("name_data_axis", [](Model& m) { name_data_axis(m.graph.get()); }),
+       "says that sums are over pipelines, or groups with parts of tensors", staged || has_parts,
+       "--pipeline or --tensor-parallel of several processes"},
+      {changing(kMakeStage, cut), "keeps one stage, for all micro-batches", staged, kStages},
+      {changing("sum_once", sum), "adds up the sums of all pipelines", sums_once,
+       "--reduction fast of several pipelines"},
+      {changing("split_tensors", split), "computes products with this rank's parts of weights, and adds up terms",
+       has_parts, kParts},
       {changing("bucket_collectives", [](Model& m) { bucket_collectives(&m); }), "exchanges small tensors together",
        shared || shards || sums_first || (staged && o->ranks > 1), kRanks},
       {changing("drop_states_of_others", [o](Model& m) { drop_states_of_others(&m, o->owners, o->owner); }),
        "leaves out the states of other ranks", shards, "--zero of several processes"},
       {changing("overlap_collectives", [o](Model& m) { overlap_collectives(&m, o->gathers_weights); }),
-       "starts exchanges before their results are read", (shared || shards || sums_first) && o->overlaps, kRanks},
+       "starts exchanges before their results are read", (shared || shards || sums_first || has_parts) && o->overlaps,
+       kRanks},
       {changing("order_collectives", [](Model& m) { order_collectives(&m); }), "keeps exchanges in one order",
-       staged || shared || shards || sums_first, kRanks},
+       staged || shared || shards || sums_first || has_parts, kRanks},
   };
 }
 

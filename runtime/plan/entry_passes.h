@@ -10,6 +10,7 @@
 #include "onnx_passes/distribution/data_parallel.h"
 #include "onnx_passes/distribution/pipeline_stages.h"
 #include "onnx_passes/distribution/sharded_states.h"
+#include "onnx_passes/distribution/tensor_parallel.h"
 #include "onnx_passes/pipeline/pass_rows.h"
 
 namespace onnx_train {
@@ -30,6 +31,8 @@ struct EntryOptions {
   bool gathers_weights = false;  // the owners are those of weights, too, and the entry point computes with these
   int stages = 1;                // more than 1: the entry point is cut into them
   StageOptions stage = {};       // with stages
+  StateCuts cuts = {};           // of states of which each rank of a group of `parts` has a part; `part` is this one's
+  int parts = 1, part = 0;
   std::map<std::string, Shape> micro_batches = {};  // with stages: the shapes of the inputs of all of them
 };
 

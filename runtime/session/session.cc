@@ -37,8 +37,10 @@ Session::Session(Model model, const SessionOptions& options)
       options_(options),
       choices_(std::make_unique<Choices>(model_.metadata(Choices::kMetadata))),
       topology_(model_, options.topology),
-      state_(&model_, device_, *stream_, memory_of_states()) {
+      state_(&model_, device_, *stream_, memory_of_states(),
+             [this](const std::string& name) { return topology_.part_of(name); }) {
   if (!options_.plans_only) options_.plan.choices = choices_.get();
+  set_new_choices(Choices::New::kTimed);
   options_.plan.collectives = topology_.collectives_of_plans();
   // The body of AllReduce would be one rank's.
   if (topology_.ranks() > 1 && device_.kernels().rows(kDomain, "AllReduce").empty())
@@ -117,12 +119,12 @@ void Session::start(const EntryName& entry, const TensorMap& inputs, int64_t bat
 
 void Session::start(const EntryName& entry, const TensorMap& given, int64_t batches, bool ends_step,
                     const FoundSizes& sizes) {
-  if (batches == 0) batches = topology_.ranks();
+  if (batches == 0) batches = topology_.batches_at_once();
   const SessionThreads threads(options_.threads);
   TensorMap own = own_inputs(entry, topology_.is_staged(entry) ? count_micro_batches(shapes_of(given)) : 1, batches);
   if (!own.empty()) own.insert(given.begin(), given.end());
   const TensorMap& inputs = own.empty() ? given : own;
-  if (topology_.ranks() > 1 && entry == Entry::kStep) {
+  if (topology_.shares_batches() && entry == Entry::kStep) {
     fail_as(ErrorCode::kNeedsAccumulate,
             "ranks share out the batches of a step, and 'step' is one batch; build the model with accumulate, and run "
             "'accumulate' and 'apply'");

@@ -131,8 +131,12 @@ class Session {
   const Arithmetic& arithmetic() const { return options_.plan.arithmetic; }
   // Which forms the nodes of its plans have.
   const Choices& choices() const { return *choices_; }
-  // For plans that are made from now on.
-  void set_new_choices(Choices::New what) { choices_->set_new(what); }
+  // For plans that are made from now on. Where a group of ranks computes the same values, forms are never timed: those
+  // of each rank would round in another way, and weights that all have would drift apart.
+  void set_new_choices(Choices::New what) {
+    const bool may_time = !topology_.is_tensor_parallel();
+    choices_->set_new(what == Choices::New::kTimed && !may_time ? Choices::New::kByRule : what);
+  }
   size_t memory_budget() const { return options_.plan.memory; }  // 0: none
   // Size in bytes of the arena that all plans share.
   size_t arena_bytes() const { return arena_bytes_; }
@@ -144,6 +148,7 @@ class Session {
   // `sizes` are those of PlanOptions.
   using FoundSizes = std::optional<std::vector<Tensor>>;
   void keep_choices();  // in the model's metadata
+  void collect_parts(size_t i, void* to);
   std::unique_ptr<Plan> compile(const EntryName& entry, GradientSums sums, Model flat,
                                 const std::map<std::string, Shape>& shapes, const FoundSizes& sizes);
   CachedPlan& make_plan(const EntryName& entry, GradientSums sums, Model flat,

@@ -88,14 +88,14 @@ std::map<std::string, Shape> Session::with_own_inputs(const EntryName& entry,
 size_t Session::state_bytes() const {
   size_t bytes = 0;
   for (size_t i = 0; i < state_.names().size(); ++i) {
-    if (topology_.has_state(state_.names()[i]))
-      bytes += static_cast<size_t>(num_elements(state_.shape(i))) * size_of(state_.dtype(i));
+    if (topology_.has_state(state_.names()[i])) bytes += state_.kept_bytes(i);
   }
   return bytes;
 }
 
 void Session::collect_state(size_t i, void* to) {
   const std::string& name = state_.names()[i];
+  if (state_.part(i)) return collect_parts(i, to);
   const int keeper = topology_.keeper(name), rank = topology_.rank();
   if (keeper == 0) {
     if (rank == 0 && to) state_.read(i, to);
@@ -107,6 +107,21 @@ void Session::collect_state(size_t i, void* to) {
   const auto bytes = static_cast<size_t>(num_elements(state_.shape(i))) * size_of(state_.dtype(i));
   auto* const own = static_cast<std::byte*>(rank == 0 && to ? to : value.data());
   topology_.send_to_first(name, keeper, {own, bytes}, {own, bytes});
+}
+
+void Session::collect_parts(size_t i, void* to) {
+  const StatePart& part = *state_.part(i);
+  const int first = topology_.keeper(state_.names()[i]);
+  Tensor received(state_.dtype(i), shape_of_part(state_.shape(i), part.cut, part.parts));
+  Tensor own = state_.keeps(i) ? state_.get_part(i) : received;
+  for (int p = 0; p < part.parts; ++p) {
+    const int from = first + p;
+    if (from > 0) {
+      topology_.send_to_first(concat(state_.names()[i], ", part ", p), from, {own.data<std::byte>(), own.bytes()},
+                              {received.data<std::byte>(), received.bytes()});
+    }
+    if (topology_.rank() == 0 && to) put_part(from == 0 ? own : received, state_.shape(i), part.cut, part.parts, p, to);
+  }
 }
 
 void Session::collect_choices() {

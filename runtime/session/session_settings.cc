@@ -134,7 +134,12 @@ std::vector<CommandOption> rank_options(SessionSettings* settings) {
            {&settings->pipeline, kCount},
            "several processes: each has a stage of the model, of as many layers as take about the same time, and the "
            "batches of a step go through all of them [1]",
-           "STAGES"}};
+           "STAGES"},
+          {"--tensor-parallel",
+           {&settings->tensor_parallel, kCount},
+           "several processes: so many compute products together, each with its part of the weights and of their "
+           "states [1]",
+           "RANKS"}};
 }
 
 TopologyOptions topology_of(const SessionSettings& settings) {
@@ -142,6 +147,7 @@ TopologyOptions topology_of(const SessionSettings& settings) {
   options.sync_batch_norm = settings.sync_batch_norm;
   options.sharding = static_cast<Sharding>(settings.zero);
   options.stages = static_cast<int>(settings.pipeline);
+  options.tensor = static_cast<int>(settings.tensor_parallel);
   // The order of sums on GPUs is NCCL's in any case.
   const bool may_be_fast = options.sharding < Sharding::kGradients;
   options.sums_once = settings.reduction == "fast" ||

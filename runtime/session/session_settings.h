@@ -25,6 +25,7 @@ struct SessionSettings {
   uint64_t seed = 0;                       // SessionOptions::seed
   std::string ranks;                       // "environment"; "": this process alone
   int64_t zero = 0, pipeline = 1;          // stages of Sharding, and of the model
+  int64_t tensor_parallel = 1;             // ranks that compute products together
   std::string reduction = "auto";          // "exact", "fast"
   std::string reduction_type = "float32";  // "bf16"
   bool sync_batch_norm = false;

@@ -17,11 +17,15 @@ namespace onnx_train {
 
 struct StateStore::Entry {
   DType dtype;
-  Shape shape;
-  size_t bytes;
+  Shape shape;   // of the whole state
+  size_t bytes;  // that are kept
   StateMemory memory;
   size_t offset;  // in its block, of one that is kept
   std::optional<ValueRole> role;
+  std::optional<StatePart> part;
+
+  Shape kept_shape() const { return part ? shape_of_part(shape, part->cut, part->parts) : shape; }
+  Tensor kept(const Tensor& whole) const { return part ? take_part(whole, part->cut, part->parts, part->part) : whole; }
 };
 
 namespace {
@@ -47,16 +51,17 @@ void give_back_freed_memory() {
 }  // namespace
 
 StateStore::StateStore(Model* model, Device& device, Stream& stream,
-                       const std::function<StateMemory(const std::string&)>& memory_of)
+                       const std::function<StateMemory(const std::string&)>& memory_of, const PartOfState& part_of)
     : device_(device), stream_(stream) {
   std::vector<Value*> states;
   const auto add = [&](Value* state) {
     if (!index_.try_emplace(state->name(), names_.size()).second) return;
     names_.push_back(state->name());
-    const Shape shape = constant_shape(*state);
-    const auto bytes = static_cast<size_t>(num_elements(shape)) * size_of(state->dtype());
-    entries_.push_back({state->dtype(), shape, bytes, memory_of(state->name()), 0, std::nullopt});
-    if (state->role()) entries_.back().role = *state->role();
+    entries_.push_back({state->dtype(), constant_shape(*state), 0, memory_of(state->name()), 0, {}, {}});
+    Entry& entry = entries_.back();
+    if (state->role()) entry.role = *state->role();
+    if (part_of) entry.part = part_of(state->name());
+    entry.bytes = static_cast<size_t>(num_elements(entry.kept_shape())) * size_of(entry.dtype);
     states.push_back(state);
   };
   for (const EntryPoint& point : model->entry_points) {
@@ -67,7 +72,11 @@ StateStore::StateStore(Model* model, Device& device, Stream& stream,
   try {
     allocate();
     for (size_t i = 0; i < states.size(); ++i) {
-      if (keeps(i)) upload(stored_contents(*states[i]), &stream_, data(i));
+      if (keeps(i)) {
+        const Tensor kept = entries_[i].kept(stored_contents(*states[i]));
+        upload(kept, &stream_, data(i));
+        if (part(i)) stream_.synchronize();  // the part is a copy
+      }
       drop_contents(states[i]);
     }
     stream_.synchronize();
@@ -127,6 +136,9 @@ DType StateStore::dtype(size_t i) const { return entries_[i].dtype; }
 const Shape& StateStore::shape(size_t i) const { return entries_[i].shape; }
 const ValueRole* StateStore::role(size_t i) const { return entries_[i].role ? &*entries_[i].role : nullptr; }
 
+size_t StateStore::kept_bytes(size_t i) const { return entries_[i].bytes; }
+const StatePart* StateStore::part(size_t i) const { return entries_[i].part ? &*entries_[i].part : nullptr; }
+
 StateMemory StateStore::memory(size_t i) const { return entries_[i].memory; }
 void* StateStore::data(size_t i) {
   if (!keeps(i)) return nullptr;
@@ -138,6 +150,13 @@ void StateStore::check_kept(size_t i) const {
   if (!keeps(i)) fail_as(ErrorCode::kUsage, "the state '", names_[i], "' is kept by another rank");
 }
 
+void StateStore::expect_whole(size_t i) const {
+  check_kept(i);
+  if (part(i))
+    fail_as(ErrorCode::kUsage, "of the state '", names_[i],
+            "' each rank keeps a part (--tensor-parallel); a checkpoint has all of it");
+}
+
 bool StateStore::overlaps(const void* data, size_t bytes) const {
   const auto* begin = static_cast<const char*>(data);
   const auto overlaps = [&](const char* block, size_t size) { return begin < block + size && block < begin + bytes; };
@@ -145,22 +164,32 @@ bool StateStore::overlaps(const void* data, size_t bytes) const {
 }
 
 void StateStore::read(size_t i, void* to) const {
-  check_kept(i);
+  expect_whole(i);
   stream_.copy_to_host(to, data(i), entries_[i].bytes);
   stream_.synchronize();
 }
 
 void StateStore::write(size_t i, const void* from) {
   check_kept(i);
-  stream_.copy_from_host(data(i), from, entries_[i].bytes);
+  const Entry& entry = entries_[i];
+  const Tensor kept = entry.kept(Tensor(entry.dtype, entry.shape, from, nullptr));
+  stream_.copy_from_host(data(i), kept.data(), entry.bytes);
   stream_.synchronize();
 }
 
 void StateStore::write_from_device(size_t i, const void* from) {
-  check_kept(i);
+  expect_whole(i);
   if (entries_[i].bytes == 0 || from == data(i)) return;
   stream_.copy({data(i), from, entries_[i].bytes});
   stream_.synchronize();
+}
+
+Tensor StateStore::get_part(size_t i) const {
+  check_kept(i);
+  Tensor own(entries_[i].dtype, entries_[i].kept_shape());
+  stream_.copy_to_host(own.data(), data(i), entries_[i].bytes);
+  stream_.synchronize();
+  return own;
 }
 
 Tensor StateStore::get(const std::string& name) const {
@@ -183,7 +212,7 @@ void StateStore::set(const std::string& name, const Tensor& value) {
 void StateStore::exchange(const std::string& name, StateStore* other) {
   const size_t i = index(name), j = other->index(name);
   const Entry &mine = entries_[i], &theirs = other->entries_[j];
-  if (mine.dtype != theirs.dtype || mine.shape != theirs.shape || &device_ != &other->device_) {
+  if (mine.dtype != theirs.dtype || mine.kept_shape() != theirs.kept_shape() || &device_ != &other->device_) {
     fail_as(ErrorCode::kData, "state '", name, "' is ", onnx_train::name(mine.dtype), to_string(mine.shape), " on ",
             device_.name(), " and ", onnx_train::name(theirs.dtype), to_string(theirs.shape), " on ",
             other->device_.name(), "; only equal ones can be exchanged");

@@ -7,13 +7,21 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/device.h"
+#include "onnx_passes/distribution/tensor_layout.h"
 #include "onnx_passes/ir/model.h"
 
 namespace onnx_train {
+
+// Which part of a state is here, where the ranks of a group have parts.
+struct StatePart {
+  Cut cut;
+  int parts = 1, part = 0;
+};
 
 // Where a state is stored.
 enum class StateMemory {
@@ -26,10 +34,11 @@ class StateStore {
  public:
   // Moves the value of every state (every target of an update or initialization binding) out of the model, one after
   // the other, so that there are never two copies of all; the model's initializers keep types and shapes. `memory_of`
-  // says where the state of a name goes; values that go nowhere are dropped. Device and stream outlive the store.
-  // Throws Error when there is not enough memory.
+  // says where the state of a name goes; values that go nowhere are dropped. `part_of` says which part of it, if not
+  // all. Device and stream outlive the store. Throws Error when there is not enough memory.
+  using PartOfState = std::function<std::optional<StatePart>(const std::string&)>;
   StateStore(Model* model, Device& device, Stream& stream,
-             const std::function<StateMemory(const std::string&)>& memory_of);
+             const std::function<StateMemory(const std::string&)>& memory_of, const PartOfState& part_of = {});
   ~StateStore();
   StateStore(const StateStore&) = delete;
 
@@ -37,7 +46,9 @@ class StateStore {
   bool contains(const std::string& name) const { return index_.count(name) > 0; }
   size_t index(const std::string& name) const;  // throws Error if `name` is not a state
   DType dtype(size_t i) const;
-  const Shape& shape(size_t i) const;
+  const Shape& shape(size_t i) const;     // of the whole state
+  size_t kept_bytes(size_t i) const;      // of the state, or of the part that is here
+  const StatePart* part(size_t i) const;  // null where all of it is here
   const ValueRole* role(size_t i) const;  // null for weights and running statistics
   StateMemory memory(size_t i) const;
   bool keeps(size_t i) const { return memory(i) != StateMemory::kNone; }  // whether its value is here
@@ -46,13 +57,18 @@ class StateStore {
   // Whether memory of the device overlaps a block: a run may change it.
   bool overlaps(const void* data, size_t bytes) const;
 
-  const void* data(size_t i) const;  // its address on the device, aligned; null where another rank keeps it
+  // Its address on the device, or that of its part, aligned; null where another rank keeps it.
+  const void* data(size_t i) const;
   void* data(size_t i);
 
-  // All of these wait for the work of the stream, and throw Error for a state that another rank keeps.
+  // Throws Error for a state that is not here, or of which a part is.
+  void expect_whole(size_t i) const;
+  // All of these wait for the work of the stream, and throw Error for a state that another rank keeps. Those that read,
+  // and write from the device, throw Error for one of which a part is here; the others keep the part of what is given.
   void read(size_t i, void* to) const;  // as many bytes as the state has
   void write(size_t i, const void* from);
   void write_from_device(size_t i, const void* from);      // a copy within the device's memory
+  Tensor get_part(size_t i) const;                         // a copy on the host of what is here
   Tensor get(const std::string& name) const;               // a copy on the host
   void set(const std::string& name, const Tensor& value);  // on host or device; same type and shape, or Error
   // Exchanges the values of a state with those of the same state of another store. Throws Error unless device, type and

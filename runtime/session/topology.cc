@@ -17,9 +17,25 @@ namespace onnx_train {
 
 void check_ranks(int64_t ranks, const TopologyOptions& o) {
   const bool shares_states = o.sharding != Sharding::kNone;
-  if (ranks == 1 && (o.stages > 1 || o.sync_batch_norm)) {
-    throw UsageError(concat(o.stages > 1 ? "--pipeline" : "--sync-batch-norm",
+  if (ranks == 1 && (o.stages > 1 || o.tensor > 1 || o.sync_batch_norm)) {
+    throw UsageError(concat(o.stages > 1   ? "--pipeline"
+                            : o.tensor > 1 ? "--tensor-parallel"
+                                           : "--sync-batch-norm",
                             " is for several processes; leave it out, or start them (docs/distributed.md)"));
+  }
+  if (o.tensor > 1 && (o.stages > 1 || o.sharding > Sharding::kOptimizer)) {
+    throw UsageError(concat(
+        "--tensor-parallel: a rank has parts of the weights of all layers, and their sums of gradients; leave out ",
+        o.stages > 1 ? "--pipeline" : "--zero, or take --zero 1"));
+  }
+  if (ranks % o.tensor != 0) {
+    throw UsageError(concat("--tensor-parallel ", o.tensor, " takes ", o.tensor,
+                            " processes, one for each part, or a multiple, and there are ", ranks));
+  }
+  if (o.tensor > 1 && ranks == o.tensor && (o.sync_batch_norm || shares_states)) {
+    throw UsageError(concat(o.sync_batch_norm ? "--sync-batch-norm" : "--zero",
+                            " is for processes that share out batches, and all ", ranks,
+                            " of --tensor-parallel have the same batches; leave it out"));
   }
   if (ranks % o.stages != 0) {
     throw UsageError(concat("--pipeline ", o.stages, " takes ", o.stages,
@@ -42,9 +58,8 @@ void check_ranks(int64_t ranks, const TopologyOptions& o) {
 
 namespace {
 
-StateOwners owners_of_states(const Model& model, const TopologyOptions& options, int ranks) {
-  check_ranks(ranks, options);
-  if (options.stages <= 1) return share_out_states(model, options.sharding, ranks);
+StateOwners owners_of_states(const Model& model, const TopologyOptions& options, int groups) {
+  if (options.stages <= 1) return share_out_states(model, options.sharding, groups);
   if (!model.find_entry_point(Entry::kAccumulate))
     fail_as(ErrorCode::kNeedsAccumulate, "a pipeline takes micro-batches; build the model with accumulate");
   // What inference knows, and no more than a copy of a tensor where nothing is multiplied.
@@ -57,25 +72,25 @@ StateOwners owners_of_states(const Model& model, const TopologyOptions& options,
 
 }  // namespace
 
-Topology::Topology(const Model& model, const TopologyOptions& options)
-    : options_(options),
-      pipeline_(options.stages > 1 && options.collectives ? pipeline_of(options.collectives, options.stages) : nullptr),
-      owners_(owners_of_states(model, options_, ranks())) {}
+Topology::Topology(const Model& model, const TopologyOptions& options) : options_(options) {
+  check_ranks(ranks(), options_);
+  if (group_size() > 1) group_ = group_of(options_.collectives, group_size());
+  owners_ = owners_of_states(model, options_, groups());
+  shares_ = share_out_tensors(model, options_.tensor);
+}
 
 Rounds Topology::rounds(int64_t per_step) const {
-  if (!is_pipeline()) return {.rank = rank(), .ranks = ranks(), .per_step = per_step};
-  return {.rank = pipeline(),
-          .ranks = pipelines(),
-          .per_step = per_step,
-          .at_once = (per_step + pipelines() - 1) / pipelines()};
+  Rounds rounds{.rank = group(), .ranks = groups(), .per_step = per_step};
+  if (is_pipeline()) rounds.at_once = (per_step + groups() - 1) / groups();
+  return rounds;
 }
 
 bool Topology::shares(const EntryName& entry) const {
-  return ranks() > 1 && (entry == Entry::kAccumulate || entry == Entry::kEvaluate);
+  return shares_batches() && (entry == Entry::kAccumulate || entry == Entry::kEvaluate);
 }
 
 GradientSums Topology::sums_of(const EntryName& entry, bool ends_step, bool has_own_sums) const {
-  if (!options_.sums_once || ranks() == 1) return GradientSums::kEachRound;
+  if (!options_.sums_once || groups() == 1) return GradientSums::kEachRound;
   // A run has all micro-batches that a pipeline takes.
   if (is_pipeline()) return entry == Entry::kAccumulate ? GradientSums::kOfStep : GradientSums::kEachRound;
   if (entry == Entry::kAccumulate) return ends_step ? GradientSums::kOfStep : GradientSums::kOwn;
@@ -90,41 +105,50 @@ EntryOptions Topology::entry_options(const EntryName& entry, GradientSums sums) 
   options.owners = owners_;
   options.owner = owner();
   options.sums = {sums, options_.sums_in_bf16};
-  if (entry == Entry::kApply && sums == GradientSums::kOfStep) options.ranks_of_sums = ranks();
+  if (entry == Entry::kApply && sums == GradientSums::kOfStep) options.ranks_of_sums = groups();
   options.gathers_weights =
       options_.sharding == Sharding::kWeights && ranks() > 1 && entry != Entry::kApply && entry != Entry::kInitialize;
+  if (shares(entry)) options.ranks = groups();
   if (is_staged(entry)) {
-    options.ranks = pipelines();
     options.stages = options_.stages;
-    options.stage.shares_batches = pipelines() > 1;
-  } else if (shares(entry)) {
-    options.ranks = ranks();
+    options.stage.shares_batches = groups() > 1;
+  }
+  if (is_tensor_parallel()) {
+    options.cuts = shares_.cuts;
+    options.parts = options_.tensor;
+    options.part = group_->rank();
   }
   return options;
 }
 
 int64_t Topology::batch_of_round(const EntryName& entry, int i) const {
-  return shares(entry) ? int64_t{i} * pipelines() + pipeline() : 0;
+  return shares(entry) ? int64_t{i} * groups() + group() : 0;
 }
 
 void Topology::add_inputs(const EntryName& entry, int i, int64_t batches, TensorMap* inputs) const {
-  if (!shares(entry) || pipelines() == 1) return;
-  const int64_t before = int64_t{i} * pipelines();  // batches of this round that come before those of micro-batch i
-  (*inputs)[micro_batch_input(kRankInput, i)] = Tensor::scalar<int64_t>(pipeline());
+  if (!shares(entry) || groups() == 1) return;
+  const int64_t before = int64_t{i} * groups();  // batches of this round that come before those of micro-batch i
+  (*inputs)[micro_batch_input(kRankInput, i)] = Tensor::scalar<int64_t>(group());
   (*inputs)[micro_batch_input(kActiveRanksInput, i)] =
-      Tensor::scalar<int64_t>(std::clamp<int64_t>(batches - before, 0, pipelines()));
+      Tensor::scalar<int64_t>(std::clamp<int64_t>(batches - before, 0, groups()));
 }
 
 std::vector<int> Topology::keepers(const std::string& state) const {
-  // In pipelines a state that has no stage is on all ranks, as it is without.
-  const auto owner = owners_.find(state);
-  const int first = owner == owners_.end() ? 0 : owner->second, apart = owner == owners_.end() ? 1 : options_.stages;
-  std::vector<int> ranks;
-  for (int r = first; r < this->ranks(); r += apart) {
-    ranks.push_back(r);
-    if (owner != owners_.end() && !is_pipeline()) break;
+  const auto found = owners_.find(state);
+  const bool is_cut = part_of(state).has_value();
+  std::vector<int> keepers;
+  for (int r = 0; r < ranks(); ++r) {
+    const int owner = is_pipeline() ? r % options_.stages : r / options_.tensor;  // as rank r has it
+    const bool has = found == owners_.end() || found->second == owner;
+    if (has && (!is_cut || r % options_.tensor == 0)) keepers.push_back(r);
   }
-  return ranks;
+  return keepers;
+}
+
+std::optional<StatePart> Topology::part_of(const std::string& state) const {
+  const auto cut = shares_.cuts.find(state);
+  if (cut == shares_.cuts.end()) return std::nullopt;
+  return StatePart{cut->second, options_.tensor, group_->rank()};
 }
 
 Topology::Pairs Topology::stages_that_send(const Model& flat, const std::vector<std::string>& states) const {
@@ -132,11 +156,11 @@ Topology::Pairs Topology::stages_that_send(const Model& flat, const std::vector<
 }
 
 void Topology::connect(Device* device, const Pairs& pairs) const {
-  if (!is_pipeline()) return device->connect(*options_.collectives);
-  device->connect(*pipeline_);
-  if (pipelines() > 1) device->connect(*pipeline_->along(kDataAxis));
+  if (!group_) return device->connect(*options_.collectives);
+  device->connect(*group_);
+  if (groups() > 1) device->connect(*group_->along(kDataAxis));
   for (const auto& [from, to] : pairs) {
-    if (from == owner() || to == owner()) device->connect(*pipeline_, from, to);
+    if (from == owner() || to == owner()) device->connect(*group_, from, to);
   }
 }
 

@@ -1,9 +1,11 @@
-// Which ranks train one model, and what each of them has: batches of a round, a stage of the model, some of its states.
+// Which ranks train one model, and what each of them has: batches of a round, a stage of the model, some of its states,
+// parts of its weights.
 // A session makes one of its model; nothing changes afterwards. Functions that exchange are called by all ranks, in one
 // order, on the thread of the session. They throw Error.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -11,10 +13,12 @@
 
 #include "kernels/device.h"
 #include "onnx_passes/distribution/sharded_states.h"
+#include "onnx_passes/distribution/tensor_parallel.h"
 #include "onnx_passes/ir/model.h"
 #include "runtime/distribution/rank_group.h"
 #include "runtime/distribution/rounds.h"
 #include "runtime/plan/entry_passes.h"
+#include "runtime/session/state_store.h"
 
 namespace onnx_train {
 
@@ -35,6 +39,10 @@ struct TopologyOptions {
   // micro-batches, one or several, as inputs of names by micro_batch_input, the same on all its ranks. Their outputs
   // have a first axis of batches: the first of each pipeline, the second of each, ...
   int stages = 1;
+  // With more than 1, so many consecutive ranks are a group that computes products together, each with its part of the
+  // weights (onnx_passes/distribution/tensor_parallel.h); several groups share out batches. All ranks of a group are
+  // given the same inputs and have the same outputs, which have a first axis of groups where there are several.
+  int tensor = 1;
 };
 
 // Throws UsageError for what `ranks` processes cannot do, or cannot do at once.
@@ -46,12 +54,19 @@ class Topology {
 
   const TopologyOptions& options() const { return options_; }
   Collectives* collectives() const { return options_.collectives; }
-  Collectives* collectives_of_plans() const { return pipeline_ ? pipeline_.get() : options_.collectives; }
+  Collectives* collectives_of_plans() const { return group_ ? group_.get() : options_.collectives; }
   int ranks() const { return options_.collectives ? options_.collectives->size() : 1; }
   int rank() const { return options_.collectives ? options_.collectives->rank() : 0; }
   bool is_pipeline() const { return options_.stages > 1; }
-  int pipelines() const { return ranks() / options_.stages; }  // 1 rank is 1 pipeline of one stage
-  int pipeline() const { return rank() / options_.stages; }    // this rank's
+  bool is_tensor_parallel() const { return options_.tensor > 1; }
+  // Ranks that run the same batches: the stages of a pipeline, those with the parts of tensors, or one alone.
+  int group_size() const { return options_.stages * options_.tensor; }
+  int groups() const { return ranks() / group_size(); }
+  int group() const { return rank() / group_size(); }  // this rank's
+  // The batches of a round, if each rank that may have one of its own has one, or each stage.
+  int batches_at_once() const { return ranks() / options_.tensor; }
+  // Whether runs of kAccumulate and kEvaluate take one of several batches, and their outputs have an axis of these.
+  bool shares_batches() const { return is_pipeline() || groups() > 1; }
 
   // How the ranks share out steps of `per_step` batches.
   Rounds rounds(int64_t per_step) const;
@@ -71,11 +86,19 @@ class Topology {
   int64_t batch_of_round(const EntryName& entry, int i) const;
   void add_inputs(const EntryName& entry, int i, int64_t batches, TensorMap* inputs) const;
 
-  // Whether one rank alone keeps some states, or this one, and whether this rank has it.
-  bool shards_states() const { return !owners_.empty(); }
-  bool is_sharded(const std::string& state) const { return owners_.contains(state); }
-  bool has_state(const std::string& state) const { return !is_sharded(state) || owners_.at(state) == owner(); }
-  std::vector<int> keepers(const std::string& state) const;  // the ranks that have the whole value, in ascending order
+  // Whether one rank alone keeps some states whole, or this one.
+  bool shards_states() const { return !owners_.empty() || !shares_.cuts.empty(); }
+  bool is_sharded(const std::string& state) const { return owners_.contains(state) || part_of(state); }
+  // Whether this rank has it, or a part.
+  bool has_state(const std::string& state) const {
+    const auto owner = owners_.find(state);
+    return owner == owners_.end() || owner->second == this->owner();
+  }
+  // This rank's part of a state of which ranks have parts.
+  std::optional<StatePart> part_of(const std::string& state) const;
+  const TensorShares& tensor_shares() const { return shares_; }
+  std::vector<int> keepers(
+      const std::string& state) const;  // the ranks that have it, or the first part, in ascending order
   int keeper(const std::string& state) const { return keepers(state).front(); }
 
   // Pairs of stages of which the first may send something to the second, of an entry point of all stages.
@@ -92,11 +115,12 @@ class Topology {
   void wait(Stream* stream, int64_t mark, const Device& device) const;
 
  private:
-  int owner() const { return pipeline_ ? pipeline_->rank() : rank(); }  // this rank, in owners_
+  int owner() const { return is_pipeline() ? group_->rank() : group(); }  // this rank's, in owners_
 
   TopologyOptions options_;
-  std::unique_ptr<RankGroup> pipeline_;  // of which this rank is a stage
-  StateOwners owners_;                   // ranks or, in a pipeline, stages
+  std::unique_ptr<RankGroup> group_;  // of which this rank is a stage, or has a part; null: it is alone
+  StateOwners owners_;                // groups of one rank or several or, in a pipeline, stages
+  TensorShares shares_;
 };
 
 }  // namespace onnx_train

@@ -32,7 +32,12 @@ struct CheckpointWriter::Pending {
 CheckpointWriter::CheckpointWriter(Session* session, const std::string& shards, size_t most_in_one_file)
     : session_(*session) {
   const Topology& topology = session_.topology();
-  const bool may = shards == "on" || (shards == "auto" && topology.shards_states());
+  if (shards == "on" && topology.is_tensor_parallel()) {
+    throw UsageError(
+        "--checkpoint-shards on: with --tensor-parallel no process has whole states, and the first one "
+        "collects their parts; leave it out");
+  }
+  const bool may = shards == "on" || (shards == "auto" && topology.shards_states() && !topology.is_tensor_parallel());
   if (may) layout_ = lay_out_shards(session_.model(), topology);
   // A larger one needs files beside the model in any case.
   writes_shards_ = may && (shards == "on" || layout_.bytes > most_in_one_file);
@@ -225,7 +230,7 @@ void CheckpointWriter::copy_state() {
     const bool is_new = copy_[i].empty();
     if (is_new) copy_[i] = Tensor(store.dtype(i), store.shape(i));
     // As in `kept`.
-    if (is_new && on_host && store.keeps(i) && is_zero(store.data(i), copy_[i].bytes())) continue;
+    if (is_new && on_host && store.keeps(i) && !store.part(i) && is_zero(store.data(i), copy_[i].bytes())) continue;
     session_.collect_state(i, copy_[i].data());
   }
 }

@@ -62,7 +62,7 @@ EvaluationResult evaluate(Session* session, BatchSource* data, int micro_batches
   TensorMap inputs;
   int64_t at = 0;
   const Topology& topology = session->topology();
-  data->share_out(topology.rounds(int64_t{topology.pipelines()} * micro_batches));
+  data->share_out(topology.rounds(int64_t{topology.groups()} * micro_batches));
   data->start(0, 0);
   session->draw_again(Entry::kEvaluate);
   for (;;) {

@@ -129,7 +129,7 @@ void LossReader::add(const TensorMap& outputs, int64_t samples, LossMean* loss, 
 }
 
 TensorMap of_rank(const Session& session, const TensorMap& outputs, size_t rank) {
-  if (session.topology().ranks() == 1) return outputs;
+  if (!session.topology().shares_batches()) return outputs;
   TensorMap own;
   for (const auto& [name, all] : outputs) {
     if (all.shape().empty()) {

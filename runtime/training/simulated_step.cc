@@ -112,7 +112,7 @@ SimulatedStep simulate_step(const Model& model, SessionOptions options, int rank
   const double seconds = speed.seconds > 0 ? speed.seconds : flops / speed.flops;
   const double seconds_of_byte = seconds / sum_over(one, [](const Node& node) { return cost_in_bytes(node); });
 
-  const int stages = options.topology.stages, pipelines = std::max(1, ranks / stages);
+  const int stages = options.topology.stages, pipelines = std::max(1, ranks / (stages * options.topology.tensor));
   const auto rounds = static_cast<int>((batches + pipelines - 1) / pipelines);  // of each pipeline, or rank
   const auto batch_of_plans = micro_batch_shapes(batch, stages > 1 ? rounds : 1);
   Rendezvous others;

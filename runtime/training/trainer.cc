@@ -95,7 +95,7 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
     fail_as(ErrorCode::kUsage, "a step accumulates ", options_.accumulate, " batches, but an epoch has ", batches);
   }
   steps_per_epoch_ = ceil_div(batches, options_.accumulate);
-  if (session_.topology().ranks() > 1 && entry == Entry::kStep) {
+  if (session_.topology().shares_batches() && entry == Entry::kStep) {
     fail_as(ErrorCode::kNeedsAccumulate,
             "ranks share out the batches of a step, and the model takes whole steps; build it with "
             "--accumulate");

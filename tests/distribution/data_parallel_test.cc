@@ -149,8 +149,8 @@ TEST(Topology, EachRankHasAStageAndBatchesOfARound) {
   for (const int rank : {0, 1, 2, 3}) {
     SimulatedRanks ranks(rank, 4, {}, &others, 4);
     const Topology topology(model, {.collectives = &ranks, .stages = 2});
-    EXPECT_EQ(topology.pipelines(), 2);
-    EXPECT_EQ(topology.pipeline(), rank / 2);
+    EXPECT_EQ(topology.groups(), 2);
+    EXPECT_EQ(topology.group(), rank / 2);
     EXPECT_EQ(topology.rounds(5).at_once, 3);
     EXPECT_EQ(topology.batch_of_round(Entry::kAccumulate, 2), 4 + rank / 2);
     EXPECT_EQ(topology.batch_of_round(Entry::kApply, 2), 0);

@@ -55,6 +55,15 @@ TEST(EntryPasses, AStageIsCutOnceAllIsDistributed) {
             "bucket_collectives order_collectives");
 }
 
+TEST(EntryPasses, TensorsAreSplitOnceAllIsDistributed) {
+  const EntryOptions one = {.entry = "accumulate", .cuts = {{"w", {0, 4}}}, .parts = 2};
+  EXPECT_EQ(wanted(one), "flatten draw_from_input name_data_axis split_tensors order_collectives");
+  const EntryOptions two = {
+      .entry = "apply", .overlaps = true, .owners = {{"m", 1}}, .cuts = {{"w", {0, 4}}}, .parts = 2};
+  EXPECT_EQ(wanted(two),
+            "flatten draw_from_input shard_states name_data_axis split_tensors overlap_collectives order_collectives");
+}
+
 TEST(EntryPasses, TheWholeModelStaysAsItIs) {
   const Model whole = make_training_transformer({.blocks = 1});
   const std::string before = to_text(whole);

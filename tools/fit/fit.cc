@@ -175,7 +175,7 @@ int run(FitArguments* a, const RunRanks& ranks) {
   if (resumes) adopt_accumulation(a);
   if (resumes) adopt_build(a);
   if (!resumes && ranks.several() && a->given->count("accumulate") == 0)
-    a->trainer.accumulate = ranks.collectives()->size();
+    a->trainer.accumulate = ranks.collectives()->size() / a->session.tensor_parallel;
   Start start = resumes ? start_where_it_stopped(*a, ranks.collectives()) : start_anew(*a);
   if (start.built) a->build.build.loss = start.built->chosen_loss;  // as options.json says
   if (start.position) {

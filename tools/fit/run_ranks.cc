@@ -70,8 +70,11 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
   if (a->elastic && (place_ ? !started_here : devices.size() < 2))
     throw UsageError(
         "--elastic is for the processes of --devices; a launcher starts its own again: torchrun --max-restarts");
-  if (a->elastic && (a->session.pipeline > 1 || a->session.sync_batch_norm))
-    throw UsageError(concat("--elastic: with ", a->session.pipeline > 1 ? "--pipeline" : "--sync-batch-norm",
+  if (a->elastic && (a->session.pipeline > 1 || a->session.tensor_parallel > 1 || a->session.sync_batch_norm))
+    throw UsageError(concat("--elastic: with ",
+                            a->session.pipeline > 1          ? "--pipeline"
+                            : a->session.tensor_parallel > 1 ? "--tensor-parallel"
+                                                             : "--sync-batch-norm",
                             " a run needs its number of processes; leave out one of them"));
   const int64_t ranks = place_ ? place_->size : std::max<int64_t>(std::ssize(devices), 1);
   check_ranks(ranks, topology_of(a->session));

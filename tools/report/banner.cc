@@ -29,10 +29,6 @@ std::string dims(const Shape& shape) {
   return text.empty() ? "scalar" : text;
 }
 
-size_t bytes_of(const StateStore& state, size_t i) {
-  return static_cast<size_t>(num_elements(state.shape(i))) * size_of(state.dtype(i));
-}
-
 // The names of each weight's slots: "exp_avg, exp_avg_sq".
 std::unordered_map<std::string, std::string> slots_of_weights(const StateStore& state) {
   std::unordered_map<std::string, std::string> slots;
@@ -104,7 +100,7 @@ MemoryRows memory_rows(const Session& session, const Plan& plan, const StateStor
   for (size_t i = 0; i < state.names().size(); ++i) {
     if (!state.keeps(i)) continue;
     double& row = state.memory(i) == StateMemory::kHost ? offloaded : state.role(i) ? moments : weights;
-    row += static_cast<double>(bytes_of(state, i));
+    row += static_cast<double>(state.kept_bytes(i));
   }
   const auto arena = static_cast<double>(session.arena_bytes()), constants = static_cast<double>(plan.constant_bytes());
   const auto copy = static_cast<double>(trainer.checkpoint_bytes());
@@ -133,7 +129,7 @@ std::string offload_text(Session* session) {
   double offloaded = 0, streamed = 0;
   for (size_t i = 0; i < state.names().size(); ++i) {
     if (state.memory(i) != StateMemory::kHost) continue;
-    const auto bytes = static_cast<double>(bytes_of(state, i));
+    const auto bytes = static_cast<double>(state.kept_bytes(i));
     offloaded += bytes;
     const auto update = updates.find(state.role(i)->of);
     if (update == updates.end() || !update->second->is("SparseAdam", kDomain)) streamed += bytes;
@@ -157,6 +153,35 @@ std::string memory_table(const MemoryRows& rows) {
   TextTable table("lr");
   for (const auto& [what, bytes] : rows) table.add({what, format_bytes(bytes)});
   return table.text(2, text_width());
+}
+
+// What the processes of a training do together.
+std::string ranks_text(const Topology& topology, int64_t accumulate) {
+  const std::string batches = concat(accumulate, accumulate == 1 ? " batch" : " batches", " of a step");
+  const std::string transport = topology.collectives()->transport() == "MPI" ? ", over MPI" : "";
+  const std::string processes = concat(topology.ranks(), " processes");
+  const TopologyOptions& o = topology.options();
+  const std::string sums = !o.sums_once || topology.groups() == 1 ? ""
+                           : o.sums_in_bf16                       ? ", and add up gradients in bf16 once a step"
+                                                                  : ", and add up gradients once a step";
+  if (topology.is_pipeline()) {
+    const std::string pipelines = topology.groups() > 1 ? concat("of ", topology.groups(), " pipelines ") : "";
+    return concat(processes, ", stages ", pipelines, "through which the ", batches, " go", sums, transport);
+  }
+  if (topology.is_tensor_parallel()) {
+    const TensorShares& shares = topology.tensor_shares();
+    const std::string groups =
+        topology.groups() > 1 ? concat(" in ", topology.groups(), " groups that share out the ", batches) : "";
+    const std::string whole =
+        shares.whole.empty() ? "" : concat("; all have '", shares.whole, "' whole: ", shares.reason);
+    return concat(processes, groups, ", ", topology.options().tensor, " compute together ", describe(shares), sums,
+                  transport, whole);
+  }
+  return concat(processes, " share out the ", batches,
+                topology.options().sharding == Sharding::kWeights ? ", the weights and the states of the optimizer"
+                : topology.shards_states()                        ? ", and the states of the optimizer"
+                                                                  : "",
+                sums, transport);
 }
 
 std::string limits(const Trainer& trainer) {
@@ -250,26 +275,7 @@ std::string training_banner(Session* session, const Dataset& training, const Dat
                                 format_number(timed.seconds), " s", left, "; later runs have the same")});
   }
   if (session->options().offload != Offload::kNone) head.add({"offload", offload_text(session)});
-  if (const Topology& topology = session->topology(); topology.ranks() > 1) {
-    const std::string batches =
-        concat(options.accumulate, options.accumulate == 1 ? " batch" : " batches", " of a step");
-    const std::string transport = topology.collectives()->transport() == "MPI" ? ", over MPI" : "";
-    const TopologyOptions& o = topology.options();
-    const char* const sums = !o.sums_once     ? ""
-                             : o.sums_in_bf16 ? ", and add up gradients in bf16 once a step"
-                                              : ", and add up gradients once a step";
-    head.add(
-        {"ranks", topology.is_pipeline()
-                      ? concat(topology.ranks(), " processes, stages ",
-                               topology.pipelines() > 1 ? concat("of ", topology.pipelines(), " pipelines ") : "",
-                               "through which the ", batches, " go", topology.pipelines() > 1 ? sums : "", transport)
-                      : concat(topology.ranks(), " processes share out the ", batches,
-                               topology.options().sharding == Sharding::kWeights
-                                   ? ", the weights and the states of the optimizer"
-                               : topology.shards_states() ? ", and the states of the optimizer"
-                                                          : "",
-                               sums, transport)});
-  }
+  if (session->topology().ranks() > 1) head.add({"ranks", ranks_text(session->topology(), options.accumulate)});
   if (!training.preprocess().empty()) head.add({"preprocess", training.preprocess().text()});
   if (!training.augment.empty()) head.add({"augment", training.augment});
   return concat(head.text(2, text_width()), "\n", parameters_text(model, state), "\n", memory_table(*memory),

@@ -1,0 +1,29 @@
+// The rules (layout_rules.h) of operators that move elements, and what they are given. Pure functions; any thread.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "onnx_passes/distribution/layout_rules.h"
+
+namespace onnx_train {
+
+// What a rule is asked.
+struct LayoutRequest {
+  LayoutRequest(const Node& of, const std::vector<Layout>& has, int64_t ranks);
+  NodeLayouts whole() const;  // all inputs and outputs
+  bool is_part(int i) const;  // whether ranks have parts of input `i`, whose rank is known
+
+  const Node& node;
+  const std::vector<Layout>& given;
+  int64_t parts;
+};
+
+struct MovementRule {
+  const char *domain, *op;
+  std::optional<NodeLayouts> (*rule)(const LayoutRequest&);  // none: the node wants all inputs whole
+};
+
+std::vector<MovementRule> movement_rules();
+
+}  // namespace onnx_train
