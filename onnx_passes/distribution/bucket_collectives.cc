@@ -18,7 +18,7 @@ namespace {
 
 // What the collectives of a bucket have in common.
 struct Kind {
-  std::string op, mesh_axis;
+  std::string op;
   int64_t root = 0, any_order = 0;
   DType dtype = DType::kUndefined;
   Value* active = nullptr;            // of sums
@@ -34,11 +34,7 @@ std::optional<Kind> kind_of(const Node& node) {
   const Value &x = *node.input(0), &y = *node.output();
   if (!y.type().is_static() || !x.type().is_static() || exchanged_bytes(y) > kBytesInBucket || exchanged_bytes(y) == 0)
     return {};
-  Kind kind{.op = node.op(),
-            .mesh_axis = node.attr(kMeshAxis, ""),
-            .root = node.attr("root", 0),
-            .any_order = node.attr(kAnyOrder, 0),
-            .dtype = y.dtype()};
+  Kind kind{.op = node.op(), .root = node.attr("root", 0), .any_order = node.attr(kAnyOrder, 0), .dtype = y.dtype()};
   if (!sums) return kind;
   kind.active = node.input(2);
   if (num_elements(x.type().shape()) == 1) {
@@ -51,10 +47,10 @@ std::optional<Kind> kind_of(const Node& node) {
 
 class Buckets {
  public:
-  Buckets(Graph* graph, int64_t most) : graph_(*graph) {
+  Buckets(Graph* graph, const std::string& mesh_axis, int64_t most) : graph_(*graph), mesh_axis_(mesh_axis) {
     int64_t all = 0;
     for (const Node* node = graph_.first(); node; node = node->next())
-      all += kind_of(*node) ? exchanged_bytes(*node->output()) : 0;
+      all += is_meant(*node) ? exchanged_bytes(*node->output()) : 0;
     most_ = std::clamp(all / kParts, std::min(most, kFewBytes), most);
   }
 
@@ -62,9 +58,8 @@ class Buckets {
     for (Node *node = graph_.first(), *next = nullptr; node; node = next) {
       next = node->next();
       for_each_input(*node, [&](const Value* v) { split_before(node, v->producer()); });
-      const std::optional<Kind> kind = kind_of(*node);
-      if (!kind) continue;
-      std::vector<Node*>& bucket = open_[*kind];
+      if (!is_meant(*node)) continue;
+      std::vector<Node*>& bucket = open_[*kind_of(*node)];
       if (!bucket.empty() && bytes_of(bucket) + exchanged_bytes(*node->output()) > most_) close(&bucket);
       bucket.push_back(node);
     }
@@ -77,6 +72,8 @@ class Buckets {
     Value* y;
     std::vector<Node*> nodes;
   };
+
+  bool is_meant(const Node& node) const { return kind_of(node) && node.attr(kMeshAxis, "") == mesh_axis_; }
 
   static int64_t bytes_of(const std::vector<Node*>& nodes) {
     int64_t bytes = 0;
@@ -137,6 +134,7 @@ class Buckets {
   static constexpr int64_t kParts = 8;
 
   Graph& graph_;
+  const std::string mesh_axis_;
   int64_t most_;
   std::map<Kind, std::vector<Node*>> open_;
   std::vector<Closed> closed_;
@@ -144,9 +142,9 @@ class Buckets {
 
 }  // namespace
 
-void bucket_collectives(Model* flat, int64_t bytes_of_bucket) {
+void bucket_collectives(Model* flat, const std::string& mesh_axis, int64_t bytes_of_bucket) {
   infer_types(flat->graph.get());  // a model that was a file knows the types of its inputs alone
-  Buckets(flat->graph.get(), bytes_of_bucket).run();
+  Buckets(flat->graph.get(), mesh_axis, bytes_of_bucket).run();
 }
 
 }  // namespace onnx_train

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "onnx_passes/ir/model.h"
 
@@ -16,9 +17,9 @@ inline constexpr int64_t kBytesInBucket = int64_t{1} << 20;
 // compute. The terms stay in memory until the last of them is known.
 inline constexpr int64_t kBytesOfBucket = int64_t{25} << 20, kFewBytes = int64_t{4} << 20;
 
-// Sums, gathers and broadcasts of tensors whose sizes are known: where nothing reads one result before the last of them
-// is reached, their inputs are joined there, and the result is split. It changes no bit. All ranks have to have the
-// same nodes: the order of collectives follows.
-void bucket_collectives(Model* flat, int64_t bytes_of_bucket = kBytesOfBucket);
+// Sums, gathers and broadcasts along this axis of a mesh, of tensors whose sizes are known: where nothing reads one
+// result before the last of them is reached, their inputs are joined there, and the result is split. It changes no bit.
+// All ranks have to have the same nodes: the order of collectives follows.
+void bucket_collectives(Model* flat, const std::string& mesh_axis = "", int64_t bytes_of_bucket = kBytesOfBucket);
 
 }  // namespace onnx_train

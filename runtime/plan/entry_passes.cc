@@ -62,6 +62,7 @@ std::vector<PassRow> rank_rows(const Options& o) {
     make_stage(&m, o->owners, o->states, o->owner, o->stages, o->micro_batches, o->stage);
   };
   const auto split = [o](Model& m) { split_tensors(&m, o->cuts, o->parts, o->part); };
+  const auto bucket = [axis = staged || has_parts ? kDataAxis : ""](Model& m) { bucket_collectives(&m, axis); };
   constexpr const char *kRanks = "several processes", *kStages = "--pipeline of several processes",
                        *kParts = "--tensor-parallel of several processes";
   return {
@@ -83,7 +84,7 @@ std::vector<PassRow> rank_rows(const Options& o) {
        "--reduction fast of several pipelines"},
       {changing("split_tensors", split), "computes products with this rank's parts of weights, and adds up terms",
        has_parts, kParts},
-      {changing("bucket_collectives", [](Model& m) { bucket_collectives(&m); }), "exchanges small tensors together",
+      {changing("bucket_collectives", bucket), "exchanges small tensors together",
        shared || shards || sums_first || (staged && o->ranks > 1), kRanks},
       {changing("drop_states_of_others", [o](Model& m) { drop_states_of_others(&m, o->owners, o->owner); }),
        "leaves out the states of other ranks", shards, "--zero of several processes"},

@@ -82,7 +82,7 @@ TEST(Buckets, AResultIsThereWhereItIsRead) {
 TEST(Buckets, TheyAreNotLargerThanAsked) {
   const Model alone = collectives(false);
   Model model = clone(alone);
-  bucket_collectives(&model, 7 * sizeof(float));
+  bucket_collectives(&model, "", 7 * sizeof(float));
   EXPECT_EQ(count_nodes(model, "AllReduce", kDomain), 2);
   EXPECT_EQ(count_nodes(model, "AllGather", kDomain), 3);
   expect_same_values(alone, model);
