@@ -12,6 +12,7 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "onnx_passes/io/file.h"
 #include "onnx_passes/io/loading.h"
@@ -38,6 +39,32 @@ std::vector<int> writers_of(const onnx::TensorProto& tensor, const Topology& top
 bool stays_in_model(const onnx::TensorProto& tensor, const std::vector<int>& writers, size_t bytes) {
   const bool is_beside = is_state_of_session(tensor) || reference_of(tensor);
   return !is_beside || bytes == 0 || (bytes < kMinBytesBeside && writers.front() == 0);
+}
+
+// The rank that writes each tensor into its file; none for what stays in the model. Tensors that several ranks have go
+// to the one that has the least to write, the largest first.
+std::vector<std::optional<int>> share_out_writing(const std::vector<const onnx::TensorProto*>& tensors,
+                                                  const std::vector<size_t>& sizes, const Topology& topology) {
+  std::vector<std::optional<int>> writer(tensors.size());
+  std::vector<size_t> to_write(static_cast<size_t>(topology.ranks()));  // bytes of each rank
+  std::vector<std::pair<size_t, std::vector<int>>> shared;
+  const auto assign = [&](size_t i, int rank) {
+    writer[i] = rank;
+    to_write[static_cast<size_t>(rank)] += sizes[i];
+  };
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    std::vector<int> able = writers_of(*tensors[i], topology);
+    if (stays_in_model(*tensors[i], able, sizes[i])) continue;
+    if (able.size() > 1) {
+      shared.emplace_back(i, std::move(able));
+    } else {
+      assign(i, able.front());
+    }
+  }
+  std::ranges::stable_sort(shared, std::greater(), [&](const auto& tensor) { return sizes[tensor.first]; });
+  for (const auto& [i, able] : shared)
+    assign(i, *std::ranges::min_element(able, {}, [&](int r) { return to_write[static_cast<size_t>(r)]; }));
+  return writer;
 }
 
 void sync_folder(const std::string& path) {
@@ -68,44 +95,26 @@ std::optional<std::set<std::string>> used_folders(const std::string& folder) {
 ShardLayout lay_out_shards(const Model& model, const Topology& topology) {
   const ModelMessage message = to_message(model);
   const std::vector<const onnx::TensorProto*> tensors = stored_tensors(message.proto);
-  const auto ranks = static_cast<size_t>(topology.ranks());
+  std::vector<size_t> sizes;
+  for (const onnx::TensorProto* tensor : tensors) sizes.push_back(declared_bytes(*tensor));
+  const std::vector<std::optional<int>> writers = share_out_writing(tensors, sizes, topology);
   ShardLayout layout;
-  std::vector<size_t> to_write(ranks), sizes, shared;  // bytes of each rank; tensors that several ranks have
-  std::vector<std::optional<int>> writer(tensors.size());
-  std::vector<std::vector<int>> writers;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    sizes.push_back(declared_bytes(*tensors[i]));
-    writers.push_back(writers_of(*tensors[i], topology));
-    layout.bytes += sizes[i];
-    if (stays_in_model(*tensors[i], writers[i], sizes[i])) continue;
-    if (writers[i].size() > 1) {
-      shared.push_back(i);
-    } else {
-      writer[i] = writers[i].front();
-      to_write[static_cast<size_t>(*writer[i])] += sizes[i];
-    }
-  }
-  std::ranges::stable_sort(shared, std::greater(), [&](size_t i) { return sizes[i]; });
-  for (const size_t i : shared) {
-    writer[i] = *std::ranges::min_element(writers[i], {}, [&](int r) { return to_write[static_cast<size_t>(r)]; });
-    to_write[static_cast<size_t>(*writer[i])] += sizes[i];
-  }
+  layout.bytes = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
   layout.places.resize(tensors.size());
-  layout.state_bytes.resize(ranks);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (is_state_of_session(*tensors[i])) layout.state_bytes[static_cast<size_t>(writer[i].value_or(0))] += sizes[i];
-  }
-  for (size_t r = 0; r < ranks; ++r) {
+  for (int r = 0; r < topology.ranks(); ++r) {
     std::vector<size_t> own, own_sizes;
+    size_t states = 0;
     for (size_t i = 0; i < tensors.size(); ++i) {
-      if (writer[i] != static_cast<int>(r)) continue;
+      if (writers[i].value_or(0) == r && is_state_of_session(*tensors[i])) states += sizes[i];
+      if (writers[i] != r) continue;
       own.push_back(i);
       own_sizes.push_back(sizes[i]);
     }
     const std::vector<size_t> offsets = data_offsets(own_sizes);
     for (size_t k = 0; k < own.size(); ++k)
-      layout.places[own[k]] = {.rank = static_cast<int>(r), .offset = offsets[k], .bytes = own_sizes[k]};
+      layout.places[own[k]] = {.rank = r, .offset = offsets[k], .bytes = own_sizes[k]};
     layout.file_bytes.push_back(offsets.back());
+    layout.state_bytes.push_back(states);
   }
   return layout;
 }
