@@ -355,8 +355,7 @@ onnx_train_status onnx_train_session_address(onnx_train_session* session, const 
   return in_session(session, [&](onnx_train_session& s) {
     StateStore& states = s.session.state();
     const size_t i = states.index(&required(name, "the name of the state"));
-    if (states.keeps(i)) states.expect_whole(i);
-    required(address, "where the address goes") = states.data(i);
+    required(address, "where the address goes") = states.part(i) ? nullptr : states.data(i);
     required(on_host, "where on_host goes") = s.session.device().uses_host_memory() ? 1 : 0;
   });
 }

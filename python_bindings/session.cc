@@ -362,7 +362,9 @@ NumpyArray SessionHandle::state(nb::handle self, const std::string& name) {
   auto& session = nb::cast<SessionHandle&>(self);
   onnx_train_tensor state;
   check(onnx_train_session_state(session.handle_.get(), name.c_str(), &state));
-  return as_array(element_type(state.type, name), state.shape, state.rank, session.state_addresses_.at(name), self);
+  char* const address = session.state_addresses_.at(name);
+  if (!address) return session.read_state(name);  // throws: it is not here, or not all of it
+  return as_array(element_type(state.type, name), state.shape, state.rank, address, self);
 }
 
 NumpyArray SessionHandle::read_state(const std::string& name) {
@@ -382,9 +384,11 @@ Any SessionHandle::export_state(nb::handle self, const std::string& name) {
   check(onnx_train_session_state(session.handle_.get(), name.c_str(), &state));
   const ElementType& type = element_type(state.type, name);
   const std::vector<size_t> shape(state.shape, state.shape + state.rank);
+  char* const address = session.find_address(name);
+  if (!address) nb::cast<SessionHandle&>(self).read_state(name);  // throws, likewise
   return nb::cast(
-      nb::ndarray<>(session.find_address(name), shape.size(), shape.data(), self, nullptr,
-                    {static_cast<uint8_t>(type.code), type.bits, 1}, session.device_.type, session.device_.id),
+      nb::ndarray<>(address, shape.size(), shape.data(), self, nullptr, {static_cast<uint8_t>(type.code), type.bits, 1},
+                    session.device_.type, session.device_.id),
       nb::rv_policy::reference);
 }
 

@@ -350,7 +350,7 @@ onnx_train_status onnx_train_session_set_from_device(onnx_train_session* session
 /* The address of a state in the memory of the session's device: fixed as long as the session lives. The program may
  * read and write it while the session is idle: it always holds the present value. `on_host` is 1 where it is memory of
  * the host. Elsewhere it is 0; before the next call with the session, work of the program on the state is complete, or
- * the session's stream waits for it. */
+ * the session's stream waits for it. The address is null where another rank keeps the state, or each a part of it. */
 onnx_train_status onnx_train_session_address(onnx_train_session* session, const char* name, void** address,
                                              int32_t* on_host);
 

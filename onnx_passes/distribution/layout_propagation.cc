@@ -134,7 +134,7 @@ bool LayoutPropagation::cut_source(const Value* v, Cut cut) {
       Shape perm(static_cast<size_t>(node->input(0)->rank()));
       for (size_t i = 0; i < perm.size(); ++i) perm[i] = static_cast<int64_t>(perm.size() - 1 - i);
       cut.axis = node->attr("perm", perm).at(static_cast<size_t>(cut.axis));
-    } else if (!(is_elementwise(*node) && node->num_inputs() == 1) && !node->is("Identity")) {
+    } else if (!keeps_places(*node)) {
       return false;
     }
     v = node->input(0);

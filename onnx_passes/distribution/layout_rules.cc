@@ -260,6 +260,8 @@ const std::map<std::pair<std::string_view, std::string_view>, Rule>& rules() {
         {{kDomain, "SoftmaxCrossEntropy"}, none},
         {{kDomain, "SoftmaxCrossEntropyGrad"}, none},
         {{kDomain, "StopGradient"}, of_first},
+        {{kDomain, "RoundTo"}, of_first},
+        {{kDomain, "RoundGradientTo"}, of_first},
         {{kDomain, "Dropout"}, of_first},
         {{kDomain, "Sgd"}, of_all},
         {{kDomain, "Adam"}, of_all},
@@ -290,6 +292,11 @@ NodeLayouts layouts_of(const Node& node, const std::vector<Layout>& given, int64
     layouts = by_body(request);
   }
   return layouts ? *layouts : request.whole();
+}
+
+bool keeps_places(const Node& node) {
+  return (is_elementwise(node) && node.num_inputs() == 1) || node.is("Identity") || node.is("RoundTo", kDomain) ||
+         node.is("RoundGradientTo", kDomain);
 }
 
 std::optional<std::vector<int64_t>> constant_ints(const Node& node, int input) {

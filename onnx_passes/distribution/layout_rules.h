@@ -25,6 +25,10 @@ NodeLayouts layouts_of(const Node& node, const std::vector<Layout>& given, int64
 // order; none where ranks would have no run of equal shares.
 std::optional<Cut> cut_of_view(const Dims& from, const Cut& cut, const Dims& to, int64_t parts);
 
+// Whether an element of the output is a function of the element at its place in input 0 alone, as where a weight is
+// rounded.
+bool keeps_places(const Node& node);
+
 // The constant integers that the node reads there; none if it reads none, or others.
 std::optional<std::vector<int64_t>> constant_ints(const Node& node, int input);
 

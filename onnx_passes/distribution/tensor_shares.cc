@@ -85,8 +85,7 @@ class TensorCutSearch {
   static bool is_read_by_product(const Value& v) {
     return std::ranges::any_of(v.uses(), [](const Use& use) {
       if (operator_of(*use.node).kind == OperatorKind::kProduct) return true;
-      const bool is_view = use.node->is("Transpose") || use.node->is("Identity") ||
-                           (is_elementwise(*use.node) && use.node->num_inputs() == 1);
+      const bool is_view = use.node->is("Transpose") || keeps_places(*use.node);
       return is_view && is_read_by_product(*use.node->output());
     });
   }

@@ -11,6 +11,7 @@
 #include "onnx_passes/distribution/gathered_weights.h"
 #include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/distribution/overlap_collectives.h"
+#include "onnx_passes/distribution/tensor_states.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/training/body_draws.h"
@@ -61,8 +62,13 @@ std::vector<PassRow> rank_rows(const Options& o) {
   const auto cut = [o](Model& m) {
     make_stage(&m, o->owners, o->states, o->owner, o->stages, o->micro_batches, o->stage);
   };
-  const auto split = [o](Model& m) { split_tensors(&m, o->cuts, o->parts, o->part); };
   const auto bucket = [axis = staged || has_parts ? kDataAxis : ""](Model& m) { bucket_collectives(&m, axis); };
+  const auto split = [o](Model& m) {
+    // Their contents are the session's, and the parts of some have other types than the initializers.
+    const std::unordered_set<std::string> states(o->states.begin(), o->states.end());
+    make_inputs_of_states(m.graph.get(), [&](const std::string& name) { return states.contains(name); });
+    split_tensors(&m, o->cuts, o->parts, o->part);
+  };
   constexpr const char *kRanks = "several processes", *kStages = "--pipeline of several processes",
                        *kParts = "--tensor-parallel of several processes";
   return {

@@ -515,6 +515,46 @@ def test_ranks_train_as_one_process_that_accumulates(tmp_path, sharing):
         assert (tmp_path / "alone" / name).read_bytes() == (tmp_path / "together" / name).read_bytes()
 
 
+def test_ranks_have_parts_of_weights(tmp_path):
+    """Two processes of a launcher run all entry points together; a weight of which each has a part can be set alone."""
+    program = f"""
+        import sys
+        sys.path[:0] = {sys.path[:1] + [str(tool.COMMAND.parent / "python")]!r}
+        import numpy as np
+        import onnx_train
+        data = dict(np.load({str(tmp_path / "data.npz")!r}))
+        ranks = dict(ranks="environment", tensor_parallel=2) if sys.argv[1] != "alone" else {{}}
+        model = onnx_train.load({str(tmp_path / "train.onnx")!r})
+        history = onnx_train.fit(model, data, epochs=2, batch_size=8, eval_data=data, threads=1, folder=sys.argv[1], **ranks)
+        session = history.session
+        for name in "fc1.weight", "fc2.bias":
+            try:
+                np.asarray(session.state[name])
+                assert name == "fc2.bias" or not ranks
+            except onnx_train.Error as error:
+                assert ranks and "each rank keeps a part" in str(error), error
+        session.state["fc1.weight"] = np.linspace(-1, 1, 64, dtype=np.float32).reshape(4, 16)
+        print(*history.losses, *session.predict(data["x"][:4]).logits.ravel())
+    """
+    training(accumulate=True).save(tmp_path / "train.onnx")
+    tool.save(tmp_path / "data.npz", DATA)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+
+    def start(folder, **environment):
+        return subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), folder], cwd=tmp_path, text=True,
+                                env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+
+    processes = [start("together", RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port) for rank in (0, 1)]
+    printed = []
+    for process in [start("alone"), *processes]:
+        output, errors = process.communicate(timeout=tool.PATIENCE)
+        assert process.returncode == 0, errors
+        printed.append(np.array(output.split(), float))
+    np.testing.assert_array_equal(printed[1], printed[2])
+    np.testing.assert_allclose(printed[1], printed[0], 1e-5, 1e-6)
+
+
 def test_a_rank_of_a_launcher_does_not_train_alone(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(onnx_train.UsageError, match="one of 2 ranks .*ranks='environment'"):
