@@ -61,7 +61,8 @@ TEST(EntryPasses, TensorsAreSplitOnceAllIsDistributed) {
   const EntryOptions two = {
       .entry = "apply", .overlaps = true, .owners = {{"m", 1}}, .cuts = {{"w", {0, 4}}}, .parts = 2};
   EXPECT_EQ(wanted(two),
-            "flatten draw_from_input shard_states name_data_axis split_tensors overlap_collectives order_collectives");
+            "flatten draw_from_input shard_states name_data_axis split_tensors bucket_collectives "
+            "drop_states_of_others overlap_collectives order_collectives");
 }
 
 TEST(EntryPasses, TheWholeModelStaysAsItIs) {
