@@ -165,7 +165,9 @@ class DataFiles {
     return source;
   }
 
-  static std::string missing() { return concat(": ", std::strerror(ENOENT)); }
+  static std::string missing() {
+    return concat(": ", std::strerror(ENOENT), "; copy it with the model, whose tensors it has");
+  }
 
   // Opens a regular file reached from `folder` without links; otherwise the result is not open and `why` tells the
   // reason.
@@ -178,11 +180,10 @@ class DataFiles {
       File next(openat(at, parts[i].c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | kind));
       if (!next.is_open()) {
         const bool link = errno == ELOOP || (errno == ENOTDIR && !last);
-        *why = concat(": ",
-                      link ? "a link on the way is not followed; put the file itself there, or allow links that "
-                             "lead into a folder you trust: --allow-links DIR"
-                           : std::strerror(errno),
-                      errno == ENOENT ? "; copy it with the model, whose tensors it has" : "");
+        *why = errno == ENOENT ? missing()
+                               : concat(": ", link ? "a link on the way is not followed; put the file itself there, or "
+                                                     "allow links that lead into a folder you trust: --allow-links DIR"
+                                                   : std::strerror(errno));
         return File();
       }
       file = std::move(next);
