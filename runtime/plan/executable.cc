@@ -161,7 +161,6 @@ void Executable::set(size_t buffer, void* address) {
 
 void Executable::bind_arena(void* arena) {
   recording_.reset();
-  is_rehearsed_ = false;
   arena_ = static_cast<char*>(arena);
   const std::vector<Buffer>& buffers = plan_->placement().buffers;
   for (size_t b = 0; b < buffers.size(); ++b) {
@@ -239,6 +238,10 @@ void Executable::run(const std::vector<Tensor>& outputs, Fault* fault) {
   if (num_threads() != plan_->threads()) set_num_threads(plan_->threads());
   collect_commits();
   if (!in_place && !is_rehearsed_) rehearse();
+  if (!in_place && !recording_ && plan_->replays()) {
+    if (wait_) wait_();
+    recording_ = stream_.record([this] { enqueue(fault_); });
+  }
   if (plan_->detects_anomaly()) {
     run_watched();
   } else if (plan_->guarded()) {
@@ -276,12 +279,11 @@ void Executable::collect_commits() {
 }
 
 // Runs all nodes once with a fault set, so that no state changes. This loads kernels and lets libraries allocate at
-// their first call, which a recording cannot contain, and a launch that fails does so before any state changes. Then
-// records a run if the plan allows it.
+// their first call, which a recording cannot contain, and a launch that fails does so before any state changes. Once:
+// ranks exchange here, and another arena, which brings about another recording, is a rank's own affair.
 void Executable::rehearse() {
   enqueue(rehearsal_);
   if (wait_) wait_();
-  if (plan_->replays()) recording_ = stream_.record([this] { enqueue(fault_); });
   is_rehearsed_ = true;
 }
 

@@ -101,7 +101,7 @@ class Executable {
   char* arena_ = nullptr;
   std::unique_ptr<Recording> recording_;
   std::function<void()> wait_;                 // after a rehearsal
-  bool is_rehearsed_ = false;                  // whether rehearse() has run at these addresses
+  bool is_rehearsed_ = false;                  // whether rehearse() has run
   size_t loss_step_ = SIZE_MAX, loss_at_ = 0;  // the node that computes the loss, and its position in `table_`
   DType loss_type_ = DType::kFloat;
 };

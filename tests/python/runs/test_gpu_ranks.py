@@ -81,6 +81,17 @@ def test_two_gpus_train_as_one_that_accumulates(digits, alone, tmp_path, options
     same_runs(alone, tmp_path / "run")
 
 
+def test_a_step_of_several_rounds_has_plans_that_share_memory(tmp_path):
+    """The memory of one rank grows when it plans the last round, and that of another does not: both exchange as often."""
+    tool.run("build", tool.ROOT / "models/digits_cnn.onnx", "-o", tmp_path / "train.onnx", "--loss", "cross_entropy", "--accumulate", "--optimizer", "sgd")
+    model = tmp_path / "train.onnx", tool.ROOT / "models/data/digits_train.npz"
+    options = "--accumulate", 4, "--steps", 3
+    status, _, errors = run(line(model, tmp_path / "run", *options, *GPUS))
+    assert status == 0, errors
+    assert run(line(model, tmp_path / "one", *options, "--device", "cuda"))[0] == 0
+    same_runs(tmp_path / "one", tmp_path / "run")
+
+
 @pytest.mark.parametrize("options", [("--zero", 1), ("--pipeline", 2)], ids=["zero 1", "2 stages"])
 def test_each_gpu_offloads_the_states_that_it_keeps(digits, tmp_path, options):
     for out, offload in ("without", "none"), ("offloaded", "optimizer"):
