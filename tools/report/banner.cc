@@ -160,15 +160,19 @@ std::string ranks_text(const Topology& topology, int64_t accumulate) {
   const std::string batches = concat(accumulate, accumulate == 1 ? " batch" : " batches", " of a step");
   const std::string transport = topology.collectives()->transport() == "MPI" ? ", over MPI" : "";
   const std::string processes = concat(topology.ranks(), " processes");
-  const std::string sums = topology.options().sums_once ? ", and add up gradients once a step" : "";
+  const bool sums_once = topology.options().sums_once && topology.groups() > 1;
+  const std::string sums = sums_once ? ", and add up gradients once a step" : "";
   if (topology.is_pipeline()) {
     const std::string pipelines = topology.groups() > 1 ? concat("of ", topology.groups(), " pipelines ") : "";
     return concat(processes, ", stages ", pipelines, "through which the ", batches, " go", transport);
   }
   if (topology.is_tensor_parallel()) {
     const TensorShares& shares = topology.tensor_shares();
-    const std::string groups =
-        topology.groups() > 1 ? concat(" in ", topology.groups(), " groups that share out the ", batches) : "";
+    const bool shares_states = topology.options().sharding != Sharding::kNone;
+    const std::string groups = topology.groups() > 1
+                                   ? concat(" in ", topology.groups(), " groups that share out the ", batches,
+                                            shares_states ? " and the states of the optimizer" : "")
+                                   : "";
     const std::string whole =
         shares.whole.empty() ? "" : concat("; all have '", shares.whole, "' whole: ", shares.reason);
     return concat(processes, groups, ", ", topology.options().tensor, " compute together ", describe(shares), sums,
