@@ -24,7 +24,7 @@ struct TensorShares {
 // sums, it takes those with the fewest elements to sum. Throws Error where no weight of a product can be cut.
 TensorShares share_out_tensors(const Model& model, int parts);
 
-// "15 of 17 products, 92% of the weights".
+// "15 of 17 products, 92% of the trained weights".
 std::string describe(const TensorShares& shares);
 
 // Makes a flattened entry point that of rank `part` of the group: it has its parts of the states, and AllReduce adds up

@@ -159,7 +159,8 @@ TensorShares share_out_tensors(const Model& model, int parts) {
   TensorShares shares = TensorCutSearch(model, parts).run();
   if (shares.cut_matrices == 0) {
     fail_as(ErrorCode::kUsage, "--tensor-parallel ", parts, ": no product with a trained weight can be shared out",
-            shares.whole.empty() ? "; the model has none" : concat("; '", shares.whole, "': ", shares.reason),
+            shares.whole.empty() ? "; none reads one, but perhaps one that is quantized or computed"
+                                 : concat("; '", shares.whole, "': ", shares.reason),
             "; leave it out: processes then share out batches");
   }
   return shares;
@@ -167,7 +168,7 @@ TensorShares share_out_tensors(const Model& model, int parts) {
 
 std::string describe(const TensorShares& shares) {
   return concat(shares.cut_matrices, " of ", shares.matrices, " products, ", std::lround(100 * shares.cut_elements),
-                "% of the weights");
+                "% of the trained weights");
 }
 
 }  // namespace onnx_train

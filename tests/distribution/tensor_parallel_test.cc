@@ -280,7 +280,7 @@ TEST(TensorParallel, ARankHasHalfOfWhatIsCut) {
   const TensorShares shares = share_out_tensors(model, 2);
   EXPECT_EQ(shares.whole, "head");
   EXPECT_THAT(shares.reason, HasSubstr(" reads all of '"));
-  EXPECT_EQ(describe(shares), "12 of 13 products, 74% of the weights");
+  EXPECT_EQ(describe(shares), "12 of 13 products, 74% of the trained weights");
   EXPECT_EQ(shares.cuts.at("block0.attention.q"), (Cut{1, 8}));
   EXPECT_EQ(shares.cuts.at("block0.attention.q.bias"), (Cut{0, 8}));
   EXPECT_EQ(shares.cuts.at("block0.attention.out"), (Cut{0, 8}));

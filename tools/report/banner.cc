@@ -170,8 +170,11 @@ std::string ranks_text(const Topology& topology, int64_t accumulate) {
   }
   if (topology.is_tensor_parallel()) {
     const TensorShares& shares = topology.tensor_shares();
-    const std::string groups =
-        topology.groups() > 1 ? concat(" in ", topology.groups(), " groups that share out the ", batches) : "";
+    const bool shares_states = topology.options().sharding != Sharding::kNone;
+    const std::string groups = topology.groups() > 1
+                                   ? concat(" in ", topology.groups(), " groups that share out the ", batches,
+                                            shares_states ? " and the states of the optimizer" : "")
+                                   : "";
     const std::string whole =
         shares.whole.empty() ? "" : concat("; all have '", shares.whole, "' whole: ", shares.reason);
     return concat(processes, groups, ", ", topology.options().tensor, " compute together ", describe(shares), sums,

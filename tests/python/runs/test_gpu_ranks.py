@@ -243,3 +243,20 @@ def test_each_rank_writes_its_shard_of_a_checkpoint(digits, tmp_path):
         states.append({t.name: onnx.numpy_helper.to_array(t, str(tmp_path / shards)) for graph in graphs for t in graph.initializer})
     assert states[0].keys() == states[1].keys()
     assert [name for name in states[0] if states[0][name].tobytes() != states[1][name].tobytes()] == []
+
+
+@pytest.mark.parametrize("count, options", [(2, ()), (4, ()), (4, ("--zero", 1))], ids=["a group", "a mesh", "zero 1"])
+def test_ranks_compute_products_together(tmp_path, count, options):
+    build = "--accumulate", "--clip", 1, "--optimizer", "sgd(lr=0.1, momentum=0.9)"
+    tool.run("build", tool.ROOT / "tests/fixtures/mlp.onnx", "-o", tmp_path / "train.onnx", *build)
+    x = np.random.default_rng(0).standard_normal((36, 4)).astype(np.float32)
+    model = tmp_path / "train.onnx", tool.save(tmp_path / "data.npz", {"x": x, "labels": x[:, :3].argmax(1)})
+    printed = []
+    for name, devices in ("one", ("--device", "cuda")), ("many", gpus(count, "--tensor-parallel", 2, *options)):
+        status, output, errors = run(line(model, tmp_path / name, "--epochs", 2, *devices))
+        assert status == 0, errors
+        printed.append(" ".join(output.split()))
+    assert "2 compute together 2 of 2 products, 85% of the trained weights" in printed[1], printed[1]
+    assert ("in 2 groups that share out the 2 batches of a step" in printed[1]) == (count == 4)
+    assert ("and the states of the optimizer" in printed[1]) == bool(options)
+    same_runs(tmp_path / "one", tmp_path / "many")

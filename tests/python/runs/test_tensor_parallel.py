@@ -32,7 +32,7 @@ def test_a_gpt_trains_as_in_one_process(gpt, tmp_path):
     tool.run(*fit(*gpt, tmp_path / "one", *options))
     for name, ranks in {"two": groups(2), "mesh": groups(2, of=2)}.items():
         printed = tool.run(*fit(*gpt, tmp_path / name, *options, *ranks))
-        assert "2 compute together 16 of 17 products, 93% of the weights" in " ".join(printed.split())
+        assert "2 compute together 16 of 17 products, 93% of the trained weights" in " ".join(printed.split())
         same_runs(tmp_path / "one", tmp_path / name)
     assert "in 2 groups that share out the 2 batches of a step" in " ".join(printed.split())
 
@@ -92,4 +92,7 @@ def test_what_ranks_cannot_share_out(gpt, exported, tmp_path):
     tool.run("build", path, "-o", tmp_path / "cnn.onnx", "--loss", example.loss)
     printed = tool.run(*fit(tmp_path / "cnn.onnx", data, tmp_path / "run", "--steps", 1, *groups(2)), status=1)
     assert "no product with a trained weight can be shared out" in printed and "processes then share out batches" in printed
+    tool.run("build", tool.ROOT / "models/gpt.onnx", "-o", tmp_path / "qat.onnx", "--qat", "int8", "--loss", "cross_entropy")
+    printed = tool.run(*fit(tmp_path / "qat.onnx", gpt[1], tmp_path / "run", "--steps", 1, *groups(2)), status=1)
+    assert "none reads one, but perhaps one that is quantized or computed" in printed, printed
     assert not (tmp_path / "run").exists()
