@@ -84,65 +84,56 @@ struct Reduction {
   bool x_is_one_number, any_order;
   DType type;
 
-  bool has_result() const { return root == kEveryRank || root == ranks.rank(); }
+  bool of_rank(size_t r) const { return root == kEveryRank || root == static_cast<int64_t>(r); }
 
   void operator()(void* scratch) const {
     if (any_order && ranks.sum(name, type, bytes_of(z, shares.size), writable_bytes_of(y, shares.size))) return;
-    root == kEveryRank ? sum_on_all(static_cast<T*>(scratch)) : sum_on_root(static_cast<T*>(scratch));
-  }
-
-  // Each rank adds up a share of a piece, and gives the sums to all. `others` is [rank, share].
-  void sum_on_all(T* others) const {
     const auto count = static_cast<size_t>(ranks.size());
+    T* const others = static_cast<T*>(scratch);                  // [rank, share]
+    T* const received = others + shares.share() * ranks.size();  // [share], of the x of `root`
+    const bool has_result = of_rank(static_cast<size_t>(ranks.rank()));
     Sent out(count);
     Received in(count);
     for (int64_t piece = 0; piece < shares.size; piece += shares.share() * ranks.size()) {
       const auto begin = [&](size_t r) { return shares.begin(piece, static_cast<int64_t>(r)); };
       const auto length = [&](size_t r) { return begin(r + 1) - begin(r); };
-      const int64_t own = begin(static_cast<size_t>(ranks.rank())),
-                    own_length = shares.begin(piece, ranks.rank() + 1) - own;
+      const auto rank = static_cast<size_t>(ranks.rank());
+      const int64_t own = begin(rank), own_length = length(rank);
+      if (root != kEveryRank && !x_is_one_number) {
+        for (size_t r = 0; r < count; ++r) {
+          out[r] = has_result ? bytes_of(x + begin(r), length(r)) : Sent::value_type();
+          in[r] = of_rank(r) ? writable_bytes_of(received, own_length) : Received::value_type();
+        }
+        ranks.exchange(name, out, in);
+      }
       for (size_t r = 0; r < count; ++r) {
         out[r] = bytes_of(z + begin(r), length(r));
         in[r] = writable_bytes_of(others + static_cast<int64_t>(r) * shares.share(), own_length);
       }
       ranks.exchange(name, out, in);
-      add_up(own, own_length, others);
+      T* const sum = has_result ? y + own : received;
+      const T* const before = root == kEveryRank ? x + own : received;
+      add_up(x_is_one_number ? nullptr : before, others, own_length, sum);
       for (size_t r = 0; r < count; ++r) {
-        out[r] = bytes_of(y + own, own_length);
-        in[r] = writable_bytes_of(y + begin(r), length(r));
+        out[r] = of_rank(r) ? bytes_of(sum, own_length) : Sent::value_type();
+        in[r] = has_result ? writable_bytes_of(y + begin(r), length(r)) : Received::value_type();
       }
       ranks.exchange(name, out, in);
     }
   }
 
-  // The root adds up all, a share of a piece at a time. `others` is [rank, share].
-  void sum_on_root(T* others) const {
-    const auto count = static_cast<size_t>(ranks.size());
-    for (int64_t begin = 0; begin < shares.size; begin += shares.share()) {
-      const int64_t length = std::min(shares.share(), shares.size - begin);
-      Sent out(count);
-      Received in(count);
-      out[static_cast<size_t>(root)] = bytes_of(z + begin, length);
-      for (size_t r = 0; r < count && has_result(); ++r)
-        in[r] = writable_bytes_of(others + static_cast<int64_t>(r) * shares.share(), length);
-      ranks.exchange(name, out, in);
-      if (has_result()) add_up(begin, length, others);
-    }
-  }
-
-  // y = x + the terms of the active ranks, from left to right, for these elements of y. Terms of 16 bits are added in
-  // float32.
-  void add_up(int64_t first, int64_t length, const T* terms) const {
+  // sum = before + the terms of the active ranks, from left to right. Those of 16 bits are added in float32.
+  void add_up(const T* before, const T* terms, int64_t length, T* sum) const {
     constexpr int64_t kBlock = 1024;  // sums stay in the cache until they have all terms
     SumOf<T> block[kBlock];
     for (int64_t begin = 0; begin < length; begin += kBlock) {
       const int64_t count = std::min(kBlock, length - begin);
-      for (int64_t i = 0; i < count; ++i) block[i] = static_cast<SumOf<T>>(x[x_is_one_number ? 0 : first + begin + i]);
+      for (int64_t i = 0; i < count; ++i) block[i] = static_cast<SumOf<T>>(before ? before[begin + i] : *x);
       for (int64_t r = 0; r < active; ++r) {
         const T* const term = terms + r * shares.share() + begin;
         for (int64_t i = 0; i < count; ++i) block[i] += static_cast<SumOf<T>>(term[i]);
       }
-      for (int64_t i = 0; i < count; ++i) y[first + begin + i] = static_cast<T>(block[i]);
+      for (int64_t i = 0; i < count; ++i) sum[begin + i] = static_cast<T>(block[i]);
     }
   }
 };
@@ -158,7 +149,7 @@ std::function<void(const Launch&)> reduce(const NodeSpec& spec, int64_t root, si
         Reduction<T> work{
             ranks,  name,      root, shares, launch.in<T>(0), launch.in<T>(1), launch.out<T>(), *launch.in<int64_t>(2),
             is_one, any_order, type};
-        const bool reads = !is_one && work.has_result();
+        const bool reads = !is_one && work.of_rank(static_cast<size_t>(ranks.rank()));
         if (is_awaited && reads && work.x != work.y)
           work.x = std::copy(work.x, work.x + shares.size, work.y) - shares.size;
         return work;
@@ -173,7 +164,7 @@ Prepared prepare_reduce(const NodeSpec& spec) {
   if (spec.collectives()) {
     const int64_t root = spec.node().op() == "Reduce" ? root_of(spec) : kEveryRank;
     const Shares shares{size, spec.collectives()->size()};
-    prepared.workspace = static_cast<size_t>(shares.share() * shares.ranks) * size_of(spec.out_type());
+    prepared.workspace = static_cast<size_t>(shares.share() * (shares.ranks + 1)) * size_of(spec.out_type());
     prepared.run =
         Summable{}.dispatch(spec.out_type(), [&]<typename T>(T) { return reduce<T>(spec, root, prepared.workspace); });
   } else {
