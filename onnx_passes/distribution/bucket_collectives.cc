@@ -10,6 +10,7 @@
 #include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/builder.h"
+#include "onnx_passes/inference/elements.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/inputs.h"
 
@@ -60,7 +61,8 @@ class Buckets {
       for_each_input(*node, [&](const Value* v) { split_before(node, v->producer()); });
       if (!is_meant(*node)) continue;
       std::vector<Node*>& bucket = open_[*kind_of(*node)];
-      if (!bucket.empty() && bytes_of(bucket) + exchanged_bytes(*node->output()) > most_) close(&bucket);
+      const bool is_full = std::ssize(bucket) == kMaxElements;  // inference reads as many sizes of Split
+      if (is_full || (!bucket.empty() && bytes_of(bucket) + exchanged_bytes(*node->output()) > most_)) close(&bucket);
       bucket.push_back(node);
     }
     for (auto& [kind, bucket] : open_) close(&bucket);

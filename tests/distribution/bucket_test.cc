@@ -51,9 +51,9 @@ TensorMap inputs() {
   return values;
 }
 
-void expect_same_values(const Model& before, const Model& after) {
+void expect_same_values(const Model& before, const Model& after, const TensorMap& given = inputs()) {
   Session one(clone(before), {}), other(clone(after), {});
-  const TensorMap expected = one.run("predict", inputs()), values = other.run("predict", inputs());
+  const TensorMap expected = one.run("predict", given), values = other.run("predict", given);
   ASSERT_EQ(values.size(), expected.size());
   for (const auto& [name, tensor] : expected) {
     EXPECT_EQ(values.at(name).shape(), tensor.shape()) << name;
@@ -86,6 +86,24 @@ TEST(Buckets, TheyAreNotLargerThanAsked) {
   EXPECT_EQ(count_nodes(model, "AllReduce", kDomain), 2);
   EXPECT_EQ(count_nodes(model, "AllGather", kDomain), 3);
   expect_same_values(alone, model);
+}
+
+// More tensors than inference reads sizes of.
+TEST(Buckets, ManyTensorsArePlanned) {
+  Model alone = empty_model();
+  Builder b(alone.graph.get());
+  const Var active = b.var(alone.graph->add_input("active", {DType::kInt64, Dims{}}));
+  TensorMap values = {{"active", Tensor::full(DType::kInt64, {}, 1)}};
+  for (int i = 0; i < 150; ++i) {
+    const std::string name = concat("x", i);
+    const Var x = b.var(alone.graph->add_input(name, {DType::kFloat, Dims{i % 3 + 1}}));
+    alone.graph->add_output(call(b, "AllReduce", {x, x, active}).value());
+    values[name] = random_tensor(DType::kFloat, {i % 3 + 1}, static_cast<unsigned>(i));
+  }
+  Model model = clone(alone);
+  bucket_collectives(&model);
+  EXPECT_EQ(count_nodes(model, "AllReduce", kDomain), 3);
+  expect_same_values(alone, model, values);
 }
 
 TEST(Buckets, WhatIsLargeOrOfUnknownSizeGoesAlone) {

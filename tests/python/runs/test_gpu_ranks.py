@@ -155,7 +155,10 @@ def test_a_gpt_with_tied_embeddings_trains_in_stages(exported, tmp_path, precisi
     data = tool.save(tmp_path / "data.npz", reference.repeated(example, 8))
     options = "--precision", precision, "--optimizer", "sgd(momentum=0.9)"
     tool.run("build", path, "-o", tmp_path / "train.onnx", "--loss", example.loss, "--accumulate", *options)
-    for name, devices in ("one", ("--device", "cuda")), ("two", STAGES), ("three", gpus(3, "--pipeline", 3)), ("mesh", gpus(4, "--pipeline", 2)):
+    runs = {"one": ("--device", "cuda"), "two": STAGES}
+    if precision == "float32":
+        runs |= {"three": gpus(3, "--pipeline", 3), "mesh": gpus(4, "--pipeline", 2)}
+    for name, devices in runs.items():
         status, _, errors = run(line((tmp_path / "train.onnx", data), tmp_path / name, "--accumulate", 5, "--steps", 2, *devices))
         assert status == 0, errors
         same_runs(tmp_path / "one", tmp_path / name, *((1e-6,) if precision == "float32" else (1e-2, False)))
