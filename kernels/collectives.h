@@ -54,8 +54,8 @@ class Collectives {
   virtual void exchange_among(const std::vector<int>& members, const std::string& what,
                               const std::vector<std::span<const std::byte>>& out,
                               const std::vector<std::span<std::byte>>& in) = 0;
-  // y = the sum of the ranks' z, elements of this type, in an order of the engine's own, which is the same on all ranks.
-  // Whether the engine has such a sum; where it has none, nothing has happened, on any rank.
+  // y = the sum of the ranks' z, elements of this type, in an order of the engine's own, which is the same on all
+  // ranks. Whether the engine has such a sum; where it has none, nothing has happened, on any rank.
   virtual bool sum(const std::string& /*what*/, DType /*type*/, std::span<const std::byte> /*z*/,
                    std::span<std::byte> /*y*/) {
     return false;
