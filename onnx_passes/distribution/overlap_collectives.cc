@@ -48,7 +48,7 @@ class Overlap {
     return sums(node) || (receives_weights_ && node.is("Broadcast", kDomain) && num_elements(type.shape()) > 1);
   }
 
-  // Sums keep memory that would be free; who lets weights be received knows what they take.
+  // A sum under way keeps the memory of its terms. Weights do not count: gather_weights bounds what they take.
   static int64_t counted_bytes(const Node& node) {
     return sums(node) && node.output()->type().is_static() ? exchanged_bytes(*node.output()) : 0;
   }

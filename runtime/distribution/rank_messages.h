@@ -1,4 +1,4 @@
-// How failures of ranks read, whatever carries what they exchange. Plain values; any thread.
+// The texts of errors of ranks, which all transports share. Plain values; any thread.
 #pragma once
 
 #include <cstddef>

@@ -450,7 +450,7 @@ TEST(ShardedCheckpoint, NothingIsWrittenWhereRank0HasNoFolder) {
   EXPECT_THAT(names_in(folder), ElementsAre());
 }
 
-// From here on rank 1 is another user, who may not write into the folder. Only root can be one; else nobody may write.
+// From here on rank 1 runs as another user, who may not write into the folder. Without root no rank may write there.
 void forbid(const std::string& folder, const Session& session) {
   constexpr uid_t kNobody = 65534;
   if (geteuid() != 0) {

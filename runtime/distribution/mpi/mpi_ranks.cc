@@ -250,7 +250,7 @@ bool MpiRanks::read_to_the_end(Lock* lock, Deadline deadline) {
     }
     return has_heard || (!had_cause && !link_->cause.empty());
   });
-  // A message that nobody has asked for is not.
+  // A message that its receiver never asks for is not delivered.
   poll(lock, std::min(deadline, Clock::now() + kMomentAtTheEnd), false, [&] { return link_->is_delivered(); });
   return is_well && link_->is_delivered();
 }

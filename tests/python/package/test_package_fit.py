@@ -478,6 +478,26 @@ def test_labels_out_of_range_are_found_before_the_first_step():
     assert not steps
 
 
+def printed_alone_and_by_two_ranks(program, folder):
+    """What a program prints that trains train.onnx on data.npz: as one process, given "alone", and as each of two ranks."""
+    training(accumulate=True).save(folder / "train.onnx")
+    tool.save(folder / "data.npz", DATA)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+
+    def start(name, **environment):
+        return subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), name], cwd=folder, text=True,
+                                env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+
+    processes = [start("together", RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port) for rank in (0, 1)]
+    printed = []
+    for process in [start("alone"), *processes]:
+        output, errors = process.communicate(timeout=tool.PATIENCE)
+        assert process.returncode == 0, errors
+        printed.append(output)
+    return printed
+
+
 @pytest.mark.parametrize("sharing", [{}, {"zero": 1}, {"pipeline": 2}], ids=str)
 def test_ranks_train_as_one_process_that_accumulates(tmp_path, sharing):
     """Two processes of a launcher: losses, weights and the file of rank 0 are those of one process, in bits."""
@@ -494,21 +514,7 @@ def test_ranks_train_as_one_process_that_accumulates(tmp_path, sharing):
         assert (history.session.ranks == 2) == bool(ranks)
         print(history.session.rank, history.losses, [e.metrics for e in history.evaluations])
     """
-    training(accumulate=True).save(tmp_path / "train.onnx")
-    tool.save(tmp_path / "data.npz", DATA)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-
-    def start(folder, **environment):
-        return subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), folder], cwd=tmp_path, text=True,
-                                env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
-
-    processes = [start("together", RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port) for rank in (0, 1)]
-    printed = []
-    for process in [start("alone"), *processes]:
-        output, errors = process.communicate(timeout=tool.PATIENCE)
-        assert process.returncode == 0, errors
-        printed.append(output)
+    printed = printed_alone_and_by_two_ranks(program, tmp_path)
     assert [text[0] for text in printed] == ["0", "0", "1"]
     assert printed[0][1:] == printed[1][1:] == printed[2][1:] and "accuracy" in printed[0]
     for name in "last.onnx", "best.onnx":
@@ -536,21 +542,7 @@ def test_ranks_have_parts_of_weights(tmp_path):
         session.state["fc1.weight"] = np.linspace(-1, 1, 64, dtype=np.float32).reshape(4, 16)
         print(*history.losses, *session.predict(data["x"][:4]).logits.ravel())
     """
-    training(accumulate=True).save(tmp_path / "train.onnx")
-    tool.save(tmp_path / "data.npz", DATA)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-
-    def start(folder, **environment):
-        return subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), folder], cwd=tmp_path, text=True,
-                                env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
-
-    processes = [start("together", RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port) for rank in (0, 1)]
-    printed = []
-    for process in [start("alone"), *processes]:
-        output, errors = process.communicate(timeout=tool.PATIENCE)
-        assert process.returncode == 0, errors
-        printed.append(np.array(output.split(), float))
+    printed = [np.array(text.split(), float) for text in printed_alone_and_by_two_ranks(program, tmp_path)]
     np.testing.assert_array_equal(printed[1], printed[2])
     np.testing.assert_allclose(printed[1], printed[0], 1e-5, 1e-6)
 

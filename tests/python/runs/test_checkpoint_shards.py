@@ -15,8 +15,8 @@ import onnx
 import pytest
 import reference
 import tool
-from onnx import helper, numpy_helper
-from test_ranks import devices, fit, free_port, peak_memory, start_ranks
+from onnx import numpy_helper
+from test_ranks import build_deep_model, devices, fit, free_port, peak_memory, start_ranks
 
 WAYS = {"zero 1": (3, "--zero", 1), "zero 2": (2, "--zero", 2), "zero 3": (3, "--zero", 3), "stages": (2, "--pipeline", 2),
         "two pipelines": (4, "--pipeline", 2)}  # fmt: skip
@@ -156,16 +156,7 @@ def test_ranks_that_see_other_folders_say_so(digits, tmp_path):
 
 def test_rank_0_needs_no_memory_for_a_copy(tmp_path):
     """Eight layers of 1024 x 1024, 4 MiB each: with Adam and three ranks a checkpoint has 128 MiB."""
-    rng = np.random.default_rng(0)
-    weights = [helper.make_tensor(f"w{i}", 1, [1024, 1024], (rng.standard_normal((1024, 1024)) / 32).astype("f").tobytes(), raw=True)
-               for i in range(8)]  # fmt: skip
-    nodes = [helper.make_node("MatMul", [f"h{i}", f"w{i}"], [f"h{i + 1}"]) for i in range(8)]
-    value = lambda name: helper.make_tensor_value_info(name, 1, ["N", 1024])  # noqa: E731
-    graph = helper.make_graph(nodes, "deep", [value("h0")], [value("h8")], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx")
-    tool.run("build", tmp_path / "m.onnx", "-o", tmp_path / "t.onnx", "--loss", "mse", "--accumulate")
-    data = {"h0": rng.standard_normal((16, 1024)).astype("f"), "labels": rng.standard_normal((16, 1024)).astype("f")}
-    tool.save(tmp_path / "d.npz", data)
+    build_deep_model(tmp_path)
     peaks = {}
     for shards_written in "off", "on":
         command = "fit", tmp_path / "t.onnx", "--data", tmp_path / "d.npz", "--batch-size", 2, "--accumulate", 4, "--steps", 4, \

@@ -174,18 +174,23 @@ def peak_memory(processes):
     return peaks
 
 
-def test_shared_out_states_take_one_copy_in_all(tmp_path):
-    """Eight layers of 1024 x 1024, 4 MiB each: Adam's moments and the sums of gradients take 96 MiB on one rank."""
+def build_deep_model(folder):
+    """Eight layers of 1024 x 1024, 4 MiB each, as t.onnx, and their data, d.npz."""
     rng = np.random.default_rng(0)
     weights = [helper.make_tensor(f"w{i}", 1, [1024, 1024], (rng.standard_normal((1024, 1024)) / 32).astype("f").tobytes(), raw=True)
                for i in range(8)]  # fmt: skip
     nodes = [helper.make_node("MatMul", [f"h{i}", f"w{i}"], [f"h{i + 1}"]) for i in range(8)]
     value = lambda name: helper.make_tensor_value_info(name, 1, ["N", 1024])  # noqa: E731
     graph = helper.make_graph(nodes, "deep", [value("h0")], [value("h8")], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx")
-    tool.run("build", tmp_path / "m.onnx", "-o", tmp_path / "t.onnx", "--loss", "mse", "--accumulate")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), folder / "m.onnx")
+    tool.run("build", folder / "m.onnx", "-o", folder / "t.onnx", "--loss", "mse", "--accumulate")
     data = {"h0": rng.standard_normal((16, 1024)).astype("f"), "labels": rng.standard_normal((16, 1024)).astype("f")}
-    tool.save(tmp_path / "d.npz", data)
+    tool.save(folder / "d.npz", data)
+
+
+def test_shared_out_states_take_one_copy_in_all(tmp_path):
+    """Eight layers of 1024 x 1024, 4 MiB each: Adam's moments and the sums of gradients take 96 MiB on one rank."""
+    build_deep_model(tmp_path)
     peaks = {}
     for stage in 0, 1, 2, 3:
         command = "fit", tmp_path / "t.onnx", "--data", tmp_path / "d.npz", "--batch-size", 2, "--accumulate", 4, "--steps", 4, \
