@@ -55,7 +55,7 @@ bool LayoutPropagation::run() {
 void LayoutPropagation::pass() {
   layouts_ = {};
   nodes_ = {};
-  sums_.clear();
+  exchanged_.clear();
   for (const Value* input : graph_.inputs()) {
     if (const Cut* cut = states_.find(input->name())) layouts_[input] = {Layout::kPart, *cut};
   }
@@ -69,6 +69,8 @@ void LayoutPropagation::pass() {
     const bool may_cut = may_cut_ && own.is_part() && output->has_role(roles::kNext) && wanted(*output).is_whole();
     if (may_cut && states_.add(output->role()->of, own.cut, parts_)) {
       changed_ = has_cut_ = true;
+    } else if (own.is_part() && !output->has_role(roles::kNext)) {
+      exchanged_.push_back(output);
     } else {
       want(output, wanted(*output), concat("the output '", output->name(), "'"));
     }
@@ -107,7 +109,7 @@ void LayoutPropagation::visit(Node* node, Node** next) {
     const Layout& own = layouts.outputs[static_cast<size_t>(i)];
     if (!output || own.is_whole()) continue;
     if (own.is_term() && summed_.contains(output)) {
-      sums_.push_back(output);
+      exchanged_.push_back(output);
     } else {
       layouts_[output] = own;
     }
@@ -147,9 +149,9 @@ void LayoutPropagation::fail_at(const std::string& reader, const Value& v) {
   if (reason_.empty()) reason_ = concat(reader, " reads all of '", v.name(), "'");
 }
 
-double LayoutPropagation::summed_elements() const {
+double LayoutPropagation::exchanged_elements() const {
   double all = 0;
-  for (const Value* v : sums_) {
+  for (const Value* v : exchanged_) {
     double elements = 1;
     for (const Dim& d : v->has_rank() ? *v->type().dims : Dims())
       elements *= d.known() ? static_cast<double>(d.value()) : 1;

@@ -59,8 +59,9 @@ class LayoutPropagation {
   bool is_summed(const Value* v) const { return summed_.contains(v); }
   // How ranks have an output of the graph in the end.
   Layout wanted(const Value& output) const;
-  // The elements of all sums over ranks, with sizes of 1 where they are not known.
-  double summed_elements() const;
+  // The elements of all sums over ranks, and of outputs of which each rank gives the others its part, with sizes of 1
+  // where they are not known.
+  double exchanged_elements() const;
 
  private:
   void pass();
@@ -76,7 +77,7 @@ class LayoutPropagation {
   ValueTable<Layout> layouts_;
   NodeTable<NodeLayouts> nodes_;
   Marks<Value> summed_;
-  std::vector<const Value*> sums_;
+  std::vector<const Value*> exchanged_;
   std::string reason_;
   bool changed_ = false, has_cut_ = false;
 };

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "onnx_passes/distribution/movement_rules.h"
+#include "onnx_passes/distribution/order_collectives.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/inlining.h"
@@ -174,7 +175,7 @@ std::optional<std::vector<bool>> reduced_axes(const Node& node) {
 
 // Where there is no rule, the body of the function says it, if there is one.
 std::optional<NodeLayouts> by_body(const LayoutRequest& r) {
-  if (!has_function_body(r.node)) return std::nullopt;
+  if (is_collective(r.node) || !has_function_body(r.node)) return std::nullopt;
   NodeLayouts layouts = r.whole();
   layouts.by_body = true;
   return layouts;
@@ -184,6 +185,7 @@ std::optional<NodeLayouts> reduction(const LayoutRequest& r) {
   NodeLayouts layouts = r.whole();
   const std::string& op = r.node.op();
   if (r.given[0].is_term()) {
+    if (op == "ReduceMax" || op == "ReduceMin") return layouts;  // of all parts
     if (op != "ReduceSum" && op != "ReduceMean") return std::nullopt;
     layouts.inputs[0] = layouts.outputs[0] = Layout::term();
     return layouts;
@@ -194,6 +196,7 @@ std::optional<NodeLayouts> reduction(const LayoutRequest& r) {
   const Cut cut = r.given[0].cut;
   layouts.inputs[0] = r.given[0];
   if ((*axes)[static_cast<size_t>(cut.axis)]) {
+    if (op == "ReduceMax" || op == "ReduceMin") return layouts;  // of all parts
     if (op != "ReduceSum" && op != "ReduceMean" && op != "ReduceSumSquare" && op != "ReduceL1") return by_body(r);
     layouts.outputs[0] = Layout::term();
     return layouts;
@@ -240,8 +243,6 @@ std::optional<NodeLayouts> normalization_gradient(const LayoutRequest& r) {
   return layouts;
 }
 
-std::optional<NodeLayouts> none(const LayoutRequest&) { return std::nullopt; }
-
 const std::map<std::pair<std::string_view, std::string_view>, Rule>& rules() {
   static const std::map<std::pair<std::string_view, std::string_view>, Rule> table = [] {
     std::map<std::pair<std::string_view, std::string_view>, Rule> made = {
@@ -257,8 +258,6 @@ const std::map<std::pair<std::string_view, std::string_view>, Rule>& rules() {
         {{kDomain, "RMSNormalization"}, normalization_rule},
         {{kDomain, "LayerNormalizationGrad"}, normalization_gradient},
         {{kDomain, "RMSNormalizationGrad"}, normalization_gradient},
-        {{kDomain, "SoftmaxCrossEntropy"}, none},
-        {{kDomain, "SoftmaxCrossEntropyGrad"}, none},
         {{kDomain, "StopGradient"}, of_first},
         {{kDomain, "RoundTo"}, of_first},
         {{kDomain, "RoundGradientTo"}, of_first},
@@ -270,7 +269,9 @@ const std::map<std::pair<std::string_view, std::string_view>, Rule>& rules() {
         {{kDomain, "AllReduce"}, of_two},
         {{kDomain, "Broadcast"}, of_first},
     };
-    for (const MovementRule& row : movement_rules()) made[{row.domain, row.op}] = row.rule;
+    for (const auto& family : {movement_rules(), axis_rules(), index_rules()}) {
+      for (const MovementRule& row : family) made[{row.domain, row.op}] = row.rule;
+    }
     return made;
   }();
   return table;

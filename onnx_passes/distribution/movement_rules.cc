@@ -165,8 +165,15 @@ Found gather_rule(const LayoutRequest& r) {
     layouts.outputs[0] = Layout::part(axis + r.given[1].cut.axis, r.given[1].cut.period);
     return layouts;
   }
-  if (!r.is_part(0) || cut_of_first(r).axis == axis) return std::nullopt;
+  if (!r.is_part(0)) return std::nullopt;
   Cut cut = cut_of_first(r);
+  if (cut.axis == axis) {  // each rank has one run of rows, and 0 in the place of the others
+    if (sizes(x)[static_cast<size_t>(axis)] != Dim(cut.period)) return std::nullopt;
+    NodeLayouts layouts = r.whole();
+    layouts.inputs[0] = r.given[0];
+    layouts.outputs[0] = Layout::term();
+    return layouts;
+  }
   if (cut.axis > axis) cut.axis += indices->rank() - 1;
   return moved(r, cut);
 }
@@ -191,6 +198,12 @@ Found gather_gradient(const LayoutRequest& r) {
 Found trilu_rule(const LayoutRequest& r) {
   if (!r.is_part(0) || cut_of_first(r).axis >= r.node.input(0)->rank() - 2) return std::nullopt;
   return moved(r, cut_of_first(r));
+}
+
+// What ranks of other groups have, with a first axis of groups.
+Found all_gather_rule(const LayoutRequest& r) {
+  if (!r.is_part(0)) return std::nullopt;
+  return moved(r, Cut{cut_of_first(r).axis + 1, cut_of_first(r).period});
 }
 
 // The shape of what all ranks have together.
@@ -222,6 +235,7 @@ std::vector<MovementRule> movement_rules() {
           {kDomain, "SliceGrad", slice_gradient},
           {"", "Gather", gather_rule},
           {kDomain, "GatherGrad", gather_gradient},
+          {kDomain, "AllGather", all_gather_rule},
           {"", "Trilu", trilu_rule},
           {"", "Shape", shape_rule},
           {"", "Size", shape_rule},

@@ -25,5 +25,7 @@ struct MovementRule {
 };
 
 std::vector<MovementRule> movement_rules();
+std::vector<MovementRule> axis_rules();   // axis_rules.cc
+std::vector<MovementRule> index_rules();  // index_rules.cc
 
 }  // namespace onnx_train

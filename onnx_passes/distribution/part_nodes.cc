@@ -1,9 +1,11 @@
 #include "onnx_passes/distribution/part_nodes.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/builder.h"
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
@@ -11,19 +13,86 @@ namespace {
 
 class PartNode {
  public:
-  PartNode(Node* node, const NodeLayouts& layouts, int64_t parts)
-      : node_(*node), b_(&node->graph(), node), layouts_(layouts), parts_(parts) {}
+  PartNode(Node* node, const NodeLayouts& layouts, const PartOf& rank)
+      : node_(*node), b_(&node->graph(), node), layouts_(layouts), rank_(rank), parts_(rank.parts) {}
 
-  void run() {
+  Node* run() {
     b_.set_name(node_.output() ? node_.output()->name() + "/part" : "part");
+    if (node_.is("Gather") && input(0).is_part() && output().is_term()) return gather_own(0);
+    if (node_.is("GatherElements") && output().is_term()) return gather_own(node_.input(0)->rank());
+    if (node_.is("ArgMax") && input(0).is_part() && output().is_whole()) return find_highest();
+    fit();
+    return &node_;
+  }
+
+ private:
+  void fit() {
     if (node_.is("Reshape")) return reshape_to_part();
     if (node_.is("Expand")) return divide_size(1, 1);
-    if (node_.is("GatherGrad", kDomain)) return divide_size(2, 0);
-    if (node_.is("SliceGrad", kDomain)) return divide_size(1, 0);
+    if (node_.is("GatherGrad", kDomain) || node_.is("ConvGradInput", kDomain) || node_.is("ConvGradWeight", kDomain))
+      divide_size(2, 0);
+    if (node_.is("SliceGrad", kDomain) || node_.is("AveragePoolGrad", kDomain)) return divide_size(1, 0);
     if (node_.is("Split")) return split_part();
     if (node_.is("Slice")) return slice_part();
     if (node_.is("Shape") || node_.is("Size")) return multiply_sizes();
     if (node_.is("ReduceMean")) return divide_mean();
+    if (node_.is("ReduceMax") || node_.is("ReduceMin")) return compare_parts();
+    if (node_.is("ScatterElements")) return scatter_own();
+    // Channels of several groups are cut into groups.
+    if (const int64_t groups = node_.attr("group", 1); groups > 1 && input(0).is_part())
+      node_.set_attr("group", groups / parts_);
+  }
+
+  // What the node makes is a value of another one: 0 of an element that another rank has. `rank`: of the indices, where
+  // the result has an element for each.
+  Node* gather_own(int64_t rank) {
+    const Cut& cut = input(0).cut;
+    const OwnIndices own = own_indices(b_.var(node_.input(1)), cut.period, rank_);
+    const Var found = b_.like(node_, {b_.var(node_.input(0)), own.indices})[0];
+    Var is_own = own.is_own;
+    if (rank == 0) {  // the result has the axes of a row, too
+      std::vector<int64_t> axes;
+      for (int64_t i = cut.axis + is_own.rank(); i < found.rank(); ++i) axes.push_back(i);
+      if (!axes.empty()) is_own = unsqueeze(is_own, axes);
+    }
+    const Var none = b_.scalar(found.dtype(), 0);
+    Node* const made = node_.graph().add_node("Where", {is_own.value(), found.value(), none.value()}, {}, "", &node_);
+    made->take_output(0, node_.output());
+    node_.graph().remove(&node_);
+    return made;
+  }
+
+  Node* find_highest() {
+    const Cut& cut = input(0).cut;
+    const Var x = b_.var(node_.input(0));
+    const Attrs along = {{"axis", cut.axis}, {"keepdims", 1}};
+    const Cut each{cut.axis, parts_};
+    const auto begin = static_cast<double>(rank_.part * cut.period / parts_);
+    const Var places = gathered(b_.op("ArgMax", {x}, along) + begin, each, rank_);
+    const Var highest = gathered(reduce_max(x, {cut.axis}), each, rank_);
+    const Var best = b_.op("GatherElements", {places, b_.op("ArgMax", {highest}, along)}, {{"axis", cut.axis}});
+    const bool keeps = node_.attr("keepdims", 1) != 0;
+    node_.graph().replace(node_.output(), (keeps ? best : squeeze(best, {cut.axis})).value());
+    node_.graph().remove(&node_);
+    return nullptr;
+  }
+
+  // The highest of what is the highest of each part.
+  void compare_parts() {
+    if (!input(0).is_part() || !output().is_whole()) return;
+    Node* const own = node_.graph().add_node(node_, node_.inputs(), {node_.output()->name() + "/own"}, &node_);
+    own->set_attr("keepdims", 1);
+    infer_types(own);
+    node_.set_input(0, gathered(b_.var(own->output()), {input(0).cut.axis, parts_}, rank_).value());
+  }
+
+  // Another rank's elements add 0 to one of this rank's.
+  void scatter_own() {
+    const auto axis = static_cast<size_t>(normalize_axis(node_.attr("axis", 0), node_.input(0)->rank()));
+    if (!input(0).is_part() || std::cmp_not_equal(input(0).cut.axis, axis)) return;
+    const OwnIndices own = own_indices(b_.var(node_.input(1)), input(0).cut.period, rank_);
+    node_.set_input(1, own.indices.value());
+    node_.set_input(2, where(own.is_own, b_.var(node_.input(2)), 0).value());
   }
 
  private:
@@ -128,11 +197,33 @@ class PartNode {
   Node& node_;
   Builder b_;
   const NodeLayouts& layouts_;
-  int64_t parts_;
+  const PartOf rank_;
+  const int64_t parts_;
 };
 
 }  // namespace
 
-void fit_to_parts(Node* node, const NodeLayouts& layouts, int64_t parts) { PartNode(node, layouts, parts).run(); }
+Node* fit_to_parts(Node* node, const NodeLayouts& layouts, const PartOf& rank) {
+  return PartNode(node, layouts, rank).run();
+}
+
+bool is_gradient_of_rows(const Node* node, const Cut& cut) {
+  if (!node || !node->is("GatherGrad", kDomain) || node->attr("axis", 0) != cut.axis) return false;
+  const TensorType& type = node->output()->type();
+  return type.is_static() && type.shape()[static_cast<size_t>(cut.axis)] == cut.period;
+}
+
+Var gradient_of_own_rows(Node* node, const Cut& cut, const PartOf& rank, Node* before) {
+  Builder b(&node->graph(), before);
+  b.set_name(node->output()->name() + "/own");
+  const Var dy = b.var(node->input(0)), indices = b.var(node->input(1));
+  const OwnIndices own = own_indices(indices, cut.period, rank);
+  std::vector<int64_t> inner;
+  for (int64_t i = cut.axis + indices.rank(); i < dy.rank(); ++i) inner.push_back(i);
+  const Var mine = where(inner.empty() ? own.is_own : unsqueeze(own.is_own, inner), dy, 0);
+  Shape sizes = node->output()->type().shape();
+  sizes[static_cast<size_t>(cut.axis)] /= rank.parts;
+  return b.like(*node, {mine, own.indices, b.ints(sizes)})[0];
+}
 
 }  // namespace onnx_train

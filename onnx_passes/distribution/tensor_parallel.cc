@@ -35,8 +35,8 @@ namespace {
 // the sizes of a part.
 class PartGraph {
  public:
-  PartGraph(Graph* graph, const LayoutPropagation& layouts, const StateCuts& cuts, int64_t parts, int64_t part)
-      : graph_(*graph), layouts_(layouts), cuts_(cuts), parts_(parts), part_(part) {}
+  PartGraph(Graph* graph, const LayoutPropagation& layouts, const StateCuts& cuts, const PartOf& rank)
+      : graph_(*graph), layouts_(layouts), cuts_(cuts), rank_(rank), parts_(rank.parts) {}
 
   void run() {
     for (Value* input : graph_.inputs()) {
@@ -57,7 +57,8 @@ class PartGraph {
       if (Value* v = node->input(i)) node->set_input(i, made(v, layouts.inputs[static_cast<size_t>(i)], node));
     }
     if (node->is("Dropout", kDomain) && layouts.inputs[0].is_part()) return drop_part(node, layouts);
-    fit_to_parts(node, layouts, parts_);
+    node = fit_to_parts(node, layouts, rank_);
+    if (!node) return;
     for (int i = 0; i < node->num_outputs(); ++i) {
       Value* output = node->output(i);
       const Layout& own = layouts.outputs[static_cast<size_t>(i)];
@@ -78,35 +79,19 @@ class PartGraph {
     if (!known) {
       Builder b(&graph_, reader);
       b.set_name(concat(v->name(), wanted.is_part() ? "/part" : "/term"));
-      known = (wanted.is_part() ? part_of(&b, v, wanted.cut) : term_of(&b, v)).value();
+      known = (wanted.is_part() ? own_part(&b, v, wanted.cut, reader) : term_of(&b, v)).value();
     }
     return known;
   }
 
-  // One rank adds it.
-  Var term_of(Builder* b, Value* v) const {
-    return where(b->scalar(DType::kBool, part_ == 0 ? 1 : 0), b->var(v), b->scalar(v->dtype(), 0));
+  Var own_part(Builder* b, Value* v, const Cut& cut, Node* reader) const {
+    if (is_gradient_of_rows(v->producer(), cut)) return gradient_of_own_rows(v->producer(), cut, rank_, reader);
+    return part_of(b->var(v), cut, rank_);
   }
 
-  Var part_of(Builder* b, Value* v, const Cut& cut) const {
-    const int64_t share = cut.period / parts_, begin = part_ * share;
-    const Dim size = (*v->type().dims)[static_cast<size_t>(cut.axis)];
-    const Var x = b->var(v);
-    if (size.known() && size.value() == cut.period) return slice(x, begin, begin + share, cut.axis);
-    // [.., size, ..] -> [.., runs, period, ..]
-    const Var sizes = shape_of(x);
-    std::vector<Var> before, after;
-    if (cut.axis > 0) before.push_back(slice(sizes, 0, cut.axis, 0));
-    if (cut.axis + 1 < v->rank()) after.push_back(slice(sizes, cut.axis + 1, v->rank(), 0));
-    const auto with = [&](const std::vector<int64_t>& middle) {
-      std::vector<Var> all = before;
-      all.push_back(b->ints(middle));
-      all.insert(all.end(), after.begin(), after.end());
-      return all.size() == 1 ? all[0] : concat(all, 0);
-    };
-    const Var runs = reshape(x, with({size.known() ? size.value() / cut.period : -1, cut.period}));
-    const Var own = slice(runs, begin, begin + share, cut.axis + 1);
-    return reshape(own, with({size.known() ? size.value() / parts_ : -1}));
+  // One rank adds it.
+  Var term_of(Builder* b, Value* v) const {
+    return where(b->scalar(DType::kBool, rank_.part == 0 ? 1 : 0), b->var(v), b->scalar(v->dtype(), 0));
   }
 
   // Elements are dropped that one rank alone would drop: each draws for all parts, and has its own of the mask.
@@ -120,7 +105,7 @@ class PartGraph {
     factors[static_cast<size_t>(cut.axis)] = parts_;
     const Var sizes = whole.is_static() ? b.ints(whole.shape()) : shape(x) * b.ints(factors);
     const Var drawn = b.like(*node, {full(sizes, x.dtype(), 1), b.var(node->input(1)), ratio}, 2)[1];
-    const Var mask = part_of(&b, drawn.value(), cut);
+    const Var mask = part_of(drawn, cut, rank_);
     b.set_name(node->output()->name() + "/part");
     const Var y = call(b, "DropoutGrad", {x, mask, ratio});
     for (const auto& [output, part] : {std::pair(node->output(0), y.value()), {node->output(1), mask.value()}}) {
@@ -141,20 +126,21 @@ class PartGraph {
     sum.value()->producer()->set_input(1, term);
   }
 
-  // The new value of a state that is cut, which ranks have whole: one that is drawn anew.
+  // A new state that is drawn anew is whole, of which a rank keeps its part; what is no state all ranks have whole.
   void fit_outputs() {
     std::vector<Value*> outputs = graph_.outputs();
     for (Value*& output : outputs) {
-      const Layout wanted = layouts_.wanted(*output);
-      if (!wanted.is_part() || !layouts_.layout(output).is_whole()) continue;
+      const Layout wanted = layouts_.wanted(*output), own = layouts_.layout(output);
+      if (wanted.is_part() == own.is_part()) continue;
       Builder b(&graph_);
-      b.set_name(output->name() + "/part");
-      Value* const own = part_of(&b, output, wanted.cut).value();
+      b.set_name(output->name() + (wanted.is_part() ? "/part" : "/all"));
+      const Var x = b.var(output);
+      Value* const made = (wanted.is_part() ? part_of(x, wanted.cut, rank_) : gathered(x, own.cut, rank_)).value();
       const std::string name = output->name();
-      own->set_role(*output->role());
-      graph_.rename(output, graph_.unique_name(name + "/whole"));
-      graph_.rename(own, name);
-      output = own;
+      if (output->role()) made->set_role(*output->role());
+      graph_.rename(output, graph_.unique_name(name + (wanted.is_part() ? "/whole" : "/own")));
+      graph_.rename(made, name);
+      output = made;
     }
     graph_.set_outputs(std::move(outputs));
   }
@@ -162,7 +148,8 @@ class PartGraph {
   Graph& graph_;
   const LayoutPropagation& layouts_;
   const StateCuts& cuts_;
-  int64_t parts_, part_;
+  const PartOf rank_;
+  const int64_t parts_;
   std::map<std::tuple<const Value*, Layout::Kind, int64_t, int64_t>, Value*> made_;
   Marks<Value> own_parts_;  // that have been made, and are no values of the graph of all parts
 };
@@ -177,7 +164,7 @@ void split_tensors(Model* flat, const StateCuts& cuts, int parts, int part) {
   LayoutPropagation layouts(graph, &states, parts, /*may_cut=*/false);
   if (!layouts.run())
     fail("[TensorParallel] ", layouts.reason(), ", of which ranks have parts; leave out --tensor-parallel");
-  PartGraph(graph, layouts, cuts, parts, part).run();
+  PartGraph(graph, layouts, cuts, {parts, part}).run();
 }
 
 }  // namespace onnx_train

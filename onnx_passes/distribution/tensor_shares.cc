@@ -39,7 +39,7 @@ class TensorCutSearch {
  private:
   struct Trial {
     CutStates states;
-    double cut = 0, summed = 0;  // states, elements
+    double cut = 0, exchanged = 0;  // states, elements
   };
 
   // Why a weight is not cut: of the cut from which the most follows.
@@ -54,8 +54,9 @@ class TensorCutSearch {
     entries_.push_back(std::move(flat));
   }
 
-  // Trained matrices that products read, perhaps transposed, in the order of the first entry point that has sums of
-  // their gradients or updates them. Where a weight is an average, training reads another state in its place.
+  // Trained matrices and kernels that products read, perhaps transposed, and tables of rows, in the order of the first
+  // entry point that has sums of their gradients or updates them. Where a weight is an average, training reads another
+  // state in its place.
   std::vector<const Value*> weights_of_products() {
     std::vector<const Value*> weights;
     std::set<std::string> known;
@@ -76,7 +77,7 @@ class TensorCutSearch {
         if (weight == trained.end() || weight->second != input || !input->type().is_static()) continue;
         if (!known.insert(weight->first).second) continue;
         elements_ += elements(*input);
-        if (input->rank() == 2 && is_read_by_product(*input)) weights.push_back(input);
+        if (input->rank() >= 2 && is_read_by_product(*input)) weights.push_back(input);
       }
     }
     return weights;
@@ -85,6 +86,7 @@ class TensorCutSearch {
   static bool is_read_by_product(const Value& v) {
     return std::ranges::any_of(v.uses(), [](const Use& use) {
       if (operator_of(*use.node).kind == OperatorKind::kProduct) return true;
+      if (use.node->is("Gather") && use.index == 0) return true;
       const bool is_view = use.node->is("Transpose") || keeps_places(*use.node);
       return is_view && is_read_by_product(*use.node->output());
     });
@@ -103,7 +105,7 @@ class TensorCutSearch {
         std::optional<Trial> trial = attempt(weight, {axis, size / runs}, &refusal);
         is_cut = trial.has_value();
         const auto is_better = [&](const Trial& a, const Trial& b) {
-          return std::pair(-a.cut, a.summed) < std::pair(-b.cut, b.summed);
+          return std::pair(-a.cut, a.exchanged) < std::pair(-b.cut, b.exchanged);
         };
         if (trial && (!best || is_better(*trial, *best))) best = std::move(trial);
       }
@@ -112,10 +114,18 @@ class TensorCutSearch {
       states_ = std::move(best->states);
     } else if (shares_.whole.empty()) {
       shares_.whole = weight.name();
-      shares_.reason = refusal.reason.empty()
-                           ? concat("no axis of ", to_string(weight.type().shape()), " has ", parts_, " equal parts")
-                           : refusal.reason;
+      shares_.reason = reason(weight.type().shape(), refusal);
     }
+  }
+
+  std::string reason(const Shape& shape, const Refusal& refusal) const {
+    std::string odd;
+    for (const int64_t size : {shape[0], shape[1]}) {
+      if (size % parts_ != 0) odd += concat(odd.empty() ? "" : " and ", size);
+    }
+    if (!odd.empty()) odd = concat("of its sizes ", to_string(shape), ", ", odd, " cannot be divided by ", parts_);
+    if (refusal.reason.empty()) return odd;
+    return odd.empty() ? refusal.reason : concat(refusal.reason, "; ", odd);
   }
 
   // Cuts the weight, and what follows from that in all entry points.
@@ -124,7 +134,7 @@ class TensorCutSearch {
     if (!trial.states.add(weight.name(), cut, parts_)) return std::nullopt;
     for (bool is_done = false; !is_done;) {
       is_done = true;
-      trial.summed = 0;
+      trial.exchanged = 0;
       for (Model& entry : entries_) {
         LayoutPropagation layouts(entry.graph.get(), &trial.states, parts_, /*may_cut=*/true);
         if (!layouts.run()) {
@@ -132,7 +142,7 @@ class TensorCutSearch {
           return std::nullopt;
         }
         is_done = is_done && !layouts.has_cut();
-        trial.summed += layouts.summed_elements();
+        trial.exchanged += layouts.exchanged_elements();
       }
     }
     trial.cut = static_cast<double>(trial.states.cuts().size());
@@ -167,8 +177,8 @@ TensorShares share_out_tensors(const Model& model, int parts) {
 }
 
 std::string describe(const TensorShares& shares) {
-  return concat(shares.cut_matrices, " of ", shares.matrices, " products, ", std::lround(100 * shares.cut_elements),
-                "% of the trained weights");
+  return concat(shares.cut_matrices, " of ", shares.matrices, " products and lookups, ",
+                std::lround(100 * shares.cut_elements), "% of the trained weights");
 }
 
 }  // namespace onnx_train

@@ -98,6 +98,51 @@ Model mlp(const BuildOptions& options) {
                options);
 }
 
+// "float[8, 3, 3, 3] name = {..}"
+std::string kernel(const std::string& name, const Shape& shape) {
+  std::string sizes, elements;
+  for (const int64_t size : shape) sizes += concat(sizes.empty() ? "" : ", ", size);
+  for (int64_t i = 0; i < num_elements(shape); ++i)
+    elements += concat(i > 0 ? ", " : "", std::sin(1.0 + 0.7 * static_cast<double>(i)) * 0.4);
+  return concat("float[", sizes, "] ", name, " = {", elements, "}");
+}
+
+// Convolutions by channels out and in, one between for each channel, normalization of batches, pools.
+Model convolutions(const BuildOptions& options) {
+  return built(from_text(concat(R"(<ir_version: 10, opset_import: ["" : 21]>
+    network (float[N, 3, 8, 8] x) => (float[N, 3] logits) <)",
+                                kernel("in", {8, 3, 3, 3}), ", ", kernel("in_bias", {8}), ", ", kernel("scale", {8}),
+                                ", ", kernel("bias", {8}), ", float[8] mean = {0,0,0,0,0,0,0,0}",
+                                ", float[8] var = {1,1,1,1,1,1,1,1}, ", kernel("each", {8, 1, 3, 3}), ", ",
+                                kernel("out", {3, 8, 1, 1}), ", ", kernel("out_bias", {3}), ", ",
+                                kernel("classes", {12, 3}), R"(> {
+      a = Conv <pads = [1, 1, 1, 1]> (x, in, in_bias)
+      b = BatchNormalization (a, scale, bias, mean, var)
+      c = Relu (b)
+      d = Conv <pads = [1, 1, 1, 1], group = 8> (c, each)
+      e = Conv (d, out, out_bias)
+      f = Add (e, x)
+      g = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (f)
+      h = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (g)
+      i = Flatten (h)
+      logits = MatMul (i, classes)
+    })")),
+               options);
+}
+
+// A table that is the first and the last weight: rows by their numbers, and a product with all of them.
+Model tied(const BuildOptions& options) {
+  return built(from_text(concat(R"(<ir_version: 10, opset_import: ["" : 21]>
+    network (int64[N, 4] tokens) => (float[N, 4, 10] logits) <)",
+                                matrix("table", 10, 6), ", ", matrix("scale", 0, 6), R"(> {
+      h = Gather (table, tokens)
+      n = LayerNormalization (h, scale)
+      columns = Transpose <perm = [1, 0]> (table)
+      logits = MatMul (n, columns)
+    })")),
+               options);
+}
+
 Model transformer(BuildOptions options, float dropout = 0) {
   return built(make_transformer({.blocks = 2, .width = 8, .heads = 2, .dropout = dropout}), std::move(options));
 }
@@ -209,8 +254,55 @@ TEST(TensorParallel, TrainsAnMlpAsOneRank) {
 TEST(TensorParallel, TrainsATransformerAsOneRank) {
   const Case c{.make = [](const BuildOptions& o) { return transformer(o); }, .build = with_sgd()};
   const Trained own = expect_same_on_ranks(c, 2, 2);
-  EXPECT_EQ(own.cut, 12);
-  EXPECT_EQ(own.matrices, 13);
+  EXPECT_EQ(own.cut, 14);
+  EXPECT_EQ(own.matrices, 14);
+}
+
+TEST(TensorParallel, TrainsConvolutionsByChannels) {
+  const Trained own = expect_same_on_ranks({.make = convolutions, .build = with_sgd()}, 2, 2);
+  EXPECT_EQ(own.cut, 3);  // three classes have no halves
+  EXPECT_EQ(own.matrices, 4);
+}
+
+// The loss, the accuracy and the rows of the table are of an axis that no rank has whole.
+TEST(TensorParallel, CutsAVocabulary) {
+  for (const char* loss : {"cross_entropy", "cross_entropy(label_smoothing=0.1, ignore_index=2)"}) {
+    SCOPED_TRACE(loss);
+    Case c{.make = tied, .build = with_sgd()};
+    c.build.loss = loss;
+    const Trained own = expect_same_on_ranks(c, 2, 2);
+    EXPECT_EQ(own.cut, 1);
+    EXPECT_EQ(own.matrices, 1);
+    expect_same_on_ranks(c, 4, 2);
+  }
+}
+
+// Of classes that are equal the first one is the best, which another rank than the last has.
+TEST(TensorParallel, TheFirstOfEqualClassesIsTheBest) {
+  const auto make = [](const BuildOptions& options) {
+    return built(from_text(concat(R"(<ir_version: 10, opset_import: ["" : 21]>
+      network (float[N, 6] x) => (float[N, 4] logits) <float[4, 6] classes = {)",
+                                  "0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1", R"(}> {
+        logits = Gemm <transB = 1> (x, classes)
+      })")),
+                 options);
+  };
+  expect_same_on_ranks({.make = make, .build = with_sgd()}, 2, 2);
+}
+
+TEST(TensorParallel, AnIndexOfNoRowIsAnError) {
+  const auto message = [](Collectives* ranks) {
+    SessionOptions options;
+    options.threads = 1;
+    options.topology = {.collectives = ranks, .tensor = 2};
+    Session session(tied(with_sgd()), options);
+    TensorMap batch = samples_of(session.model(), 2);
+    batch.at("tokens").set(3, 10);
+    return error_of([&] { session.run(Entry::kPredict, {{"tokens", batch.at("tokens")}}); });
+  };
+  std::vector<std::string> found(2);
+  LocalRanks(2).run([&](Collectives* own) { found[static_cast<size_t>(own->rank())] = message(own); });
+  for (const std::string& own : found) EXPECT_THAT(own, HasSubstr("10"));
 }
 
 // A part of a mask is that of all parts: what one rank drops is dropped.
@@ -278,9 +370,9 @@ TEST(TensorParallel, GradientsAreThoseOfOneRank) {
 TEST(TensorParallel, ARankHasHalfOfWhatIsCut) {
   const Model model = transformer({});
   const TensorShares shares = share_out_tensors(model, 2);
-  EXPECT_EQ(shares.whole, "head");
-  EXPECT_THAT(shares.reason, HasSubstr(" reads all of '"));
-  EXPECT_EQ(describe(shares), "12 of 13 products, 74% of the trained weights");
+  EXPECT_EQ(shares.whole, "");
+  EXPECT_EQ(describe(shares), "14 of 14 products and lookups, 86% of the trained weights");
+  EXPECT_EQ(shares.cuts.at("head"), (Cut{1, 16}));
   EXPECT_EQ(shares.cuts.at("block0.attention.q"), (Cut{1, 8}));
   EXPECT_EQ(shares.cuts.at("block0.attention.q.bias"), (Cut{0, 8}));
   EXPECT_EQ(shares.cuts.at("block0.attention.out"), (Cut{0, 8}));
