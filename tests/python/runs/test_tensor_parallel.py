@@ -32,7 +32,7 @@ def test_a_gpt_trains_as_in_one_process(gpt, tmp_path):
     tool.run(*fit(*gpt, tmp_path / "one", *options))
     for name, ranks in {"two": groups(2), "mesh": groups(2, of=2)}.items():
         printed = tool.run(*fit(*gpt, tmp_path / name, *options, *ranks))
-        assert "2 compute together 16 of 17 products, 93% of the trained weights" in " ".join(printed.split())
+        assert "2 compute together 18 of 18 products and lookups, 97% of the trained weights" in " ".join(printed.split())
         same_runs(tmp_path / "one", tmp_path / name)
     assert "in 2 groups that share out the 2 batches of a step" in " ".join(printed.split())
 
@@ -52,10 +52,10 @@ def test_a_rank_has_parts_of_weights_and_moments(gpt, tmp_path):
         return [float(re.search(rf"{row} +([\d.]+) MiB", printed)[1]) for row in ("weights and statistics", "moments and other state")]
 
     one, two = rows("one"), rows("two", *groups(2))
-    assert two == pytest.approx([0.535 * x for x in one], rel=0.03)
+    assert two == pytest.approx([0.515 * x for x in one], rel=0.03)
 
 
-@pytest.mark.parametrize("name, products", [("gpt2", "8 of 9"), ("bert", "14 of 14"), ("mlp", "2 of 3")])
+@pytest.mark.parametrize("name, products", [("gpt2", "10 of 10"), ("bert", "16 of 16"), ("mlp", "2 of 3"), ("cnn", "2 of 3")])
 def test_networks_train_as_one(exported, tmp_path, name, products):
     example, path = exported(name)
     data = tool.save(tmp_path / "data.npz", reference.repeated(example, 4))
@@ -75,7 +75,7 @@ def test_a_mean_of_weights_is_that_of_all_parts(gpt, tmp_path):
     assert any(name.startswith("raw/") for name in weights(tmp_path / "two"))
 
 
-def test_what_ranks_cannot_share_out(gpt, exported, tmp_path):
+def test_what_ranks_cannot_share_out(gpt, tmp_path):
     cases = [
         ((*groups(2)[:2], "--tensor-parallel", 3), 2, "--tensor-parallel 3 takes 3 processes, one for each part, or a multiple, and there are 2"),
         (("--tensor-parallel", 2), 2, "--tensor-parallel is for several processes"),
@@ -87,12 +87,15 @@ def test_what_ranks_cannot_share_out(gpt, exported, tmp_path):
     for options, status, message in cases:
         printed = tool.run(*fit(*gpt, tmp_path / "run", "--steps", 1, "--accumulate", 1, *options), status=status)
         assert message in printed, printed
-    example, path = exported("cnn")
-    data = tool.save(tmp_path / "data.npz", reference.repeated(example, 4))
-    tool.run("build", path, "-o", tmp_path / "cnn.onnx", "--loss", example.loss)
-    printed = tool.run(*fit(tmp_path / "cnn.onnx", data, tmp_path / "run", "--steps", 1, *groups(2)), status=1)
+    printed = tool.run(*fit(*gpt, tmp_path / "run", "--steps", 1, "--accumulate", 1, *groups(5)), status=1)
     assert "no product with a trained weight can be shared out" in printed and "processes then share out batches" in printed
-    tool.run("build", tool.ROOT / "models/gpt.onnx", "-o", tmp_path / "qat.onnx", "--qat", "int8", "--loss", "cross_entropy")
-    printed = tool.run(*fit(tmp_path / "qat.onnx", gpt[1], tmp_path / "run", "--steps", 1, *groups(2)), status=1)
-    assert "none reads one, but perhaps one that is quantized or computed" in printed, printed
+    assert "cannot be divided by 5" in printed
     assert not (tmp_path / "run").exists()
+
+
+def test_weights_that_are_quantized_while_they_train_are_whole(gpt, tmp_path):
+    tool.run("build", tool.ROOT / "models/gpt.onnx", "-o", tmp_path / "qat.onnx", "--qat", "int8", "--accumulate", "--optimizer", "sgd(lr=0.1)")
+    for run, ranks in {"one": [], "two": groups(2)}.items():
+        printed = tool.run(*fit(tmp_path / "qat.onnx", gpt[1], tmp_path / run, "--accumulate", 2, "--steps", 2, *ranks))
+    assert "1 of 1 products and lookups, 2% of the trained weights" in printed
+    same_runs(tmp_path / "one", tmp_path / "two")
