@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/collectives.h"
+#include "kernels/cost.h"
 #include "kernels/host.h"
 #include "kernels/lowering/canonical/segments.h"
 #include "kernels/lowering/pipeline.h"
@@ -196,6 +197,7 @@ void Plan::select_kernels(const PlanOptions& options) {
     expect_room(*node, device_);
     waits_ = waits_ || (calls && waits_for_device(*node));
     steps_.push_back({node, kernel});
+    for (const auto& [dtype, flops] : cost_of(*node).flops) operations_[dtype] += flops;
     prepared_.push_back(calls ? prepare_subplans(*node, device_, options) : prepare(*kernel, spec));
   }
   if (count > 0) {

@@ -62,6 +62,8 @@ class Plan {
   size_t arena_bytes() const { return memory_.bytes; }
   size_t workspace_bytes() const { return workspace_bytes_; }  // the part of the arena for the kernels' scratch memory
   size_t constant_bytes() const { return constant_bytes_; }    // constants on the device
+  // What the products and convolutions of a run compute (kernels/cost.h), by the operands' element type.
+  const std::map<DType, double>& operations() const { return operations_; }
   const MemoryPlan& memory() const { return memory_; }
   const Recomputation& recomputation() const { return recomputation_; }
   // If it is above 0, outputs whose shapes depend on data are left out, and so many of the last outputs are further
@@ -105,6 +107,7 @@ class Plan {
   Recomputation recomputation_;
   OutputSizes output_sizes_;
   size_t workspace_bytes_ = 0, constant_bytes_ = 0;
+  std::map<DType, double> operations_;
   bool profiling_ = false, guarded_ = false, detects_anomaly_ = false, replays_ = true, waits_ = false;
   int profiled_runs_ = 0;
   const int threads_ = num_threads();

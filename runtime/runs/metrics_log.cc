@@ -17,8 +17,8 @@ namespace {
 using nlohmann::ordered_json;
 
 // The columns of metrics.csv, and the keys of metrics.jsonl, which leaves out what a model does not have.
-constexpr const char* kColumns[] = {"step", "epoch",   "loss",     "lr",        "grad_norm",
-                                    "ms",   "samples", "accuracy", "loss_scale"};
+constexpr const char* kColumns[] = {"step",    "epoch",    "loss",       "lr",     "grad_norm",  "ms",
+                                    "samples", "accuracy", "loss_scale", "tokens", "utilization"};
 
 std::string table_header() {
   std::string header;
@@ -40,6 +40,8 @@ ordered_json json_of(const StepReport& r) {
   ordered_json object = {{"step", r.step},        {"epoch", r.epoch},         {"loss", r.loss},
                          {"lr", r.learning_rate}, {"grad_norm", r.grad_norm}, {"ms", r.milliseconds},
                          {"samples", r.samples}};
+  if (r.tokens > 0) object["tokens"] = r.tokens;
+  if (r.utilization) object["utilization"] = *r.utilization;
   if (r.accuracy) object["accuracy"] = *r.accuracy;
   if (r.loss_scale) object["loss_scale"] = *r.loss_scale;
   if (r.skipped) object["skipped"] = true;

@@ -13,6 +13,7 @@
 #include "runtime/runs/metrics_log.h"
 #include "runtime/runs/resume.h"
 #include "runtime/runs/same_start.h"
+#include "runtime/runs/utilization.h"
 #include "runtime/training/controls.h"
 
 namespace onnx_train {
@@ -30,9 +31,12 @@ int64_t least_of_ranks(const Session& session, const std::string& what, int64_t 
 // Writes the metrics of a run, and passes everything on.
 class LoggedEvents : public TrainerEvents {
  public:
-  LoggedEvents(MetricsLog* log, TrainerEvents* next) : log_(*log), next_(*next) {}
+  LoggedEvents(const Session& session, MetricsLog* log, TrainerEvents* next)
+      : utilization_(session), log_(*log), next_(*next) {}
 
-  void on_step(const StepReport& report) override {
+  void on_step(const StepReport& given) override {
+    StepReport report = given;
+    report.utilization = utilization_.of(given);
     log_.add(report);
     next_.on_step(report);
   }
@@ -45,6 +49,7 @@ class LoggedEvents : public TrainerEvents {
   bool stop() const override { return next_.stop(); }
 
  private:
+  Utilization utilization_;
   MetricsLog& log_;
   TrainerEvents& next_;
 };
@@ -170,7 +175,7 @@ StopReason TrainingRun::train(TrainerEvents* events, const std::atomic<bool>& in
   std::optional<LoggedEvents> logged;
   if (!folder.empty()) {
     log.emplace(folder, trainer_->position().step, classes_from_json(session_.model().metadata(kClassNames)));
-    logged.emplace(&*log, events);
+    logged.emplace(session_, &*log, events);
   }
   return trainer_->run(logged ? &*logged : events, interrupt);
 }

@@ -189,6 +189,7 @@ const TensorMap& Session::finish() {
   }
   started_.front()->is_started = false;
   started_.pop_front();
+  operations_ = &run.plan->executable->plan().operations();
   return run.outputs;
 }
 

@@ -101,6 +101,9 @@ class Session {
   // changed no state, and none of them remains to be finished.
   void start(const EntryName& entry, const TensorMap& inputs, int64_t batches = 0, bool ends_step = false);
   const TensorMap& finish();
+  // What the products and convolutions of the run that `finish` has finished last have computed (Plan::operations).
+  // Valid until the next run is started.
+  const std::map<DType, double>& operations() const { return *operations_; }
   // Waits until the inputs of started runs that are in device memory have been read; the caller may then change them.
   // Those in host memory have been read when `start` returns.
   void wait_for_inputs();
@@ -181,6 +184,8 @@ class Session {
   StateStore state_;
   std::vector<std::unique_ptr<CachedPlan>> plans_;
   std::deque<Run*> started_;
+  static inline const std::map<DType, double> kNoOperations = {};
+  const std::map<DType, double>* operations_ = &kNoOperations;
   std::set<std::string> sized_by_data_;  // outputs of predict
   Fault* fault_ = nullptr;               // of the device; all runs report to it
   void* arena_ = nullptr;

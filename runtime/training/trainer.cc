@@ -61,6 +61,17 @@ double value_or(const Session& session, const EntryName& entry, const TensorMap&
   return found == outputs.end() || found->second.size() != 1 ? otherwise : found->second.at(0);
 }
 
+// The tokens of each sample where two inputs or more are integers [samples, tokens]: texts, with labels or masks. 0
+// where the batch is none of texts.
+int64_t tokens_of_sample(const TensorMap& batch) {
+  std::map<Shape, int> count;
+  for (const auto& [name, x] : batch) {
+    const Shape& shape = x.shape();
+    if (is_integer(x.dtype()) && shape.size() == 2 && shape[1] > 1 && ++count[shape] == 2) return shape[1];
+  }
+  return 0;
+}
+
 }  // namespace
 
 Entry training_entry(const Session& session) {
@@ -226,6 +237,7 @@ bool Trainer::start_step(TrainerEvents* events) {
       break;
     }
     const int64_t samples = std::accumulate(batches.begin(), batches.end(), int64_t{0});
+    tokens_of_sample_ = tokens_of_sample(inputs_);
     i += std::ssize(batches);
     const bool ends_epoch = samples_per_epoch_ > 0 && position_.sample + samples >= samples_per_epoch_;
     if (whole) {
@@ -275,6 +287,7 @@ void Trainer::finish_run(TrainerEvents* events) {
     runs_.clear();  // the session has abandoned them
     refuse(run, error);
   }
+  for (const auto& [dtype, count] : session_.operations()) report_.operations[dtype] += count;
   const auto value = [&](const char* role, double otherwise) {
     return value_or(session_, run.entry, *outputs, role, otherwise);
   };
@@ -302,6 +315,7 @@ void Trainer::add_batch(const BatchRun& run, int64_t samples, const TensorMap& o
   }
   loss_.add(batch);
   report_.samples += samples;
+  report_.tokens += samples * tokens_of_sample_;
 }
 
 void Trainer::report_step(const BatchRun& run, TrainerEvents* events) {

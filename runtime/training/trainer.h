@@ -14,6 +14,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -58,9 +59,13 @@ struct TrainerOptions {
 };
 
 struct StepReport {
-  int64_t step;     // counted from 1
-  int64_t epoch;    // counted from 1
-  int64_t samples;  // in this step
+  int64_t step;        // counted from 1
+  int64_t epoch;       // counted from 1
+  int64_t samples;     // in this step
+  int64_t tokens = 0;  // of these samples, of a model that reads texts; 0: of another one
+  // What the products and convolutions of this rank have computed, by the operands' element type (kernels/cost.h).
+  std::map<DType, double> operations = {};
+  std::optional<double> utilization = {};  // runtime/runs/utilization.h
   double loss;
   double learning_rate;
   std::optional<double> accuracy;
@@ -169,9 +174,10 @@ class Trainer {
   int64_t source_epoch_ = -1;  // the epoch that the source is in
   bool source_ended_ = false;  // it said that this epoch has no more batches
   TensorMap inputs_;
-  std::deque<BatchRun> runs_;  // that the session has started
-  StepReport report_{};        // of the step whose runs are being finished
-  LossMean loss_;              // over the finished runs of that step
+  int64_t tokens_of_sample_ = 0;  // in inputs_
+  std::deque<BatchRun> runs_;     // that the session has started
+  StepReport report_{};           // of the step whose runs are being finished
+  LossMean loss_;                 // over the finished runs of that step
   Mean accuracy_;
   std::optional<LossReader> reader_;  // of the entry point that reads the training data
   std::set<std::string> noted_;       // what on_note has been told

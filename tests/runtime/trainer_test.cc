@@ -13,6 +13,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/text/expression.h"
+#include "runtime/runs/utilization.h"
 #include "runtime/training/controls.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/error_of.h"
@@ -126,6 +127,34 @@ TEST(Trainer, InterruptedAndResumedEqualsUninterruptedToTheByte) {
       EXPECT_EQ(read_all(parts.folder + file), read_all(whole.folder + file)) << file << cut;
     }
   }
+}
+
+// Two products of 3 x 2 for each sample, and their share of what the machine computes in the time that they take.
+TEST(Trainer, AStepSaysWhatItComputes) {
+  struct Steps : TrainerEvents {
+    std::vector<StepReport> steps;
+    void on_step(const StepReport& r) override { steps.push_back(r); }
+  } seen;
+  TrainerOptions options = options_for("operations");
+  options.epochs = 1;
+  Session session(make_training_model());
+  const Dataset data = make_data(10, session.model());
+  const std::atomic<bool> interrupt{false};
+  Trainer(&session, &data, &data, options).run(&seen, interrupt);
+  ASSERT_EQ(seen.steps.size(), 3u);
+  for (const StepReport& r : seen.steps) {
+    EXPECT_EQ(r.operations, (std::map<DType, double>{{DType::kFloat, 24.0 * static_cast<double>(r.samples)}}));
+    EXPECT_EQ(r.tokens, 0);
+  }
+  StepReport report = seen.steps[0];
+  EXPECT_FALSE(Utilization(session).of(report));
+  Utilization utilization(session, std::chrono::seconds(0));
+  report.milliseconds = 1;
+  const double once = utilization.of(report).value();
+  EXPECT_GT(once, 0);
+  EXPECT_LT(once, 1);
+  report.milliseconds = 0.5;
+  EXPECT_DOUBLE_EQ(utilization.of(report).value(), 2 * once);
 }
 
 // Batches of a dataset in its order, of which nothing is known before an epoch ends.

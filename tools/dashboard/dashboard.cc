@@ -163,7 +163,9 @@ class Dashboard {
       figures.push_back("lr " + format_number(last("lr")));
       figures.push_back("|grad| " + format_number(last("grad_norm")));
       const double ms = recent_time();
-      figures.push_back(concat(format_count(1e3 * last("samples") / ms), " samples/s"));
+      const bool has_tokens = run_.steps.column("tokens") && last("tokens") > 0;
+      const char* const unit = has_tokens ? "tokens" : "samples";
+      figures.push_back(concat(format_count(1e3 * last(unit) / ms), " ", unit, "/s"));
       figures.push_back(format_number(ms) + " ms a step");
     }
     if (const std::string device = plain(run_.derived("device")); !device.empty()) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/plan/plan.h"
-#include "tools/report/roofline.h"
+#include "runtime/session/roofline.h"
 
 namespace onnx_train {
 

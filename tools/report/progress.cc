@@ -49,7 +49,11 @@ std::string Progress::step_line(const StepReport& r, size_t width) const {
   if (r.loss_scale) parts.push_back("scale " + format_number(*r.loss_scale));
   if (trainer_.skipped_steps() > 0) parts.push_back(concat("skipped ", trainer_.skipped_steps()));
   parts.push_back(format_number(recent_milliseconds_) + " ms");
-  parts.push_back(format_count(static_cast<double>(r.samples) / recent_milliseconds_ * 1e3) + " samples/s");
+  const auto rate = [&](int64_t count) {
+    return format_count(static_cast<double>(count) / recent_milliseconds_ * 1e3);
+  };
+  parts.push_back(r.tokens > 0 ? rate(r.tokens) + " tokens/s" : rate(r.samples) + " samples/s");
+  if (r.utilization) parts.push_back("utilization " + format_percent(*r.utilization));
   if (total > 0) {
     parts.push_back("ETA " + format_duration(static_cast<double>(total - r.step) * recent_milliseconds_ / 1e3));
   }

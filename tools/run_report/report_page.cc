@@ -40,22 +40,25 @@ std::vector<ChartRow> chart_rows() {
           {"Learning rate", "lr", "", false, false, false},
           {"Gradient norm", "grad_norm", "", true, false, true},
           {"Samples per second", "samples/s", "", true, false, false},
+          {"Tokens per second", "tokens/s", "", true, false, false},
+          {"Utilization of the machine's peak", "utilization", "", true, true, false},
           {"Loss scale", "loss_scale", "", false, false, true}};
 }
 
-const std::set<std::string> kNoChart = {"step", "epoch", "ms", "samples", "train_loss"};
+const std::set<std::string> kNoChart = {"step", "epoch", "ms", "samples", "tokens", "train_loss"};
 
 // A column of the steps, with those that are computed.
 Series column_of(const RunFiles& run, const std::string& name) {
   const std::vector<double>* steps = run.steps.column("step");
   if (!steps) return {};
   if (const std::vector<double>* values = run.steps.column(name)) return {*steps, *values};
-  const auto *samples = run.steps.column("samples"), *times = run.steps.column("ms");
   Series series;
-  if (name != "samples/s" || !samples || !times) return series;
+  if (name != "samples/s" && name != "tokens/s") return series;
+  const auto *counts = run.steps.column(name.substr(0, name.size() - 2)), *times = run.steps.column("ms");
+  if (!counts || !times) return series;
   series.x = *steps;
   for (size_t i = 0; i < steps->size(); ++i) {
-    const double rate = 1e3 * (*samples)[i] / (*times)[i];
+    const double rate = 1e3 * (*counts)[i] / (*times)[i];
     series.y.push_back(std::isfinite(rate) ? rate : std::nan(""));
   }
   return series;

@@ -19,6 +19,9 @@ struct Roofline {
   double least_milliseconds(const NodeCost& cost) const;
 };
 
+// The rates of products alone, in half a second.
+Roofline measure_products(const Session& session, const std::set<DType>& types);
+
 // Measures on the session's device, whose memory holds the operands, with the present number of threads and the
 // session's arithmetic: about a second, and 200 MB (800 MB on a fast GPU), for the products of each type in `types` and
 // the bytes. What counts is the time of the node, as Stream::time gives it. A type whose products the device does not

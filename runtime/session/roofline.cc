@@ -1,4 +1,4 @@
-#include "tools/report/roofline.h"
+#include "runtime/session/roofline.h"
 
 #include <algorithm>
 #include <chrono>
@@ -117,7 +117,7 @@ double Roofline::least_milliseconds(const NodeCost& cost) const {
   return std::max(arithmetic_milliseconds(cost), moving);
 }
 
-Roofline measure_roofline(const Session& session, const std::set<DType>& types) {
+Roofline measure_products(const Session& session, const std::set<DType>& types) {
   const Device& device = session.device();
   Roofline roofline;
   for (const DType dtype : types) {
@@ -131,6 +131,12 @@ Roofline measure_roofline(const Session& session, const std::set<DType>& types) 
       // No kernel: what has such products runs as something else.
     }
   }
+  return roofline;
+}
+
+Roofline measure_roofline(const Session& session, const std::set<DType>& types) {
+  const Device& device = session.device();
+  Roofline roofline = measure_products(session, types);
   // A small sum may be read from a cache: only the largest counts.
   const Sizes sizes = sum_sizes(device);
   for (int64_t size = sizes.first; size <= sizes.last; size *= 2) {
