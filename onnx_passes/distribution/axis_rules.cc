@@ -1,117 +1,90 @@
-// Rules (layout_rules.h) of operators on images. Batch and channels are the first two axes; the others are whole.
+// The rule (layout_rules.h) of operators whose contract names the axes that ranks may share out (operators.h): images
+// by channels, in convolutions, pools and normalization. Axes without a name are whole.
 #include <algorithm>
-#include <map>
-#include <string_view>
-#include <utility>
 
 #include "onnx_passes/distribution/movement_rules.h"
-#include "onnx_passes/functions/functions.h"
+#include "onnx_passes/operators/operators.h"
+#include "onnx_passes/operators/shape_contract.h"
 
 namespace onnx_train {
 namespace {
 
-// A letter for each of the first two axes of the inputs and outputs: the same letter, the same index. The operator
-// computes for each index along `each` by itself, and adds up along `summed`.
-struct AxisNames {
-  std::vector<std::string_view> inputs, outputs;
-  std::string_view each, summed;
+// Which axis of each value is shared out.
+class SharedAxis {
+ public:
+  SharedAxis(const LayoutRequest& request, int of)
+      : r_(request), row_(operator_of(request.node)), cut_(request.given[static_cast<size_t>(of)].cut) {
+    const ShapeContract& contract = *find_contract(row_.domain, row_.op);
+    inputs_ = contract.axes_of_inputs(r_.node), outputs_ = contract.axes_of_outputs(r_.node);
+    if (std::cmp_less(of, inputs_.size()) && cut_.axis < std::ssize(inputs_[static_cast<size_t>(of)]))
+      name_ = inputs_[static_cast<size_t>(of)][static_cast<size_t>(cut_.axis)];
+    // Channels of groups that do not meet: ranks share out the groups, of which channels in and out are one run each.
+    if (r_.node.attr("group", 1) != 1 && name_ != 'N') groups_ = r_.node.attr("group", 1);
+  }
+
+  std::optional<NodeLayouts> layouts() const {
+    const std::string_view each = row_.each, summed = row_.summed;
+    const bool is_known = is_named() && (each.find(name_) != each.npos || summed.find(name_) != summed.npos);
+    if (!is_known || (groups_ > 1 && groups_ % r_.parts != 0)) return std::nullopt;
+    const bool adds_up = groups_ == 1 && summed.find(name_) != summed.npos;
+    NodeLayouts layouts = r_.whole();
+    for (int i = 0; i < r_.node.num_inputs(); ++i) {
+      const auto layout = layout_of(r_.node.input(i), inputs_, i);
+      if (!layout) return std::nullopt;
+      // What is added to the sums of products, such as a bias, is added once.
+      const bool is_addend = adds_up && layout->is_whole() && r_.node.input(i) && is_float(r_.node.input(i)->dtype());
+      layouts.inputs[static_cast<size_t>(i)] = is_addend ? Layout::term() : *layout;
+    }
+    bool has_parts = false;
+    for (int i = 0; i < r_.node.num_outputs(); ++i) {
+      const Value* output = r_.node.output(i);
+      const auto layout = layout_of(output, outputs_, i);
+      // Numbers of elements, as of maxima, count those of whole images.
+      if (!layout || (output && !is_float(output->dtype()))) return std::nullopt;
+      layouts.outputs[static_cast<size_t>(i)] = adds_up ? Layout::term() : *layout;
+      has_parts = has_parts || layout->is_part();
+    }
+    return adds_up || has_parts ? std::optional(layouts) : std::nullopt;
+  }
+
+ private:
+  bool is_named() const { return name_ != '.'; }
+  bool is_shared(char name) const { return groups_ > 1 ? name == 'C' || name == 'M' : name == name_; }
+
+  // None where ranks cannot have a value so.
+  std::optional<Layout> layout_of(const Value* v, const std::vector<std::string>& names, int i) const {
+    if (!v) return Layout();
+    if (std::cmp_greater_equal(i, names.size())) return std::nullopt;
+    const std::string& own = names[static_cast<size_t>(i)];
+    const auto at = std::ranges::find_if(own, [&](char name) { return is_shared(name); });
+    if (at == own.end()) return Layout();
+    const int64_t axis = at - own.begin();
+    if (groups_ == 1) return Layout::part(axis, cut_.period);
+    if (!v->has_rank() || v->rank() <= axis) return std::nullopt;
+    const Dim& size = (*v->type().dims)[static_cast<size_t>(axis)];
+    const bool is_given = &names == &inputs_ && r_.is_part(i);
+    if (!size.known() || (is_given && r_.given[static_cast<size_t>(i)] != Layout::part(axis, size.value())))
+      return std::nullopt;
+    return Layout::part(axis, size.value());
+  }
+
+  const LayoutRequest& r_;
+  const Operator& row_;
+  const Cut cut_;
+  std::vector<std::string> inputs_, outputs_;
+  char name_ = '.';
+  int64_t groups_ = 1;
 };
-
-const std::map<std::string_view, AxisNames>& names_of_axes() {
-  static const std::map<std::string_view, AxisNames> table = {
-      {"Conv", {{"NC", "MC", "M"}, {"NM"}, "NM", "C"}},
-      {"ConvTranspose", {{"NC", "CM", "M"}, {"NM"}, "NM", "C"}},
-      {"ConvGradInput", {{"NM", "MC", ""}, {"NC"}, "NC", "M"}},
-      {"ConvGradWeight", {{"NC", "NM", ""}, {"MC", "M"}, "MC", "N"}},
-      {"MaxPool", {{"NC"}, {"NC"}, "NC", ""}},
-      {"AveragePool", {{"NC"}, {"NC"}, "NC", ""}},
-      {"LpPool", {{"NC"}, {"NC"}, "NC", ""}},
-      {"MaxPoolGrad", {{"NC", "NC"}, {"NC"}, "NC", ""}},
-      {"AveragePoolGrad", {{"NC", ""}, {"NC"}, "NC", ""}},
-      {"GlobalAveragePool", {{"NC"}, {"NC"}, "NC", ""}},
-      {"GlobalMaxPool", {{"NC"}, {"NC"}, "NC", ""}},
-      {"BatchNormalization", {{"NC", "C", "C", "C", "C"}, {"NC", "C", "C"}, "C", ""}},
-      {"BatchNormalizationTrain", {{"NC", "C", "C"}, {"NC", "C", "C"}, "C", ""}},
-      {"BatchNormalizationGrad", {{"NC", "C", "C", "C", "NC"}, {"NC", "C", "C"}, "C", ""}},
-      {"BatchNormalizationFrozenGrad", {{"NC", "C", "C", "C", "NC"}, {"NC", "C", "C"}, "C", ""}},
-      {"InstanceNormalization", {{"NC", "C", "C"}, {"NC"}, "NC", ""}},
-  };
-  return table;
-}
-
-// With groups of channels that do not meet: ranks share out groups, which the channels in and out are one run of.
-const std::map<std::string_view, AxisNames>& names_with_groups() {
-  static const std::map<std::string_view, AxisNames> table = {
-      {"Conv", {{"NG", "G", "G"}, {"NG"}, "G", ""}},
-      {"ConvGradInput", {{"NG", "G", ""}, {"NG"}, "G", ""}},
-      {"ConvGradWeight", {{"NG", "NG", ""}, {"G", "G"}, "G", ""}},
-  };
-  return table;
-}
-
-const AxisNames* names_of(const Node& node) {
-  const auto& table = node.attr("group", 1) == 1 ? names_of_axes() : names_with_groups();
-  const auto found = table.find(node.op());
-  return found == table.end() ? nullptr : &found->second;
-}
-
-// How ranks have a value along the axis of this name: none where they cannot.
-std::optional<Layout> layout_along(const Value* v, std::string_view names, char name, const Cut& cut, bool has_groups) {
-  const size_t axis = names.find(name);
-  if (axis == std::string_view::npos || !v) return Layout();
-  int64_t period = cut.period;
-  if (has_groups) {  // one run of as many channels as there are
-    const Dim* size = v->has_rank() && std::cmp_less(axis, v->rank()) ? &(*v->type().dims)[axis] : nullptr;
-    if (!size || !size->known()) return std::nullopt;
-    period = size->value();
-  }
-  return Layout::part(static_cast<int64_t>(axis), period);
-}
-
-std::optional<NodeLayouts> axis_rule(const LayoutRequest& r) {
-  const AxisNames* names = names_of(r.node);
-  int of = 0;
-  while (of < r.node.num_inputs() && !r.is_part(of)) ++of;
-  if (!names || of == r.node.num_inputs()) return std::nullopt;
-  // Indices of maxima are those of whole images.
-  if (std::cmp_greater(r.node.num_inputs(), names->inputs.size()) ||
-      std::cmp_greater(r.node.num_outputs(), names->outputs.size()))
-    return std::nullopt;
-  const Cut& cut = r.given[static_cast<size_t>(of)].cut;
-  const std::string_view of_input = names->inputs[static_cast<size_t>(of)];
-  if (cut.axis >= std::ssize(of_input)) return std::nullopt;
-  const char name = of_input[static_cast<size_t>(cut.axis)];
-  const bool is_summed = names->summed.find(name) != std::string_view::npos, has_groups = name == 'G';
-  if (!is_summed && names->each.find(name) == std::string_view::npos) return std::nullopt;
-  const Dim& size = (*r.node.input(of)->type().dims)[static_cast<size_t>(cut.axis)];
-  if (has_groups && (r.node.attr("group", 1) % r.parts != 0 || !size.known() || size.value() != cut.period))
-    return std::nullopt;
-  NodeLayouts layouts = r.whole();
-  for (int i = 0; i < r.node.num_inputs(); ++i) {
-    const std::string_view own = names->inputs[static_cast<size_t>(i)];
-    const auto layout = layout_along(r.node.input(i), own, name, cut, has_groups);
-    if (!layout) return std::nullopt;
-    // A bias is added once to what is added up.
-    const bool is_addend = is_summed && layout->is_whole() && !own.empty() && r.node.input(i);
-    layouts.inputs[static_cast<size_t>(i)] = is_addend ? Layout::term() : *layout;
-  }
-  for (int i = 0; i < r.node.num_outputs(); ++i) {
-    const std::string_view own = names->outputs[static_cast<size_t>(i)];
-    const auto layout = layout_along(r.node.output(i), own, name, cut, has_groups);
-    if (!layout) return std::nullopt;
-    layouts.outputs[static_cast<size_t>(i)] = is_summed ? Layout::term() : *layout;
-  }
-  return layouts;
-}
 
 }  // namespace
 
-std::vector<MovementRule> axis_rules() {
-  std::vector<MovementRule> rules;
-  for (const auto& [op, names] : names_of_axes()) {
-    for (const char* domain : {"", kDomain}) rules.push_back({domain, op.data(), axis_rule});
-  }
-  return rules;
+bool shares_axes(const Node& node) { return *operator_of(node).each != 0; }
+
+std::optional<NodeLayouts> axis_rule(const LayoutRequest& r) {
+  int of = 0;
+  while (of < r.node.num_inputs() && !r.is_part(of)) ++of;
+  if (of == r.node.num_inputs() || r.node.attr("channels_last", 0) != 0) return std::nullopt;
+  return SharedAxis(r, of).layouts();
 }
 
 }  // namespace onnx_train

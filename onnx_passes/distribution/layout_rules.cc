@@ -269,7 +269,7 @@ const std::map<std::pair<std::string_view, std::string_view>, Rule>& rules() {
         {{kDomain, "AllReduce"}, of_two},
         {{kDomain, "Broadcast"}, of_first},
     };
-    for (const auto& family : {movement_rules(), axis_rules(), index_rules()}) {
+    for (const auto& family : {movement_rules(), index_rules()}) {
       for (const MovementRule& row : family) made[{row.domain, row.op}] = row.rule;
     }
     return made;
@@ -285,6 +285,8 @@ NodeLayouts layouts_of(const Node& node, const std::vector<Layout>& given, int64
   const auto row = rules().find({node.domain(), node.op()});
   if (row != rules().end()) {
     layouts = row->second(request);
+  } else if (shares_axes(node)) {
+    layouts = axis_rule(request);
   } else if (is_elementwise(node)) {
     layouts = of_all(request);
   } else if (is_reduction(node)) {

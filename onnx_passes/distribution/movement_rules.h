@@ -25,7 +25,10 @@ struct MovementRule {
 };
 
 std::vector<MovementRule> movement_rules();
-std::vector<MovementRule> axis_rules();   // axis_rules.cc
 std::vector<MovementRule> index_rules();  // index_rules.cc
+
+// The rule of operators whose row names the axes that may be shared out; the others' has no such node.
+bool shares_axes(const Node& node);
+std::optional<NodeLayouts> axis_rule(const LayoutRequest& request);
 
 }  // namespace onnx_train

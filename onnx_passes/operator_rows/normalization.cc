@@ -94,6 +94,7 @@ std::vector<Operator> normalization_operators() {
           .with_epilogue({EpilogueStep::kResidual}),
 
       Operator{"BatchNormalization", kBatch}
+          .shared_along("C")
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
           .weights_at({1, 2, 3, 4})
@@ -103,16 +104,19 @@ std::vector<Operator> normalization_operators() {
           .narrow({0, 5}, {0})
           .on_images(ImageRole::kPerChannel, {0, 5}),
       Operator{"BatchNormalizationTrain", kBatchTrain, kDomain, kOneFloat, check_values_per_channel}
+          .shared_along("C")
           .with_epilogue({EpilogueStep::kResidual, EpilogueStep::kRelu})
           .narrow({0, 3}, {0})
           .in_precision(PrecisionRole::kActivation)
           .weights_at({1, 2})
           .on_images(ImageRole::kPerChannel, {0, 3}),
       Operator{"BatchNormalizationGrad", kBatchGrad, kDomain, kOneFloat, check_gradient_of_relu}
+          .shared_along("C")
           .with_epilogue({EpilogueStep::kRelu})
           .narrow({0, 4, 5}, {0, 3})
           .on_images(ImageRole::kPerChannel, {0, 4, 5}, {0, 3}),
       Operator{"BatchNormalizationFrozenGrad", kBatchFrozenGrad, kDomain, kOneFloat}
+          .shared_along("C")
           .narrow({0, 4}, {0})
           .on_images(ImageRole::kPerChannel, {0, 4}),
 
@@ -122,6 +126,7 @@ std::vector<Operator> normalization_operators() {
           .weights_at({1, 2})
           .on_images(ImageRole::kGroups),
       Operator{"InstanceNormalization", "x[N, C, S...] scale[C] bias[C] -> y[N, C, S...]", "", kOneFloat}
+          .shared_along("NC")
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
           .weights_at({1, 2})

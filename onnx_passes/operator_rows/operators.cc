@@ -110,6 +110,10 @@ Operator Operator::meeting_after(int input) const { return with(*this, &Operator
 
 Operator Operator::with_epilogue(Epilogue possible) const { return with(*this, &Operator::steps, std::move(possible)); }
 
+Operator Operator::shared_along(const char* along, const char* sums) const {
+  return with(with(*this, &Operator::each, along), &Operator::summed, sums);
+}
+
 Operator Operator::counting(double (*function)(const Node& node)) const {
   return with(*this, &Operator::multiply_adds, function);
 }

@@ -141,59 +141,74 @@ void check_deformable(const Node& node) {
 std::vector<Operator> window_operators() {
   return {
       Operator{"Conv", kConv, "", kOfSchema, check<0, -1, 1>, kProduct}
+          .shared_along("NM", "C")
           .narrow({0, 1}, {0})
           .in_precision(PrecisionRole::kProduct)
           .weights_at({1, 2})
           .counting(multiply_adds_of_conv)
           .on_images(ImageRole::kConvolution),
       Operator{"Conv", kOurConv, kDomain, kOneFloat, check<0, -1, 1>, kProduct}
+          .shared_along("NM", "C")
           .narrow({0, 1}, {0})
           .counting(multiply_adds_of_conv)
           .on_images(ImageRole::kConvolution),
       Operator{"ConvGradInput", kGradInput, kDomain, kOneFloat, check<-1, 0, 1>, kProduct}
+          .shared_along("NC", "M")
           .narrow({0, 1}, {0})
           .counting(multiply_adds_of_transposed_conv)
           .on_images(ImageRole::kConvolution),
       Operator{"ConvGradWeight", kGradWeight, kDomain, kOneFloat, check<0, 1, -1>, kProduct}
+          .shared_along("MC", "N")
           .narrow({0, 1}, {0})
           .counting(multiply_adds_of_weight_gradient)
           .on_images(ImageRole::kConvolution, {0, 1}, {}),
       Operator{"DeformConv", kDeformable, "", kOfSchema, check_deformable}.weights_at({1, 3}),
       Operator{"CausalConvWithState", "x w bias? past_state? -> y present_state?"}.weights_at({1, 2}),
       Operator{"ConvTranspose", kConvTranspose, "", kOfSchema, check_attributes}
+          .shared_along("NM", "C")
           .in_precision(PrecisionRole::kProduct)
           .weights_at({1, 2})
           .counting(multiply_adds_of_transposed_conv)
           .on_images(ImageRole::kTransposed),
 
       Operator{"MaxPool", kPool, "", kOfSchema, check<0, -1, kNoTaps>}
+          .shared_along("NC")
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
           .on_images(ImageRole::kPool),
-      Operator{"MaxPool", kOurPool, kDomain, kOneFloat, check<0, -1, kNoTaps>}.narrow({0}, {0}).on_images(
-          ImageRole::kPool),
+      Operator{"MaxPool", kOurPool, kDomain, kOneFloat, check<0, -1, kNoTaps>}
+          .shared_along("NC")
+          .narrow({0}, {0})
+          .on_images(ImageRole::kPool),
       Operator{"MaxPoolGrad", kMaxGrad, kDomain, kOneFloat, check<1, 0, kNoTaps>}
+          .shared_along("NC")
           .narrow({0, 1}, {0})
           .on_images(ImageRole::kPool, {0, 1}),
       Operator{"AveragePool", kPool, "", kOfSchema, check<0, -1, kNoTaps>}
+          .shared_along("NC")
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
           .on_images(ImageRole::kPool),
-      Operator{"AveragePool", kOurPool, kDomain, kOneFloat, check<0, -1, kNoTaps>}.narrow({0}, {0}).on_images(
-          ImageRole::kPool),
+      Operator{"AveragePool", kOurPool, kDomain, kOneFloat, check<0, -1, kNoTaps>}
+          .shared_along("NC")
+          .narrow({0}, {0})
+          .on_images(ImageRole::kPool),
       Operator{"AveragePoolGrad", kAverageGrad, kDomain, kOneFloat}
+          .shared_along("NC")
           .narrow({0}, {0})
           .counting(no_multiply_adds)
           .on_images(ImageRole::kPool),
       {"MaxUnpool", kUnpool},
       {"Col2Im", kColumns},
-      {"LpPool", kPool, "", kOfSchema, check<0, -1, kNoTaps>},
+      Operator{"LpPool", kPool, "", kOfSchema, check<0, -1, kNoTaps>}.shared_along("NC"),
       Operator{"GlobalAveragePool", kGlobal}
+          .shared_along("NC")
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
           .on_images(ImageRole::kGlobalPool),
       {"GlobalLpPool", kGlobal},
       Operator{"GlobalMaxPool", kGlobal}
+          .shared_along("NC")
           .narrow({0}, {0})
           .in_precision(PrecisionRole::kActivation)
           .on_images(ImageRole::kGlobalPool),

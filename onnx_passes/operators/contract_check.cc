@@ -364,7 +364,39 @@ int place_of(const std::vector<std::shared_ptr<const Alternative>>& alternatives
   return place;
 }
 
+// The size's name where the expression is that alone, or that times or through an attribute that is 1.
+char letter_of(const Alternative& alternative, const DimTerm& dim, const Node& node) {
+  if (dim.kind != DimTerm::kExpression || dim.expression.steps.empty()) return '.';
+  const std::vector<Expression::Step>& steps = dim.expression.steps;
+  if (steps[0].kind != Expression::kSize) return '.';
+  const std::string& name = alternative.sizes[static_cast<size_t>(steps[0].number)];
+  const auto is_one = [&](const Expression::Step& step) {
+    return step.kind == Expression::kAttribute && node.attr(step.name, step.otherwise.value_or(0)) == 1;
+  };
+  const bool is_alone = steps.size() == 1 || (steps.size() == 3 && is_one(steps[1]));
+  return is_alone && name.size() == 1 ? name[0] : '.';
+}
+
+std::vector<std::string> axes_of(const Alternative& alternative, const std::vector<ContractTerm>& terms,
+                                 const Node& node) {
+  std::vector<std::string> axes;
+  for (const ContractTerm& term : terms) {
+    std::string letters;
+    for (size_t i = 0; i < term.list_at().value_or(term.dims.size()); ++i)
+      letters += letter_of(alternative, term.dims[i], node);
+    axes.push_back(std::move(letters));
+  }
+  return axes;
+}
+
 }  // namespace
+
+std::vector<std::string> ShapeContract::axes_of_inputs(const Node& node) const {
+  return axes_of(*alternatives_[0], alternatives_[0]->inputs, node);
+}
+std::vector<std::string> ShapeContract::axes_of_outputs(const Node& node) const {
+  return axes_of(*alternatives_[0], alternatives_[0]->outputs, node);
+}
 
 int ShapeContract::input(std::string_view name) const { return place_of(alternatives_, &Alternative::inputs, name); }
 int ShapeContract::output(std::string_view name) const { return place_of(alternatives_, &Alternative::outputs, name); }

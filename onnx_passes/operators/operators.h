@@ -107,6 +107,9 @@ struct Operator {
   double (*multiply_adds)(const Node& node) = nullptr;
   ImageRole image_role = ImageRole::kNone;
   std::vector<int> image_inputs = {}, image_outputs = {};
+  // Named sizes of the contract, a letter each: the node computes for each index along those of `each` by itself, and
+  // adds up along those of `summed`. Ranks may share out these axes (onnx_passes/distribution/axis_rules.cc).
+  const char *each = "", *summed = "";
   // The steps that the epilogue of a node may have. The contract has the names of what they read and write.
   Epilogue steps = {};
 
@@ -123,6 +126,7 @@ struct Operator {
   Operator sized_by_inputs(std::vector<int> inputs) const;
   Operator meeting_after(int input) const;
   Operator with_epilogue(Epilogue steps) const;
+  Operator shared_along(const char* each, const char* summed = "") const;
 };
 
 // Null if there is no row.

@@ -30,6 +30,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "onnx_passes/operators/operators.h"
 
@@ -44,6 +45,10 @@ class ShapeContract {
   // The place of the input or output of this name; -1 if there is none. All alternatives that have it agree.
   int input(std::string_view name) const;
   int output(std::string_view name) const;
+  // Of each input, and of each output: the letter of each axis before a list of sizes, '.' where the axis has no size
+  // named by one letter alone. C / @group:1 is C in a node of one group. The first alternative's.
+  std::vector<std::string> axes_of_inputs(const Node& node) const;
+  std::vector<std::string> axes_of_outputs(const Node& node) const;
 
   struct Alternative;
 
