@@ -3,11 +3,6 @@
 #include <algorithm>
 
 namespace onnx_train {
-namespace {
-
-DType type_of(const Node& node, const char* attribute) { return static_cast<DType>(node.attr(attribute, 0)); }
-
-}  // namespace
 
 LinearLossSpec::LinearLossSpec(const NodeSpec& spec)
     : positions(spec.in_size(2)),
@@ -15,8 +10,7 @@ LinearLossSpec::LinearLossSpec(const NodeSpec& spec)
       transposed(spec.node().attr("transposed", 0) != 0),
       scale(spec.node().attr_tensor("scale").at(0)),
       cap(spec.node().attr_tensor("cap").at(0)),
-      rounding(type_of(spec.node(), "rounding")),
-      narrow(type_of(spec.node(), "narrow")) {
+      rounding(static_cast<DType>(spec.node().attr("rounding", 0))) {
   classes = spec.in_shape(1)[transposed ? 0 : 1];
 }
 

@@ -12,7 +12,7 @@ struct LinearLossSpec {
   int64_t positions, classes, width;  // logits are positions x classes, sums of `width` products
   bool transposed;                    // w is classes x width, else width x classes
   double scale, cap;
-  DType rounding, narrow;  // kUndefined: none
+  DType rounding;  // kUndefined: none
 
   explicit LinearLossSpec(const NodeSpec& spec);
 

@@ -21,10 +21,12 @@ constexpr const char* kCrossEntropyGrad =
     "where #S = #L + 1, -#S <= @axis:1 < #S";
 
 constexpr const char* kLinearCrossEntropy =
-    "h[L..., D] w[V, D] labels:index[L...] bias?[V] weight?[V] dloss?[] @label_smoothing[] @scale[] @cap[] -> "
-    "loss[] correct:bool[L...] dh?[L..., D] dw?[V, D] dbias?[V] where @transposed = 1 | "
-    "h[L..., D] w[D, V] labels:index[L...] bias?[V] weight?[V] dloss?[] @label_smoothing[] @scale[] @cap[] -> "
-    "loss[] correct:bool[L...] dh?[L..., D] dw?[D, V] dbias?[V] where @transposed = 0";
+    "h:float[L..., D] w:float[V, D] labels:index[L...] bias?[V] weight?[V] dloss?[] @label_smoothing[] @scale[] @cap[] "
+    "-> "
+    "loss[] correct:bool[L...] dh?:float[L..., D] dw?[V, D] dbias?[V] where @transposed = 1 | "
+    "h:float[L..., D] w:float[D, V] labels:index[L...] bias?[V] weight?[V] dloss?[] @label_smoothing[] @scale[] @cap[] "
+    "-> "
+    "loss[] correct:bool[L...] dh?:float[L..., D] dw?[D, V] dbias?[V] where @transposed = 0";
 
 // The logits, and of what the node makes the gradients of h and w: a product each.
 double multiply_adds_of_linear_cross_entropy(const Node& node) {
@@ -67,9 +69,9 @@ std::vector<Operator> training_operators() {
       {"ClassIndex", kClassIndex, kDomain},
       Operator{"SoftmaxCrossEntropy", kCrossEntropy, kDomain, kOneFloat}.narrow({0}, {}),
       Operator{"SoftmaxCrossEntropyGrad", kCrossEntropyGrad, kDomain, kOneFloat}.narrow({1}, {0}),
-      Operator{"LinearCrossEntropy", kLinearCrossEntropy, kDomain, kOneFloat}
-          .narrow({0, 1}, {2})
-          .counting(multiply_adds_of_linear_cross_entropy),
+      // The pass that makes it finds h and w in their stored types.
+      Operator{"LinearCrossEntropy", kLinearCrossEntropy, kDomain, kOneFloat}.counting(
+          multiply_adds_of_linear_cross_entropy),
       Operator{"AllReduce", kSumOverRanks, kDomain, kOneFloat}.meeting_after(3),
       Operator{"Reduce", kSumOverRanks, kDomain, kOneFloat}.meeting_after(3),
       Operator{"Broadcast", "x:any[S...] after?:any -> y:any[S...]", kDomain}.meeting_after(1),

@@ -1,6 +1,6 @@
 // The softmax cross entropy of some positions: what the kernels of the losses (losses.cc) and of a loss with the
-// product before it (linear_cross_entropy.cc) have in common. Plain values and pure functions, for any thread; only
-// check_and_sum_weights reports a fault, from the thread that runs the kernel.
+// product before it (products/linear_cross_entropy.cc) have in common. Plain values and pure functions, for any thread;
+// only check_and_sum_weights reports a fault, from the thread that runs the kernel.
 #pragma once
 
 #include <algorithm>

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "kernels/cpu/products/inner_product.h"
+#include "kernels/cpu/products/logits_of_product.h"
 #include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/stored_lines.h"
@@ -18,62 +19,6 @@
 
 namespace onnx_train::cpu {
 namespace {
-
-// ---- Rows of logits
-
-template <typename T>
-T rounded_to(DType dtype, T x) {
-  if constexpr (std::is_same_v<T, float>) {
-    if (dtype == DType::kBFloat16) return rounded<BFloat16>(x);
-    if (dtype == DType::kFloat16) return static_cast<float>(Float16(x));
-  }
-  return x;
-}
-
-template <typename T>
-void round_row(DType dtype, int64_t n, T* x) {
-  if (dtype == DType::kUndefined) return;
-#pragma omp simd
-  for (int64_t c = 0; c < n; ++c) x[c] = rounded_to(dtype, x[c]);
-}
-
-// What follows the product, forward and backward.
-template <typename T>
-struct LogitsOfProduct {
-  T scale, cap;  // cap 0: none
-  DType rounding;
-
-  bool changes() const { return scale != 1 || cap != 0 || rounding != DType::kUndefined; }
-  void apply(int64_t n, T* x) const {
-    if (scale != 1) {
-#pragma omp simd
-      for (int64_t c = 0; c < n; ++c) x[c] *= scale;
-    }
-    if (cap != 0) {
-#pragma omp simd
-      for (int64_t c = 0; c < n; ++c) x[c] = cap * math::tanh(x[c]);
-    }
-    round_row(rounding, n, x);
-  }
-  // slope[c] = dlogits / dproduct where the logits are x
-  void find_slopes(int64_t n, const T* x, T* slope) const {
-#pragma omp simd
-    for (int64_t c = 0; c < n; ++c) {
-      const T t = cap == 0 ? T{0} : x[c] / cap;
-      slope[c] = (cap == 0 ? T{1} : cap * (1 - t * t)) * scale;
-    }
-  }
-};
-
-// Whether the label is the first of the largest logits.
-template <typename T>
-bool is_first_of_largest(int64_t n, const T* x, int64_t label) {
-  const T most = x[label];
-  bool before = false, after = false;
-  for (int64_t c = 0; c < label; ++c) before |= !(x[c] < most);
-  for (int64_t c = label; c < n; ++c) after |= !(x[c] <= most);
-  return !before && !after;
-}
 
 // ---- The kernel
 
@@ -90,9 +35,9 @@ class LinearLoss {
                std::is_same_v<S, BFloat16> ? DType::kUndefined : size_.rounding},
         trains_(spec.has_input(kDloss)),
         biased_(spec.has_input(kBias)),
-        dh_type_(size_.narrow == DType::kUndefined ? dtype_of<T>() : size_.narrow),
+        dh_type_(spec.has_output(kDh) ? spec.out_type(kDh) : dtype_of<T>()),
         threads_(std::max(spec.threads(), 1)) {
-    for (int i = kDh; i <= kDbias; ++i) makes_[static_cast<size_t>(i)] = i < spec.num_outputs() && spec.has_output(i);
+    for (int i = kDh; i <= kDbias; ++i) makes_[static_cast<size_t>(i)] = spec.has_output(i);
     for (const int64_t rows : size_.chunks()) chunks_.emplace_back(spec, *this, rows);
     const int64_t most = chunks_[0].rows;
     logits_ = workspace_.reserve(bytes<S>(most * size_.classes));
@@ -394,10 +339,9 @@ bool supports_linear_loss(const NodeSpec& spec) {
     return false;
   const LinearLossSpec size(spec);
   if (stored != spec.in_type(1) || size.classes == 0 || size.width == 0) return false;
-  if (!is_narrow(stored)) return size.narrow == DType::kUndefined;
+  if (!is_narrow(stored)) return !spec.has_output(2) || spec.out_type(2) == stored;
   // The logits are stored in bfloat16, and nothing is computed between the product and their rounding.
-  return isa() >= Isa::kAvx512Bf16 && size.rounding == DType::kBFloat16 && size.scale == 1 && size.cap == 0 &&
-         (size.narrow == DType::kUndefined || size.narrow == DType::kBFloat16);
+  return isa() >= Isa::kAvx512Bf16 && size.rounding == DType::kBFloat16 && size.scale == 1 && size.cap == 0;
 }
 
 template <typename S>
