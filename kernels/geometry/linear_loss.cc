@@ -16,7 +16,8 @@ LinearLossSpec::LinearLossSpec(const NodeSpec& spec)
 
 std::vector<int64_t> LinearLossSpec::chunks() const {
   constexpr int64_t kFew = 32;
-  const int64_t count = std::max<int64_t>(1, (positions + kChunkRows - 1) / kChunkRows);
+  const int64_t least = positions < kLeastChunkedPositions ? 1 : 2;
+  const int64_t count = std::max(least, (positions + kMostChunkRows - 1) / kMostChunkRows);
   const int64_t rows = std::max<int64_t>(1, (positions + count - 1) / count), part = (rows + 3) / 4;
   return part < kFew ? std::vector<int64_t>{rows} : std::vector<int64_t>{rows, part};
 }

@@ -21,8 +21,9 @@ struct LinearLossSpec {
   std::vector<int64_t> chunks() const;
 };
 
-// The most rows of a chunk. Each chunk after the first reads and writes all of dw, as much as its products take to
-// compute some tens of rows; its logits are memory.
-inline constexpr int64_t kChunkRows = 256;
+// The most rows of a chunk, and the number of positions from which on there are two or more. Each chunk after the first
+// reads and writes all of dw again, as many bytes as the other passes over its logits save where it has as many rows as
+// the layer is wide.
+inline constexpr int64_t kMostChunkRows = 512, kLeastChunkedPositions = 512;
 
 }  // namespace onnx_train

@@ -66,7 +66,7 @@ OpCase linear(OpInput label, const Linear& l) {
   return row;
 }
 
-// Several chunks of positions have the sizes 200, 175 with a part, and 150 of those that are not ignored.
+// One chunk, two, and three, with parts that fill the smaller form of a chunk or not.
 void linear_losses(std::vector<OpCase>* cases) {
   const auto ignored = [](int64_t count, int64_t classes, auto is_ignored) {
     Tensor label(DType::kInt64, {count});
@@ -92,7 +92,7 @@ void linear_losses(std::vector<OpCase>* cases) {
           {linear(labels({6}, 5), plain), linear(labels({1}, 5, DType::kInt32), biased),
            linear(labels({2, 3}, 5), full), linear(labels({0}, 5), biased),
            linear(labels({7}, 5), with([](Linear& l) { l.scale = 2, l.attrs = attributes(-1, "sum", 0, 3); })),
-           linear(labels({7}, 5), with([](Linear& l) { l.cap = 1.5; })), linear(ignored(600, 5, none), biased),
+           linear(labels({7}, 5), with([](Linear& l) { l.cap = 1.5; })), linear(ignored(1100, 5, none), biased),
            linear(ignored(349, 5, none), full), linear(ignored(600, 5, [](int64_t i) { return i % 4 == 1; }), full),
            linear(ignored(700, 5, [](int64_t i) { return i > 3 && i != 650; }), biased),
            linear(ignored(300, 5, [](int64_t) { return true; }), full),

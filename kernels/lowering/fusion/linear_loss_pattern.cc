@@ -76,7 +76,7 @@ class Search {
     const Value &logits = *loss.input(0), &label = *loss.input(1);
     if (!logits.type().is_static() || !label.type().is_static() || label.rank() < 1) return false;
     return normalize_axis(loss.attr("axis", 1), logits.rank()) == logits.rank() - 1 &&
-           columns_of(logits) >= kLeastClasses && num_elements(label.type().shape()) > kChunkRows;
+           columns_of(logits) >= kLeastClasses && num_elements(label.type().shape()) >= kLeastChunkedPositions;
   }
 
   // ---- From the loss back to the product
