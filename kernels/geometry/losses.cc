@@ -5,8 +5,9 @@
 
 namespace onnx_train {
 
-CrossEntropySpec::CrossEntropySpec(const NodeSpec& spec, int logits_at, int labels_at, int weight_at)
-    : logits(spec.in_shape(logits_at), spec.node().attr("axis", 1)),
+CrossEntropySpec::CrossEntropySpec(const NodeSpec& spec, const Shape& logits_shape, int64_t axis, int labels_at,
+                                   int weight_at)
+    : logits(logits_shape, axis),
       classes(spec.node().attr("classes", logits.size)),
       ignore_index(spec.node().attr("ignore_index", -100)),
       smoothing(spec.node().attr_tensor("label_smoothing").at(0)),
@@ -19,7 +20,7 @@ CrossEntropySpec::CrossEntropySpec(const NodeSpec& spec, int logits_at, int labe
 }
 
 CrossEntropySpec CrossEntropySpec::of_gradient(const NodeSpec& spec) {
-  const CrossEntropySpec result(spec, 1, 2, 4);
+  const CrossEntropySpec result(spec, spec.in_shape(1), axis_of(spec), 2, 4);
   result.check_size(spec, 3, result.logits.lines(), "log-sums");
   return result;
 }

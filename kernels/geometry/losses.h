@@ -19,8 +19,9 @@ struct CrossEntropySpec {
   int labels_input, weight_input;  // numbers of inputs; weight_input is -1 without class weights
   bool int64_labels;               // labels are int64, otherwise int32
 
-  CrossEntropySpec(const NodeSpec& spec, int logits_at, int labels_at, int weight_at);
-  static CrossEntropySpec of_loss(const NodeSpec& spec) { return {spec, 0, 1, 2}; }
+  // The logits of labels in input `labels_at` have the shape `logits_shape`; their classes are along the axis `axis`.
+  CrossEntropySpec(const NodeSpec& spec, const Shape& logits_shape, int64_t axis, int labels_at, int weight_at);
+  static CrossEntropySpec of_loss(const NodeSpec& spec) { return {spec, spec.in_shape(), axis_of(spec), 1, 2}; }
   static CrossEntropySpec of_gradient(const NodeSpec& spec);
 
   double smoothing_per_class() const { return smoothing / static_cast<double>(classes); }
@@ -28,6 +29,7 @@ struct CrossEntropySpec {
   std::function<std::string(const Fault&)> explain() const;
 
  private:
+  static int64_t axis_of(const NodeSpec& spec) { return spec.node().attr("axis", 1); }
   void check_size(const NodeSpec& spec, int input, int64_t wanted, const char* what) const;
 };
 

@@ -37,6 +37,7 @@ std::string what_lowering_does(const std::string& pass) {
       {"pack_attention", "lets attention read and write where the products around it do"},
       {"narrow_storage", "lets kernels read and write 16 bits instead of casts around them"},
       {"quantize_products", "stores operands of products that are rounded to 8 bits in 8 bits"},
+      {"linear_cross_entropy", "makes one node of a product, the loss of its result and their gradients"},
       {"fuse_products", "merges a product with the residual, the activation or its gradient that follows it"},
       {"pad_classes", "pads 16-bit logits to a multiple of 64 columns"},
       {"batch_weight_gradients", "makes one batched product of the weight gradients of equal layers"},

@@ -23,6 +23,7 @@ namespace {
 bool every_plan(const Lowering&) { return true; }  // these passes cannot be left out
 bool by_default(const Lowering& l) { return l.options.on; }
 bool with_8_bit_products(const Lowering& l) { return l.options.on && l.traits.multiplies_8_bits; }
+bool on_cpus(const Lowering& l) { return l.options.on && !l.traits.is_gpu; }
 bool on_gpus(const Lowering& l) { return l.options.on && l.traits.is_gpu; }
 
 // ---- Runs
@@ -147,13 +148,19 @@ const std::vector<LoweringPass>& lowering_table() {
       // The operands and results of products have their stored types now.
       {"quantize_products", "storage", {"narrow_storage"}, with_8_bit_products, quantize_products},
 
+      // Products, losses and accuracies have their stored types, and no region has taken what stands between them.
+      {"linear_cross_entropy", "fusion", {"narrow_storage"}, on_cpus, linear_cross_entropy},
       {"fuse_products", "fusion", {"narrow_storage", "quantize_products"}, on_gpus, fuse_products},
       {"pad_classes", "fusion", {"fuse_products"}, on_gpus, pad_classes},
       {"batch_weight_gradients", "fusion", {"sum_products", "fuse_products", "pad_classes"}, on_gpus, batch_gradients},
       {"merge_casts", "fusion", {"narrow_storage"}, on_gpus, merge_kept_casts, kEqualInBits},
       // Before merge_casts, casts separate the lookups.
       {"merge_lookups", "fusion", {"merge_casts"}, on_gpus, merge_lookups, kEqualInBits},
-      {"fuse_elementwise", "fusion", {"fuse_products", "merge_casts"}, by_default, fuse_supported},
+      {"fuse_elementwise",
+       "fusion",
+       {"linear_cross_entropy", "fuse_products", "merge_casts"},
+       by_default,
+       fuse_supported},
 
       {"update_early", "updates", {"sparse_updates"}, by_default, update_large_early, kEqualButNorm},
       {"merge_updates", "updates", {"sparse_updates", "update_early"}, by_default, merge_updates, kEqualInBits},

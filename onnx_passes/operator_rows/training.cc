@@ -1,5 +1,6 @@
 // Losses, updates of the state, and random numbers.
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/operators/multiply_adds.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
@@ -18,6 +19,23 @@ constexpr const char* kClassIndex =
 constexpr const char* kCrossEntropyGrad =
     "dloss[] logits[S...] labels:index[L...] log_sum_exp[L...] weight?[_] @label_smoothing[] -> dlogits[S...] "
     "where #S = #L + 1, -#S <= @axis:1 < #S";
+
+constexpr const char* kLinearCrossEntropy =
+    "h:float[L..., D] w:float[V, D] labels:index[L...] bias?[V] weight?[V] dloss?[] @label_smoothing[] @scale[] @cap[] "
+    "-> "
+    "loss[] correct:bool[L...] dh?:float[L..., D] dw?[V, D] dbias?[V] where @transposed = 1 | "
+    "h:float[L..., D] w:float[D, V] labels:index[L...] bias?[V] weight?[V] dloss?[] @label_smoothing[] @scale[] @cap[] "
+    "-> "
+    "loss[] correct:bool[L...] dh?:float[L..., D] dw?[D, V] dbias?[V] where @transposed = 0";
+
+// The logits, and of what the node makes the gradients of h and w: a product each.
+double multiply_adds_of_linear_cross_entropy(const Node& node) {
+  const Value *h = node.input(0), *w = node.input(1);
+  if (!h->has_rank() || !w->has_rank()) return 0;
+  const int products = 1 + (node.output(2) ? 1 : 0) + (node.output(3) ? 1 : 0);
+  const double classes = elements_or_one(*w) / size_or_one(h->type().dims->back());
+  return products * elements_or_one(*h) * classes;
+}
 
 // What every optimizer is told in a step.
 #define STEP "step:int64[] learning_rate:float[] grad_scale:float[]"
@@ -51,6 +69,9 @@ std::vector<Operator> training_operators() {
       {"ClassIndex", kClassIndex, kDomain},
       Operator{"SoftmaxCrossEntropy", kCrossEntropy, kDomain, kOneFloat}.narrow({0}, {}),
       Operator{"SoftmaxCrossEntropyGrad", kCrossEntropyGrad, kDomain, kOneFloat}.narrow({1}, {0}),
+      // The pass that makes it finds h and w in their stored types.
+      Operator{"LinearCrossEntropy", kLinearCrossEntropy, kDomain, kOneFloat}.counting(
+          multiply_adds_of_linear_cross_entropy),
       Operator{"AllReduce", kSumOverRanks, kDomain, kOneFloat}.meeting_after(3),
       Operator{"Reduce", kSumOverRanks, kDomain, kOneFloat}.meeting_after(3),
       Operator{"Broadcast", "x:any[S...] after?:any -> y:any[S...]", kDomain}.meeting_after(1),

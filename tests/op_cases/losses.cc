@@ -37,6 +37,72 @@ OpCase grad(OpInput logits, OpInput label, Attrs attrs, OpInput weight = {.absen
   return row;
 }
 
+// ---- A product and the loss of its result
+
+struct Linear {
+  int64_t classes = 5, width = 3;
+  bool transposed = false, biased = false, trains = true;
+  double scale = 1, cap = 0;
+  OpInput weight = {.absent = true};
+  Attrs attrs = attributes(-1);
+};
+
+OpCase linear(OpInput label, const Linear& l) {
+  Shape h = label.value.empty() ? label.shape : label.value.shape();
+  h.push_back(l.width);
+  const Shape w = l.transposed ? Shape{l.classes, l.width} : Shape{l.width, l.classes};
+  const OpInput none = {.absent = true}, bias = l.biased ? OpInput{{l.classes}} : none;
+  OpCase row{.op = "LinearCrossEntropy",
+             .inputs = {{h}, {w}, std::move(label), bias, l.weight, l.trains ? OpInput{{}, 0.5, 2} : none},
+             .attrs = l.attrs,
+             .num_outputs = l.trains ? l.biased ? 5 : 4 : 2,
+             .domain = "onnx_train",
+             .gradient = false};
+  row.attrs.insert(row.attrs.end(), {{"transposed", l.transposed},
+                                     {"scale", Tensor::scalar(l.scale)},
+                                     {"cap", Tensor::scalar(l.cap)},
+                                     {"rounding", 0},
+                                     {"narrow", 0}});
+  return row;
+}
+
+// One chunk, two, and three, with parts that fill the smaller form of a chunk or not.
+void linear_losses(std::vector<OpCase>* cases) {
+  const auto ignored = [](int64_t count, int64_t classes, auto is_ignored) {
+    Tensor label(DType::kInt64, {count});
+    for (int64_t i = 0; i < count; ++i) label.set(i, is_ignored(i) ? -100 : static_cast<double>(i * 7 % classes));
+    return OpInput{.value = label};
+  };
+  const auto none = [](int64_t) { return false; };
+  const OpInput weight = {.shape = {5}, .low = 0.1, .high = 2};
+  for (const bool transposed : {false, true}) {
+    for (const bool trains : {false, true}) {
+      const Linear plain{.transposed = transposed, .trains = trains};
+      const auto with = [&](auto change) {
+        Linear changed = plain;
+        change(changed);
+        return changed;
+      };
+      const auto biased = with([](Linear& l) { l.biased = true; });
+      const auto full = with([&](Linear& l) {
+        l.biased = true, l.scale = 0.5, l.cap = 0.7, l.weight = weight, l.attrs = attributes(-1, "mean", 0.1);
+      });
+      cases->insert(
+          cases->end(),
+          {linear(labels({6}, 5), plain), linear(labels({1}, 5, DType::kInt32), biased),
+           linear(labels({2, 3}, 5), full), linear(labels({0}, 5), biased),
+           linear(labels({7}, 5), with([](Linear& l) { l.scale = 2, l.attrs = attributes(-1, "sum", 0, 3); })),
+           linear(labels({7}, 5), with([](Linear& l) { l.cap = 1.5; })), linear(ignored(1100, 5, none), biased),
+           linear(ignored(349, 5, none), full), linear(ignored(600, 5, [](int64_t i) { return i % 4 == 1; }), full),
+           linear(ignored(700, 5, [](int64_t i) { return i > 3 && i != 650; }), biased),
+           linear(ignored(300, 5, [](int64_t) { return true; }), full),
+           linear(ignored(600, 5, [](int64_t i) { return i >= 300; }),
+                  with([](Linear& l) { l.attrs = attributes(-1, "sum"); })),
+           linear(ignored(40, 2500, none), with([](Linear& l) { l.classes = 2500, l.biased = true; }))});
+    }
+  }
+}
+
 // ONNX's own losses: differentiated and run through the bodies that the standard gives them.
 void standard_losses(std::vector<OpCase>* cases) {
   const OpInput weight = {.shape = {4}, .low = 0.1, .high = 2};
@@ -106,6 +172,7 @@ std::vector<OpCase> loss_cases() {
   cases.back().gradient = false;
   cases.back().no_derivative = "it is 0 by definition";
   standard_losses(&cases);
+  linear_losses(&cases);
   return cases;
 }
 

@@ -67,7 +67,7 @@ class ProductEpilogues {
 
   bool sum_operand(Node* sum) {
     Value* rows = sum->input(0);
-    if (!sums_columns(*sum)) return false;
+    if (!sums_columns(*sum) || num_elements_of(*rows) == 0) return false;
     while (rows->producer() && keeps_rows(*rows->producer())) rows = rows->producer()->input(0);
     // Visits the products that read `rows`, as it is or in another form.
     for (std::vector<const Value*> forms = {rows}; !forms.empty();) {
@@ -84,13 +84,6 @@ class ProductEpilogues {
       }
     }
     return false;
-  }
-
-  static bool sums_columns(const Node& sum) {
-    const Value& x = *sum.input(0);
-    if (!x.type().is_static() || x.rank() < 2 || num_elements_of(x) == 0) return false;
-    const auto axes = reduced_axes(sum);
-    return axes && !axes->back() && std::count(axes->begin(), axes->end(), true) == x.rank() - 1;
   }
 
   bool sum_in(Node* sum, Node* product, int operand) {

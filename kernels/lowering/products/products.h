@@ -1,8 +1,10 @@
 // Queries about matrix products of ONNX and of our domain (kernels/functions/products.cc). Pure functions.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 
+#include "kernels/geometry/reductions.h"
 #include "kernels/lowering/layout/permutation.h"
 #include "kernels/lowering/support/lowering.h"
 #include "onnx_passes/functions/functions.h"
@@ -50,13 +52,13 @@ inline bool is_gradient_of_weight(const Node& node) {
          sums_over_rows(node, 1);
 }
 
-// Returns the axis of input 1, a matrix, that becomes the columns of our product, whose rows are those of input 0;
+// Returns the axis of input 1, a matrix, that becomes the columns of a product, whose rows are those of input 0;
 // nothing for another node.
-inline std::optional<int64_t> axis_of_columns(const Node& node) {
+inline std::optional<int64_t> column_axis(const Node& node) {
   const auto has_rank = [](const Value* value) { return value && value->has_rank() && value->rank() >= 2; };
   if (!has_rank(node.input(0)) || !has_rank(node.input(1)) || node.input(1)->rank() != 2) return {};
-  if (node.is("MatMul", kDomain)) return 1;
-  if (node.is("Gemm", kDomain)) {
+  if (node.is("MatMul", kDomain) || node.is("MatMul")) return 1;
+  if (node.is("Gemm", kDomain) || node.is("Gemm")) {
     const bool is_plain = node.attr("transA", 0) == 0 && node.attr("alpha", 1.0f) == 1 && node.attr("beta", 1.0f) == 1;
     return is_plain ? std::optional<int64_t>(node.attr("transB", 0) == 0) : std::nullopt;
   }
@@ -64,6 +66,19 @@ inline std::optional<int64_t> axis_of_columns(const Node& node) {
   const Permutation plain = identity(node.input(0)->rank());
   const bool is_plain = node.attr("perm_a", Shape{}) == plain && node.attr("perm_y", Shape{}) == plain;
   return is_plain ? std::optional<int64_t>(node.attr("perm_b", Shape{}) == Shape{0, 1}) : std::nullopt;
+}
+
+// The same for products of our domain alone.
+inline std::optional<int64_t> axis_of_columns(const Node& node) {
+  return node.domain() == kDomain ? column_axis(node) : std::nullopt;
+}
+
+// Whether the node sums over all axes but the last.
+inline bool sums_columns(const Node& node) {
+  const Value* const x = node.input(0);
+  if (!node.is("ReduceSum") || !x->type().is_static() || x->rank() < 2) return false;
+  const auto axes = reduced_axes(node);
+  return axes && !axes->back() && std::count(axes->begin(), axes->end(), true) == x->rank() - 1;
 }
 
 // Whether two values have the same type and the same known shape.

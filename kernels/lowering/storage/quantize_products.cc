@@ -185,7 +185,7 @@ class QuantizeProducts {
       const Node& node = *use.node;
       if (&node.graph() != &graph_) continue;
       if (is_widening(node)) find_reductions(*node.output(), magnitudes, sums);
-      if (node.is("ReduceSum") && use.index == 0 && sums_columns(node)) sums->push_back(node.output());
+      if (use.index == 0 && sums_to_vector(node)) sums->push_back(node.output());
       const Node* const reader = node.is("Abs") ? only_reader(node.output()) : nullptr;
       if (reader && reader->is("ReduceMax") && reader->num_inputs() == 1 && reader->output()->has_rank() &&
           reader->output()->rank() == 0)
@@ -194,12 +194,10 @@ class QuantizeProducts {
   }
 
   // Whether the node makes a vector of the sums over all axes but the last.
-  static bool sums_columns(const Node& node) {
-    const Value &x = *node.input(0), &sums = *node.output();
-    if (x.dtype() != DType::kFloat || !x.type().is_static() || !sums.type().is_static() || x.rank() < 2) return false;
-    const auto axes = reduced_axes(node);
-    return axes && sums.type().shape() == Shape{columns_of(x)} && !axes->back() &&
-           std::count(axes->begin(), axes->end(), true) == x.rank() - 1;
+  static bool sums_to_vector(const Node& node) {
+    if (!sums_columns(node) || node.input(0)->dtype() != DType::kFloat) return false;
+    const Value& sums = *node.output();
+    return sums.type().is_static() && sums.type().shape() == Shape{columns_of(*node.input(0))};
   }
 
   // ---- The product of the tensors

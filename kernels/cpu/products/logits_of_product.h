@@ -1,0 +1,69 @@
+// What the kernel of a product with a cross entropy (linear_cross_entropy.cc) does with a row of the product on its way
+// to the loss: a scale, a bound, a rounding. Plain values and pure functions; any thread; called within `vectorized`
+// (simd.h).
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cpu/support/stored.h"
+#include "kernels/math/vector_math.h"
+#include "onnx_passes/ir/half.h"
+
+namespace onnx_train::cpu {
+
+template <typename T>
+T rounded_to(DType dtype, T x) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (dtype == DType::kBFloat16) return rounded<BFloat16>(x);
+    if (dtype == DType::kFloat16) return static_cast<float>(Float16(x));
+  }
+  return x;
+}
+
+template <typename T>
+void round_row(DType dtype, int64_t n, T* x) {
+  if (dtype == DType::kUndefined) return;
+#pragma omp simd
+  for (int64_t c = 0; c < n; ++c) x[c] = rounded_to(dtype, x[c]);
+}
+
+// What follows the product, forward and backward.
+template <typename T>
+struct LogitsOfProduct {
+  T scale, cap;  // cap 0: none
+  DType rounding;
+
+  bool changes() const { return scale != 1 || cap != 0 || rounding != DType::kUndefined; }
+  void apply(int64_t n, T* x) const {
+    if (scale != 1) {
+#pragma omp simd
+      for (int64_t c = 0; c < n; ++c) x[c] *= scale;
+    }
+    if (cap != 0) {
+#pragma omp simd
+      for (int64_t c = 0; c < n; ++c) x[c] = cap * math::tanh(x[c]);
+    }
+    round_row(rounding, n, x);
+  }
+  // slope[c] = dlogits / dproduct where the logits are x
+  void find_slopes(int64_t n, const T* x, T* slope) const {
+#pragma omp simd
+    for (int64_t c = 0; c < n; ++c) {
+      const T t = cap == 0 ? T{0} : x[c] / cap;
+      slope[c] = (cap == 0 ? T{1} : cap * (1 - t * t)) * scale;
+    }
+  }
+};
+
+// Whether the label is the first of the largest logits.
+template <typename T>
+bool is_first_of_largest(int64_t n, const T* x, int64_t label) {
+  const T most = x[label];
+  bool before = false, after = false;
+  for (int64_t c = 0; c < label; ++c) before |= !(x[c] < most);
+  for (int64_t c = label; c < n; ++c) after |= !(x[c] <= most);
+  return !before && !after;
+}
+
+}  // namespace onnx_train::cpu

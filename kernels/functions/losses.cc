@@ -1,0 +1,80 @@
+// The product that makes logits, their cross entropy, and all gradients of both in one call, for kernels that never
+// hold all logits. The pass linear_cross_entropy emits it (kernels/lowering/fusion/linear_cross_entropy.cc).
+//
+// The gradients of the loss are multiples of `dloss`, which is known before the loss: a kernel makes them from the
+// logits of some positions while it has these, and needs no product twice (Liger kernels: Hsu et al. 2024).
+#include "kernels/functions/functions.h"
+#include "onnx_passes/functions/cross_entropy.h"
+
+namespace onnx_train {
+namespace {
+
+std::string signature(const FunctionCall& call) {
+  static const char* const kMore[] = {"bias", "weight", "dloss"};
+  std::string inputs = "h, w, labels";
+  for (size_t i = 3; i < call.inputs.size(); ++i) inputs += concat(", ", kMore[i - 3]);
+  const auto given = [&](size_t i) { return call.inputs.size() > i && call.inputs[i]; };
+  return concat(
+      "LinearCrossEntropy <axis, ignore_index, label_smoothing, reduction, transposed, scale, cap, rounding, narrow> (",
+      inputs, ") => (loss, correct", given(5) ? ", dh, dw" : "", given(5) && given(3) ? ", dbias" : "", ")");
+}
+
+DType type_of(const FunctionCall& call, const char* attribute) { return static_cast<DType>(call.integer(attribute)); }
+
+// logits = cap tanh(scale (h w + bias)), or scale (h w + bias) where cap is 0; w has a row per class if `transposed`.
+// loss as of SoftmaxCrossEntropy; correct: the label is the first of the largest logits, and is not ignored.
+// dlogits = SoftmaxCrossEntropyGrad of dloss, dproduct = dlogits scale (1 - (logits / cap)²),
+// dh = dproduct wᵀ,  dw = hᵀ dproduct,  dbias = Σ dproduct over the positions
+//
+// h and w may be bfloat16 and the rest float32. `rounding`: the 16-bit type to which logits and dproduct are rounded,
+// or 0; `narrow`: the type of dh if it has 16 bits, or 0.
+FunctionText linear_cross_entropy(const FunctionCall& call) {
+  Body f(signature(call), call);
+  const bool transposed = call.integer("transposed") != 0;
+  const bool capped = cross_entropy_attribute<Tensor>(call, "cap").at(0) != 0;
+  const bool scaled = cross_entropy_attribute<Tensor>(call, "scale").at(0) != 1;
+  const DType rounding = type_of(call, "rounding"), narrow = type_of(call, "narrow");
+  const bool widens = call.inputs[0].dtype() == DType::kBFloat16;
+  f.depends_on(concat(transposed ? "transposed" : "plain", widens ? "_bfloat16" : "", scaled ? "_scaled" : "",
+                      capped ? "_capped" : "", rounding == DType::kUndefined ? "" : concat("_in_", name(rounding)),
+                      narrow == DType::kUndefined ? "" : "_narrow", f.has("bias") ? "_bias" : "",
+                      f.has("dloss") ? "_trains" : ""));
+  const auto wide = [&](const Term& x) { return widens ? cast(x, DType::kFloat) : x; };
+  const auto rounded = [&](const Term& x) {
+    return rounding == DType::kUndefined ? x : cast(cast(x, rounding), DType::kFloat);
+  };
+  f.same_type("w", "h");
+  const Term h = wide(f.input("h")), w = wide(f.input("w"));
+  Term logits = matmul(h, transposed ? transpose(w, {1, 0}) : w);
+  if (f.has("bias")) logits = logits + f.input("bias");
+  if (scaled) logits = logits * f.attribute("scale");
+  Term t;
+  if (capped) {
+    t = tanh(logits);
+    logits = t * f.attribute("cap");
+  }
+  logits = rounded(logits);
+  const CrossEntropyBody e(&f, logits);
+  const Term highest = f.op("ArgMax", {logits}, "axis = -1, keepdims = 0", DType::kInt64);
+  const Term hit = equal(highest, cast(f.input("labels"), DType::kInt64));
+  const Term loss = e.loss(), correct = logical_and(hit, logical_not(e.ignored));
+  if (!f.has("dloss")) return f.text({loss, correct});
+
+  Term d = e.gradient(e.log_sum_exp(), f.input("dloss"));
+  if (capped) d = d * f.attribute("cap") * (1 - t * t);
+  if (scaled) d = d * f.attribute("scale");
+  d = rounded(d);
+  const Term dh = matmul(d, transposed ? w : transpose(w, {1, 0}));
+  const auto rows = [&](const Term& x) { return reshape(x, concat({Term{-1}, shape_from(x, -1)}, 0)); };
+  const Term d_rows = rows(d), h_rows = rows(h);
+  const Term dw = transposed ? matmul(transpose(d_rows, {1, 0}), h_rows) : matmul(transpose(h_rows, {1, 0}), d_rows);
+  Terms results = {loss, correct, narrow == DType::kUndefined ? dh : cast(dh, narrow), dw};
+  if (f.has("bias")) results.push_back(reduce_sum(d_rows, {0}, /*keepdims=*/false));
+  return f.text(results);
+}
+
+}  // namespace
+
+std::vector<FunctionRow> linear_loss_functions() { return {{"LinearCrossEntropy", linear_cross_entropy}}; }
+
+}  // namespace onnx_train

@@ -1,0 +1,69 @@
+"""Losses of many classes, whose logits a step never holds at once, in float64 against PyTorch."""
+
+import numpy as np
+import onnx
+import onnx_train
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch.nn import functional as F
+
+WIDTH = 6
+
+
+def network(path, classes, transposed, after):
+    """x -> tanh(x w) -> its product with `head`, with a bias."""
+    rng = np.random.default_rng(classes)
+    weights = {"w": rng.normal(size=(5, WIDTH)), "bias": rng.normal(size=classes),
+               "head": rng.normal(size=(classes, WIDTH) if transposed else (WIDTH, classes))}  # fmt: skip
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["xw"]), helper.make_node("Tanh", ["xw"], ["h"])]
+    if transposed:
+        nodes.append(helper.make_node("Transpose", ["head"], ["head_t"], perm=[1, 0]))
+    nodes.append(helper.make_node("MatMul", ["h", "head_t" if transposed else "head"], ["product"]))
+    nodes.append(helper.make_node("Add", ["product", "bias"], ["sum" if after else "logits"]))
+    if after:
+        nodes += [helper.make_node("Div", ["sum", "cap"], ["small"]), helper.make_node("Tanh", ["small"], ["bounded"]),
+                  helper.make_node("Mul", ["bounded", "cap"], ["logits"])]  # fmt: skip
+    initializers = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    initializers += [numpy_helper.from_array(np.float64(2.5), "cap")] if after else []
+    x = helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["batch", 5])
+    logits = helper.make_tensor_value_info("logits", TensorProto.DOUBLE, ["batch", classes])
+    graph = helper.make_graph(nodes, "g", [x], [logits], initializers)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return weights
+
+
+def theirs(weights, x, labels, transposed, after, **options):
+    """Loss, accuracy and gradients."""
+    w = {name: torch.from_numpy(value).requires_grad_() for name, value in weights.items()}
+    logits = torch.tanh(torch.from_numpy(x) @ w["w"]) @ (w["head"].T if transposed else w["head"]) + w["bias"]
+    if after:
+        logits = 2.5 * torch.tanh(logits / 2.5)
+    target = torch.from_numpy(labels)
+    loss = F.cross_entropy(logits, target, **options)
+    loss.backward()
+    counted = target != -100
+    accuracy = (logits.argmax(1) == target)[counted].double().mean().item() if counted.any() else 0.0
+    return loss.item(), accuracy, {name: value.grad.numpy() for name, value in w.items()}
+
+
+@pytest.mark.parametrize("classes, transposed, after, smoothing", [
+    (1030, True, False, 0.0), (1030, False, True, 0.0), (2048, True, True, 0.1), (30_000, False, False, 0.0)])  # fmt: skip
+def test_gradients_are_those_of_pytorch(tmp_path, classes, transposed, after, smoothing):
+    weights = network(tmp_path / "model.onnx", classes, transposed, after)
+    loss = f"cross_entropy(label_smoothing={smoothing})"
+    built = onnx_train.build(tmp_path / "model.onnx", loss, "sgd(lr=1)", train=[*weights], dtype="float64")
+    for rows in (512, 700) if classes < 10_000 else (512,):  # sizes of one dynamic batch
+        session = onnx_train.Session(built)
+        rng = np.random.default_rng(rows)
+        x, labels = rng.normal(size=(rows, 5)), rng.integers(0, classes, rows)
+        labels[rng.random(rows) < 0.2] = -100
+        assert any(node.op == "LinearCrossEntropy" for node in session.plan("step", batch=rows).nodes)
+        result = session.step({"x": x, "labels": labels})
+        want_loss, want_accuracy, gradients = theirs(weights, x, labels, transposed, after, label_smoothing=smoothing)
+        np.testing.assert_allclose(result.loss, want_loss, rtol=1e-9)
+        np.testing.assert_allclose(result.accuracy, want_accuracy, rtol=1e-6)
+        for name, gradient in gradients.items():
+            ours = weights[name] - np.asarray(session.state[name])
+            error = np.linalg.norm(ours - gradient) / np.linalg.norm(gradient)
+            assert error < 1e-9, name
