@@ -9,6 +9,7 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/model.h"
 #include "tests/support/error_of.h"
+#include "tests/support/small_decoder.h"
 
 namespace onnx_train::generate_test {
 namespace {
@@ -115,6 +116,45 @@ TEST(Generate, APromptHoldsTokensOfTheModel) {
   Session session = summing("batch, length");
   EXPECT_THAT(error_of([&] { generate(&session, {{1, -2}}, {}); }), HasSubstr("the token -2; the model has 0 to 6"));
   EXPECT_THAT(error_of([&] { generate(&session, {{7}}, {}); }), HasSubstr("the token 7"));
+}
+
+Session decoder() {
+  Model model = from_text(small_decoder(kCausal));
+  infer_types(model.graph.get());
+  return Session(std::move(model));
+}
+
+TEST(Generate, ACacheGivesTheTokensThatReadingAllGives) {
+  Session session = decoder();
+  GenerationOptions options{.tokens = 30, .sampling = {.temperature = 0}};
+  GenerationReport with, without;
+  // Of different lengths, and longer in the end than there are positions.
+  const Texts prompts = {{1, 2, 3}, {4}, {6, 5, 0}, {1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 0, 0, 1, 1, 2, 2}};
+  const Texts cached = generate(&session, prompts, options, {}, &with);
+  options.no_cache = true;
+  EXPECT_EQ(generate(&session, prompts, options, {}, &without), cached);
+  EXPECT_EQ(with.uncached, "");
+  EXPECT_EQ(without.uncached, kNoCache);
+  EXPECT_GT(with.written, 0);
+  options.sampling = {.temperature = 1, .top_k = 3};
+  const Texts drawn = generate(&session, prompts, options);
+  options.no_cache = false;
+  EXPECT_EQ(generate(&session, prompts, options), drawn);
+}
+
+TEST(Generate, SaysWhichNodeHasNoCache) {
+  Session session = summing("batch, length");
+  GenerationReport report;
+  generate(&session, {{1, 2}}, {.tokens = 2}, {}, &report);
+  EXPECT_THAT(report.uncached, HasSubstr("(CumSum) mixes tokens"));
+}
+
+TEST(Generate, StopsAfterASequence) {
+  Session session = summing("batch, length");
+  GenerationOptions options{.tokens = 9, .stop = {"9", "6,5"}, .sampling = {.temperature = 0}};
+  EXPECT_THAT(generate(&session, {{1, 2}, {4, 4, 5}}, options), ElementsAre(ElementsAre(3, 6, 5), ElementsAre(6, 5)));
+  options.stop = {"6,,5"};
+  EXPECT_THAT(error_of([&] { generate(&session, {{1}}, options); }), HasSubstr("separated by commas, not '6,,5'"));
 }
 
 TEST(Generate, EndsWithATokenOrByTheCaller) {
