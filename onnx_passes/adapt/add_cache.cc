@@ -175,7 +175,7 @@ class CacheWriter {
     if (std::ranges::find(sizes, i) != sizes.end()) {
       if (axes.keys < 0) return input;  // sizes of the new tokens
       if (!node.is("Reshape") && !node.is("Expand"))
-        fail("[Cache] ", node.label(), " (", node.op(), ") has sizes that depend on the number of keys");
+        fail("[Cache] ", node.label(), " has sizes that depend on the number of keys");
       return positions_->sizes_with_all(input, axes.keys);
     }
     if (node.is("Gather") && i == 0) return positions_->all(input);
@@ -188,7 +188,7 @@ class CacheWriter {
       (axis + shift == axes.tokens ? tokens : keys) = axis;
     }
     if (!is_of_tokens)
-      fail("[Cache] ", node.label(), " (", node.op(), ") computes with a number that depends on how many tokens there ",
+      fail("[Cache] ", node.label(), " computes with a number that depends on how many tokens there ",
            "are, '", input->name(), "'");
     return positions_->rows_and_keys(input, tokens, keys);
   }
@@ -257,10 +257,25 @@ class CacheWriter {
   std::optional<AllPositions> positions_;
 };
 
+// Where an export with a cache of its own puts new keys after earlier ones, of which there are none (drop_cache).
+void drop_empty_pieces(Graph* graph) {
+  for (Node* node : graph->nodes()) {
+    if (!node->is("Concat") || node->num_inputs() != 2 || !node->output()->has_rank()) continue;
+    const auto axis = static_cast<size_t>(normalize_axis(node->attr("axis", 0), node->output()->rank()));
+    for (int i = 0; i < 2; ++i) {
+      const Value *piece = node->input(i), *other = node->input(1 - i);
+      if (!piece->has_rank() || !(*piece->type().dims)[axis].same(Dim(int64_t{0})) || !other->producer()) continue;
+      graph->replace(node->output(), node->input(1 - i));
+      break;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<CachedTensor> add_cache(Model* model, CacheForm form) {
   infer_types(model->graph.get());
+  drop_empty_pieces(model->graph.get());
   simplify(*model);
   return CacheWriter(model, form).run();
 }

@@ -47,7 +47,7 @@ Value* AllPositions::all(Value* value) {
 Value* AllPositions::compute_all(Value* value) {
   Node* const node = value->producer();
   if (!node) return value;  // a mask, which has that length
-  if (!node->subgraphs().empty()) fail("[Cache] ", node->label(), " (", node->op(), ") computes positions in a subgraph");
+  if (!node->subgraphs().empty()) fail("[Cache] ", node->label(), " computes positions in a subgraph");
   if (reads_shape_only(*node) && flow_.is_stream(node->input(0))) return shape_of_all(node);
   std::vector<Value*> inputs;
   for (Value* input : node->inputs()) inputs.push_back(input ? all(input) : nullptr);
@@ -59,7 +59,7 @@ Value* AllPositions::shape_of_all(Node* node) {
   const Value* x = node->input(0);
   const TokenAxes& axes = flow_.of(x);
   if (!node->is("Shape") || axes.merged)
-    fail("[Cache] ", node->label(), " (", node->op(), ") counts the tokens of several texts");
+    fail("[Cache] ", node->label(), " counts the tokens of several texts");
   const int64_t rank = flow_.rank(x), start = node->attr("start", 0), end = node->attr("end", rank);
   const auto clamped = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank); };
   const int64_t from = clamped(start), to = clamped(end);
@@ -115,6 +115,8 @@ Value* AllPositions::rows_of_inputs(Value* value, int64_t axis) {
   }
   if (node.is("Gather")) return rows_of_gather(node, axis);
   if (node.is("Expand")) return rows_of_expand(node, axis);
+  if (node.is("GatherElements") && normalize_axis(node.attr("axis", 0), rank) == axis)
+    return copy(node, {all(inputs[0]), aligned_rows(inputs[1], axis, rank)}, 0);
   if (node.is("Unsqueeze") && flow_.is_positional(inputs[0]) && !constant_of(inputs[1]).empty()) {
     int64_t own = axis;
     for (const int64_t added : constant_of(inputs[1]).to_ints()) own -= normalize_axis(added, rank) < axis ? 1 : 0;

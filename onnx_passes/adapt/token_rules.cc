@@ -28,7 +28,7 @@ TokenAxes shifted(TokenAxes axes, int64_t by) {
 }  // namespace
 
 void TokenRules::refuse(const Node& node, const std::string& why) const {
-  fail("[Cache] ", node.label(), " (", node.op(), ") ", why);
+  fail("[Cache] ", node.label(), " ", why);
 }
 
 bool TokenRules::follow(Node* node) {

@@ -76,7 +76,7 @@ Logits CachedReader::next(const Texts& texts) {
   const TensorMap& outputs = run_all(texts);
   last_ = logits_of(outputs, texts, read - 1);
   used_ = 0;
-  if (length > context_) return last_;  // with the next token all positions are other ones
+  if (length >= context_) return last_;  // with the next token all positions are other ones
   make_room(read + 1, std::ssize(texts));
   keep(outputs, read);
   return last_;
@@ -94,7 +94,7 @@ bool CachedReader::agrees(const Texts& texts) {
 // Reads the last tokens, as many as the context has. What comes after them is not read by them.
 const TensorMap& CachedReader::run_all(const Texts& texts) {
   const int64_t length = std::ssize(texts[0]), read = std::min(length, context_);
-  return run(texts, length - read, std::min(rounded_up(read, kShortest), context_), false);
+  return run(texts, length - read, std::max(read, std::min(rounded_up(read, kShortest), context_ - 1)), false);
 }
 
 // Reads `length` tokens of each text from `from` on, which is the first position without a cache. A mask hides none:
@@ -137,9 +137,9 @@ Tensor CachedReader::empty_cache(const CachedTensor& tensor, int64_t texts, int6
   return {tensor.dtype, shape};
 }
 
-// Room for texts of `length` tokens.
+// Room for texts of `length` tokens. With the new one, places are no more than the positions of the model.
 void CachedReader::make_room(int64_t length, int64_t texts) {
-  const int64_t places = std::min(rounded_up(length, kFewestPlaces), context_);
+  const int64_t places = std::min(rounded_up(length, kFewestPlaces), context_ - 1);
   if (places <= places_ && !past_.empty()) return;
   std::vector<Tensor> past;
   for (const CachedTensor& tensor : model_.tensors()) {
@@ -152,6 +152,10 @@ void CachedReader::make_room(int64_t length, int64_t texts) {
 
 // Appends the keys and values of the first `count` tokens that were read.
 void CachedReader::keep(const TensorMap& outputs, int64_t count) {
+  if (used_ + count > places_) {  // the context is full
+    used_ = 0;
+    return;
+  }
   given_.clear();  // which shares the cache
   for (size_t i = 0; i < past_.size(); ++i) {
     const CachedTensor& tensor = model_.tensors()[i];

@@ -104,19 +104,26 @@ class NextLogits {
       }
       ++group.length;
       const Clock::time_point start = Clock::now();
-      const Logits next = group.reader->next(side_by_side);
-      count(group.reader->has_read_all(), side_by_side, std::vector<bool>(side_by_side.size()), seconds_since(start));
-      for (size_t i = 0; i < group.texts.size(); ++i) logits[group.texts[i]] = next[i];
-      if (is_checked_ || group.length <= 2) continue;
-      is_checked_ = true;
-      if (group.reader->agrees(side_by_side)) continue;
-      report_.uncached = "[Cache] the logits with a cache are not those without";
-      is_checked_ = false;
-      cached_ = nullptr;
-      groups_.clear();
-      break;
+      try {
+        const Logits next = group.reader->next(side_by_side);
+        count(group.reader->has_read_all(), side_by_side, std::vector<bool>(side_by_side.size()), seconds_since(start));
+        for (size_t i = 0; i < group.texts.size(); ++i) logits[group.texts[i]] = next[i];
+        if (is_checked_ || group.length <= 2) continue;
+        if (!group.reader->agrees(side_by_side)) fail("[Cache] the logits with a cache are not those without");
+        is_checked_ = true;
+      } catch (const Error& error) {
+        if (is_checked_) throw;
+        give_up(error.what());
+        break;
+      }
     }
     return logits;
+  }
+
+  void give_up(const std::string& why) {
+    report_ = {.uncached = why};
+    groups_.clear();
+    cached_ = nullptr;
   }
 
   void count(bool is_prompt, const Texts& texts, const std::vector<bool>& is_complete, double seconds) {
