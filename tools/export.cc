@@ -179,7 +179,8 @@ int run(const ExportArguments& arguments) {
     say(concat("weights that were integers, and are floats with the adapters in them: ", made.restored));
   if (made.merged.layers > 0) say(concat("folded into the weights: the adapters of ", made.merged.layers, " layers"));
   if (made.cached > 0)
-    say(concat("a cache of ", made.cached, " keys and values: inputs past_key_values.*, empty before the first token, and ",
+    say(concat("a cache of ", made.cached,
+               " keys and values: inputs past_key_values.*, empty before the first token, and ",
                "outputs present.*, which are the next inputs; masks are of all tokens, earlier and new"));
   say_untied(made);
   if (has_adapters(inference)) say("its adapters are layers of their own; --merge folds them into the weights");

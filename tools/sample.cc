@@ -73,7 +73,9 @@ class Printer {
 void say(const GenerationReport& report) {
   if (!report.uncached.empty() && report.uncached != kNoCache)
     std::fprintf(stderr, "without a cache, all tokens are read anew for each one: %s\n", report.uncached.c_str());
-  const auto rate = [](int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; };
+  const auto rate = [](int64_t tokens, double seconds) {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  };
   std::fprintf(stderr, "prompt: %lld tokens, %.4g/s; written one by one: %lld tokens, %.4g/s\n",
                static_cast<long long>(report.read), rate(report.read, report.reading),
                static_cast<long long>(report.written), rate(report.written, report.writing));
@@ -120,7 +122,8 @@ int run(const SampleArguments& arguments) {
     return 0;
   }
   const std::vector<std::vector<int64_t>> prompts(static_cast<size_t>(arguments.texts), prompt);
-  const auto written = generate(&session, prompts, options, [&](size_t, int64_t) { return !is_stopped; }, &report);
+  const auto written = generate(
+      &session, prompts, options, [&](size_t, int64_t) { return !is_stopped; }, &report);
   for (size_t i = 0; i < written.size(); ++i) {
     std::vector<int64_t> text = prompt;
     text.insert(text.end(), written[i].begin(), written[i].end());

@@ -151,7 +151,7 @@ onnx_train_status onnx_train_model_sizes(const onnx_train_model* forward, const 
                                          size_t num_arrays, const char** sizes);
 /* The inference model alone: no training entry points, no state but the weights. */
 onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx_train_model** inference);
-/* The same with options of the command `onnx-train export`: "merge", "dtype", "tta", "original-types". Fails with
+/* The same with options of the command `onnx-train export`: "merge", "cache", "dtype", "tta", "original-types". Fails with
  * ONNX_TRAIN_UNSUPPORTED where an option has nothing to do, as "merge" without adapters. */
 onnx_train_status onnx_train_model_export_with(const onnx_train_model* training, const onnx_train_option* options,
                                                size_t count, onnx_train_model** inference);

@@ -22,7 +22,7 @@ struct Kept {
   Value* value = nullptr;  // of the new tokens
   int64_t axis = 0;
   Value* past = nullptr;
-  Value* all = nullptr;  // earlier and new ones
+  Value* all = nullptr;   // earlier and new ones
   std::string name = {};  // "0.key"
 };
 
@@ -53,8 +53,8 @@ class CacheWriter {
   }
 
  private:
-  // A node between each mask and its readers. In the end it gives the part of the new tokens: a model may ask a mask how
-  // many there are.
+  // A node between each mask and its readers. In the end it gives the part of the new tokens: a model may ask a mask
+  // how many there are.
   std::vector<Node*> read_masks_once() {
     std::vector<Node*> nodes;
     for (Value* mask : inputs_.masks) {
@@ -188,8 +188,8 @@ class CacheWriter {
       (axis + shift == axes.tokens ? tokens : keys) = axis;
     }
     if (!is_of_tokens)
-      fail("[Cache] ", node.label(), " computes with a number that depends on how many tokens there ",
-           "are, '", input->name(), "'");
+      fail("[Cache] ", node.label(), " computes with a number that depends on how many tokens there ", "are, '",
+           input->name(), "'");
     return positions_->rows_and_keys(input, tokens, keys);
   }
 

@@ -4,8 +4,8 @@
 // model is of no use then.
 //
 // What depends on positions alone (position embeddings, angles, causal masks, windows, ALiBi) is computed for all
-// tokens, earlier and new, and the rows of the new ones are taken where it meets values of tokens. Inputs that are masks
-// have the length of all tokens, positions and token types that of the new ones.
+// tokens, earlier and new, and the rows of the new ones are taken where it meets values of tokens. Inputs that are
+// masks have the length of all tokens, positions and token types that of the new ones.
 #pragma once
 
 #include <string>

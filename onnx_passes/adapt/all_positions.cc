@@ -22,8 +22,7 @@ Tensor mark(int64_t size, int64_t place, DType dtype) {
 }  // namespace
 
 // What has been made is not made again: nodes that are added later come after it.
-Value* AllPositions::remembered(const Value* value, int64_t tokens, int64_t keys,
-                                const std::function<Value*()>& make) {
+Value* AllPositions::remembered(const Value* value, int64_t tokens, int64_t keys, const std::function<Value*()>& make) {
   const std::tuple key(value, tokens, keys);
   if (const auto found = made_.find(key); found != made_.end()) return found->second;
   Value* const made = make();
@@ -58,8 +57,7 @@ Value* AllPositions::compute_all(Value* value) {
 Value* AllPositions::shape_of_all(Node* node) {
   const Value* x = node->input(0);
   const TokenAxes& axes = flow_.of(x);
-  if (!node->is("Shape") || axes.merged)
-    fail("[Cache] ", node->label(), " counts the tokens of several texts");
+  if (!node->is("Shape") || axes.merged) fail("[Cache] ", node->label(), " counts the tokens of several texts");
   const int64_t rank = flow_.rank(x), start = node->attr("start", 0), end = node->attr("end", rank);
   const auto clamped = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank); };
   const int64_t from = clamped(start), to = clamped(end);

@@ -1,6 +1,6 @@
 // What a model computes of positions alone, for earlier and new tokens together: a copy of the nodes that do so, in
-// which the number of tokens is that of all, and the rows of the new ones (add_cache.h). Nodes are added before one that
-// the caller names. The caller owns it and the graph; one thread.
+// which the number of tokens is that of all, and the rows of the new ones (add_cache.h). Nodes are added before one
+// that the caller names. The caller owns it and the graph; one thread.
 #pragma once
 
 #include <functional>

@@ -59,14 +59,16 @@ TextInputs text_inputs(const Graph& graph) {
   for (Value* input : graph.inputs()) {
     if (input->is_initializer()) continue;
     const bool is_table = input->has_rank() && input->rank() == 2;
-    const bool is_mask = is_table && is_named_mask(*input) && (is_integer(input->dtype()) || input->dtype() == DType::kBool);
+    const bool is_mask =
+        is_table && is_named_mask(*input) && (is_integer(input->dtype()) || input->dtype() == DType::kBool);
     if (is_mask) {
       found.masks.push_back(input);
     } else if (is_table && is_integer(input->dtype())) {
       if (found.tokens) found.by_token.push_back(input);
       if (!found.tokens) found.tokens = input;
     } else {
-      fail("[Cache] the model also takes '", input->name(), "' ", to_string(input->type()), ", which is no part of a text");
+      fail("[Cache] the model also takes '", input->name(), "' ", to_string(input->type()),
+           ", which is no part of a text");
     }
   }
   if (!found.tokens) fail("[Cache] the model has no input int64[batch, tokens]");

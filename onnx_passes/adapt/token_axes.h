@@ -32,8 +32,8 @@ struct TokenAxes {
 
 // The inputs of a language model by their names and types.
 struct TextInputs {
-  Value* tokens = nullptr;      // int[batch, tokens]
-  std::vector<Value*> masks;    // int or bool[batch, tokens], whose names say so: which tokens are read
+  Value* tokens = nullptr;       // int[batch, tokens]
+  std::vector<Value*> masks;     // int or bool[batch, tokens], whose names say so: which tokens are read
   std::vector<Value*> by_token;  // other integers of this form: positions, token types
 };
 // Throws Error for a model without tokens, of a fixed number of them, or with other inputs.
@@ -68,7 +68,6 @@ class TokenFlow {
  private:
   friend class TokenRules;
   struct Trial;  // shapes for a number of tokens
-
 
   std::vector<std::shared_ptr<Trial>> trials_;
   ValueTable<TokenAxes> axes_;

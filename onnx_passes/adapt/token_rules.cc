@@ -27,9 +27,7 @@ TokenAxes shifted(TokenAxes axes, int64_t by) {
 
 }  // namespace
 
-void TokenRules::refuse(const Node& node, const std::string& why) const {
-  fail("[Cache] ", node.label(), " ", why);
-}
+void TokenRules::refuse(const Node& node, const std::string& why) const { fail("[Cache] ", node.label(), " ", why); }
 
 bool TokenRules::follow(Node* node) {
   const auto is_stream = [&](const Value* v) { return flow_.is_stream(v); };
@@ -65,7 +63,8 @@ TokenAxes TokenRules::rule(Node* node) {
   if (is_one_of(*node, {"LayerNormalization", "RMSNormalization"})) {
     const TokenAxes axes = flow_.of(node->input(0));
     const int64_t from = normalize_axis(node->attr("axis", -1), flow_.rank(node->input(0)));
-    if (axes.kind != TokenAxes::kStream || axes.keys >= 0 || from <= axes.tokens) refuse(*node, "normalizes over tokens");
+    if (axes.kind != TokenAxes::kStream || axes.keys >= 0 || from <= axes.tokens)
+      refuse(*node, "normalizes over tokens");
     return axes;
   }
   if (!standard) refuse(*node, "is not known to compute each token alone");
@@ -108,7 +107,8 @@ TokenAxes TokenRules::elementwise(const Node& node) const {
     for (int64_t i = 0; i < flow_.rank(input); ++i) {
       const int64_t at = i + to - flow_.rank(input);
       const bool fits = !result.merged && (at == result.tokens || at == result.keys);
-      if (flow_.size_of(input, i).of == TokenFlow::Size::kTokens && !fits) refuse(node, "combines tokens with those of another axis");
+      if (flow_.size_of(input, i).of == TokenFlow::Size::kTokens && !fits)
+        refuse(node, "combines tokens with those of another axis");
     }
   }
   return result;

@@ -1,5 +1,5 @@
-// How nodes move the axes of tokens (token_axes.h), a rule for each kind of operator. Owned by a TokenFlow that is being
-// made; one thread. Throws Error for a node that mixes tokens, or has no rule.
+// How nodes move the axes of tokens (token_axes.h), a rule for each kind of operator. Owned by a TokenFlow that is
+// being made; one thread. Throws Error for a node that mixes tokens, or has no rule.
 #pragma once
 
 #include "onnx_passes/adapt/token_axes.h"

@@ -31,8 +31,8 @@ void copy_rows(const Tensor& from, int64_t count, int64_t axis, int64_t at, Tens
   const char* source = static_cast<const char*>(from.data());
   char* target = static_cast<char*>(to->data());
   for (int64_t i = 0; i < outer; ++i) {
-    std::memcpy(target + static_cast<size_t>(i * rows(*to) + at) * row, source + static_cast<size_t>(i * rows(from)) * row,
-                static_cast<size_t>(count) * row);
+    std::memcpy(target + static_cast<size_t>(i * rows(*to) + at) * row,
+                source + static_cast<size_t>(i * rows(from)) * row, static_cast<size_t>(count) * row);
   }
 }
 
@@ -132,7 +132,8 @@ Logits CachedReader::logits_of(const TensorMap& outputs, const Texts& texts, int
 
 Tensor CachedReader::empty_cache(const CachedTensor& tensor, int64_t texts, int64_t places) const {
   Shape shape;
-  for (const CachedTensor::Size& size : tensor.sizes) shape.push_back(size.each_text ? size.number * texts : size.number);
+  for (const CachedTensor::Size& size : tensor.sizes)
+    shape.push_back(size.each_text ? size.number * texts : size.number);
   shape[static_cast<size_t>(tensor.axis)] = places;
   return {tensor.dtype, shape};
 }

@@ -1,5 +1,5 @@
-// Reads texts with a cache of keys and values (onnx_passes/adapt/add_cache.h): a prompt at once, then each token that is
-// written alone. The caller owns model and reader, and uses them from one thread.
+// Reads texts with a cache of keys and values (onnx_passes/adapt/add_cache.h): a prompt at once, then each token that
+// is written alone. The caller owns model and reader, and uses them from one thread.
 #pragma once
 
 #include <memory>

@@ -8,8 +8,8 @@
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/import/import.h"
 #include "onnx_passes/inference/inference.h"
-#include "onnx_passes/ir/error.h"
 #include "onnx_passes/io/loading.h"
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/training/strip_training.h"
 #include "onnx_passes/training/training_mode.h"
 #include "runtime/generation/cached_reader.h"
@@ -41,7 +41,8 @@ std::unique_ptr<Session> without_own_cache(const Session& session) {
   return std::make_unique<Session>(std::move(model), session.options());
 }
 
-// The logits that follow the texts, in one batch of all without a cache, and in one for each length of a prompt with it.
+// The logits that follow the texts, in one batch of all without a cache, and in one for each length of a prompt with
+// it.
 class NextLogits {
  public:
   NextLogits(Session* session, const Texts& prompts, const GenerationOptions& options, GenerationReport* report)
@@ -182,7 +183,8 @@ std::vector<int64_t> tokens_of(const std::string& text) {
     const char* const stop = text.data() + end;
     int64_t token = 0;
     const auto [last, error] = std::from_chars(text.data() + start, stop, token);
-    if (error != std::errc() || last != stop) throw UsageError(concat("tokens are whole numbers separated by commas, not '", text, "'"));
+    if (error != std::errc() || last != stop)
+      throw UsageError(concat("tokens are whole numbers separated by commas, not '", text, "'"));
     tokens.push_back(token);
     start = end + 1;
   }

@@ -4,9 +4,9 @@
 //
 // With a cache of keys and values (cached_reader.h), which is made of the model's graph, a prompt is read at once and
 // then each token alone; prompts of one length are side by side, others one after the other. Of a model that has none,
-// or whose logits are others with it, all tokens are read anew for each one, in one batch that is as long as the longest
-// text, rounded up so that few plans are made; masks are 0 after a text. The caller owns the session, which one thread
-// uses at a time.
+// or whose logits are others with it, all tokens are read anew for each one, in one batch that is as long as the
+// longest text, rounded up so that few plans are made; masks are 0 after a text. The caller owns the session, which one
+// thread uses at a time.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +25,20 @@ struct GenerationOptions {
   int64_t tokens = 100;  // at most, after each prompt
   int64_t context = 0;   // tokens before the next one that are read; 0: as many as the model's input or its table of
                          // positions has, else 1024
-  std::optional<int64_t> end = {};  // the token that completes a text
+  std::optional<int64_t> end = {};     // the token that completes a text
   std::vector<std::string> stop = {};  // tokens, "198,198", with which a text is complete when it ends with them
   bool no_cache = false;
-  uint64_t seed = 0;                // text i draws from a stream of its own, of (seed, i)
+  uint64_t seed = 0;  // text i draws from a stream of its own, of (seed, i)
   SamplingOptions sampling = {};
 };
 
-// As options of the command and of programs: --tokens, --temperature, --top-k, --top-p, --end, --stop, --context, --seed,
+// As options of the command and of programs: --tokens, --temperature, --top-k, --top-p, --end, --stop, --context,
+// --seed,
 // --no-cache.
 std::vector<CommandOption> generation_options(GenerationOptions* options);
 
-// Loads a model for generate(): as load_any_model does (runtime/training/checkpoint.h), and an export with a cache of its
-// own without it, whose twin has one again.
+// Loads a model for generate(): as load_any_model does (runtime/training/checkpoint.h), and an export with a cache of
+// its own without it, whose twin has one again.
 Model load_text_model(const std::string& path);
 
 // The tokens of "15496,995". Throws UsageError.

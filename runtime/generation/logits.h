@@ -8,8 +8,8 @@
 
 namespace onnx_train {
 
-using Texts = std::vector<std::vector<int64_t>>;    // tokens
-using Logits = std::vector<std::vector<double>>;    // [texts, vocabulary]
+using Texts = std::vector<std::vector<int64_t>>;  // tokens
+using Logits = std::vector<std::vector<double>>;  // [texts, vocabulary]
 
 // Of an output float[batch, tokens, vocabulary].
 bool are_logits(DType dtype, size_t rank);

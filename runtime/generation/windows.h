@@ -1,5 +1,5 @@
-// What a language model without a cache reads: the last tokens of each text, from the left, in a batch of one length. The
-// caller owns it; one thread. Throws Error for a model that reads no texts.
+// What a language model without a cache reads: the last tokens of each text, from the left, in a batch of one length.
+// The caller owns it; one thread. Throws Error for a model that reads no texts.
 #pragma once
 
 #include <string>

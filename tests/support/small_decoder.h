@@ -59,7 +59,8 @@ inline std::string small_decoder(const std::string& attention) {
     positions = Slice(places, first, count, first)
     words = Gather(table, tokens)
     x = Add(words, positions)
-)" + attention + R"(
+)" + attention +
+         R"(
     sum = Add(x, y)
     turned = Transpose <perm = [1, 0]> (table)
     logits = MatMul(sum, turned)

@@ -1,7 +1,7 @@
 // Products of float32 operands, or of bfloat16 operands with float32 sums; the result may be stored as bfloat16. Large
 // products are computed in the way that is the fastest on this processor: on AMX (amx_product.h), row by row
-// (row_product.h), or by oneDNN in one of several ways; OpenBLAS takes about twice as long (docs/performance.md). Transposed operands are strides, not
-// copies.
+// (row_product.h), or by oneDNN in one of several ways; OpenBLAS takes about twice as long (docs/performance.md).
+// Transposed operands are strides, not copies.
 #include <algorithm>
 #include <string_view>
 

@@ -9,8 +9,8 @@ namespace onnx_train::cpu {
 namespace {
 
 constexpr int64_t kMostRows = 4;
-constexpr int64_t kColumns = 1024;   // of y, which stay in the cache while b passes by
-constexpr int64_t kUnrolled = 4;     // rows of b, or columns that are contiguous, at a time
+constexpr int64_t kColumns = 1024;  // of y, which stay in the cache while b passes by
+constexpr int64_t kUnrolled = 4;    // rows of b, or columns that are contiguous, at a time
 constexpr int64_t kLanes = 16;
 constexpr int64_t kGrain = 1 << 15;  // elements of b for a thread
 
@@ -47,8 +47,7 @@ void by_rows(const Product& p, const RowOperands& o, int64_t from, int64_t to) {
       const int64_t more = std::min(kUnrolled, p.k - k);
       const float* b = o.b + k * p.b.row_stride + column;
       for (int64_t row = 0; row < p.m; ++row) {
-        for (int64_t i = 0; i < more; ++i)
-          factors[i] = alpha * o.a[row * p.a.row_stride + (k + i) * p.a.column_stride];
+        for (int64_t i = 0; i < more; ++i) factors[i] = alpha * o.a[row * p.a.row_stride + (k + i) * p.a.column_stride];
         if (more == kUnrolled) {
           add_rows<kUnrolled>(factors, b, p.b.row_stride, count, sums[row]);
         } else {

@@ -1,5 +1,5 @@
-// Products of a few rows with a large matrix, as a language model computes for each token that it writes: b is read from
-// memory once and in its order, which is all that such a product takes. float32. Pure functions; any thread.
+// Products of a few rows with a large matrix, as a language model computes for each token that it writes: b is read
+// from memory once and in its order, which is all that such a product takes. float32. Pure functions; any thread.
 #pragma once
 
 #include "kernels/cpu/products/products.h"
