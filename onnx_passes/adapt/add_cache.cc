@@ -276,6 +276,7 @@ void drop_empty_pieces(Graph* graph) {
 std::vector<CachedTensor> add_cache(Model* model, CacheForm form) {
   infer_types(model->graph.get());
   drop_empty_pieces(model->graph.get());
+  simplify_indexing(*model);
   simplify(*model);
   return CacheWriter(model, form).run();
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 
 #include "onnx_passes/adapt/token_rules.h"
 #include "onnx_passes/inference/copy_graph.h"
@@ -15,9 +14,32 @@ namespace onnx_train {
 
 // The graph with numbers for the sizes that are open.
 struct TokenFlow::Trial {
-  std::unique_ptr<Graph> graph;
+  Trial(const Graph& from, int64_t number_of_texts, int64_t number_of_tokens)
+      : texts(number_of_texts), tokens(number_of_tokens), graph(from.shared_context()) {
+    GraphCopy copy;
+    copy.graph(from, &graph);
+    for (Value* input : graph.inputs()) {
+      if (input->is_initializer()) continue;
+      Dims dims = *input->type().dims;
+      if (!dims[0].known()) dims[0] = texts;  // one row for all texts stays one
+      dims[1] = tokens;
+      input->set_type({input->dtype(), dims});
+    }
+    for (Node* node : graph.nodes()) forget_shapes(node);
+    infer_types(&graph);
+    const auto record = [&](const Value* value) { copies[value] = copy.of(value); };
+    std::ranges::for_each(from.inputs(), record);
+    std::ranges::for_each(from.initializers(), record);
+    for (const Node* node = from.first(); node; node = node->next()) {
+      for (const Value* value : node->outputs()) {
+        if (value) record(value);
+      }
+    }
+  }
+
+  const int64_t texts, tokens;
+  Graph graph;
   std::unordered_map<const Value*, const Value*> copies;
-  int64_t texts, tokens;
 };
 
 namespace {
@@ -41,11 +63,7 @@ bool occurs(const Graph& graph, int64_t number) {
   return false;
 }
 
-bool is_named_mask(const Value& value) {
-  std::string name = value.name();
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return name.find("mask") != std::string::npos;
-}
+bool is_named(const Value& value, const char* word) { return value.name().find(word) != std::string::npos; }
 
 bool same_elements(const Value* a, const Value* b) {
   return a && b && a->elements() && b->elements() && *a->elements() == *b->elements() &&
@@ -59,13 +77,13 @@ TextInputs text_inputs(const Graph& graph) {
   for (Value* input : graph.inputs()) {
     if (input->is_initializer()) continue;
     const bool is_table = input->has_rank() && input->rank() == 2;
-    const bool is_mask =
-        is_table && is_named_mask(*input) && (is_integer(input->dtype()) || input->dtype() == DType::kBool);
-    if (is_mask) {
+    const bool is_number = is_table && is_integer(input->dtype());
+    if (is_table && is_named(*input, "mask")) {
       found.masks.push_back(input);
-    } else if (is_table && is_integer(input->dtype())) {
-      if (found.tokens) found.by_token.push_back(input);
-      if (!found.tokens) found.tokens = input;
+    } else if (is_number && (is_named(*input, "position") || is_named(*input, "token_type"))) {
+      found.by_token.push_back(input);
+    } else if (is_number && !found.tokens) {
+      found.tokens = input;
     } else {
       fail("[Cache] the model also takes '", input->name(), "' ", to_string(input->type()),
            ", which is no part of a text");
@@ -86,45 +104,25 @@ TokenFlow::TokenFlow(const Graph& graph, const TextInputs& inputs) {
     if (!occurs(graph, prime)) numbers.push_back(prime);
   }
   if (numbers.size() < 3) fail("[Cache] the sizes of the model are multiples of all small primes");
-  for (int i = 0; i < 2; ++i) {
-    auto trial = std::make_shared<Trial>();
-    trial->tokens = numbers[static_cast<size_t>(i)];
-    trial->texts = numbers[2];
-    trial->graph = std::make_unique<Graph>(graph.shared_context());
-    GraphCopy copy;
-    copy.graph(graph, trial->graph.get());
-    for (Value* input : trial->graph->inputs()) {
-      if (input->is_initializer()) continue;
-      Dims dims = *input->type().dims;
-      // One row for all texts stays one.
-      if (!dims[0].known()) dims[0] = trial->texts;
-      dims[1] = trial->tokens;
-      input->set_type({input->dtype(), dims});
-    }
-    for (Node* node : trial->graph->nodes()) forget_shapes(node);
-    infer_types(trial->graph.get());
-    for (const Value* value : graph.inputs()) trial->copies[value] = copy.of(value);
-    for (const Value* value : graph.initializers()) trial->copies[value] = copy.of(value);
-    for (const Node* node = graph.first(); node; node = node->next()) {
-      for (const Value* value : node->outputs()) {
-        if (value) trial->copies[value] = copy.of(value);
-      }
-    }
-    trials_.push_back(std::move(trial));
-  }
+  for (int i = 0; i < 2; ++i)
+    trials_.push_back(std::make_shared<Trial>(graph, numbers[2], numbers[static_cast<size_t>(i)]));
   for (Value* mask : inputs.masks) axes_[mask] = {.kind = TokenAxes::kPositional};
   for (Value* input : inputs.by_token) axes_[input] = {.kind = TokenAxes::kStream, .tokens = 1};
   axes_[inputs.tokens] = {.kind = TokenAxes::kStream, .tokens = 1};
   TokenRules rules(this);
   for (Node* node = graph.first(); node; node = node->next()) {
-    if (rules.follow(node)) continue;
-    bool is_positional = reads_shape_only(*node) || !node->subgraphs().empty();
-    for (const Value* input : node->inputs()) is_positional = is_positional || this->is_positional(input);
-    for (const Value* output : node->outputs()) {
-      const auto copy = [&](const auto& trial) { return trial->copies.at(output); };
-      if (is_positional && output && !same_elements(copy(trials_[0]), copy(trials_[1])))
-        axes_[output] = {.kind = TokenAxes::kPositional};
-    }
+    if (!rules.follow(node)) follow_positions(*node);
+  }
+}
+
+// What differs between two numbers of tokens depends on them, without a stream.
+void TokenFlow::follow_positions(const Node& node) {
+  bool is_positional = reads_shape_only(node) || !node.subgraphs().empty();
+  for (const Value* input : node.inputs()) is_positional = is_positional || this->is_positional(input);
+  if (!is_positional) return;
+  for (const Value* output : node.outputs()) {
+    if (!output || same_elements(trials_[0]->copies.at(output), trials_[1]->copies.at(output))) continue;
+    axes_[output] = {.kind = TokenAxes::kPositional};
   }
 }
 

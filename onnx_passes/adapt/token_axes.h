@@ -30,11 +30,11 @@ struct TokenAxes {
   int64_t before = 1;
 };
 
-// The inputs of a language model by their names and types.
+// The inputs of a language model by their types, and by the words of runtime/data/files/tokens.h in their names.
 struct TextInputs {
   Value* tokens = nullptr;       // int[batch, tokens]
-  std::vector<Value*> masks;     // int or bool[batch, tokens], whose names say so: which tokens are read
-  std::vector<Value*> by_token;  // other integers of this form: positions, token types
+  std::vector<Value*> masks;     // [batch, tokens], "mask": which tokens are read
+  std::vector<Value*> by_token;  // int[batch, tokens], "position", "token_type"
 };
 // Throws Error for a model without tokens, of a fixed number of them, or with other inputs.
 TextInputs text_inputs(const Graph& graph);
@@ -68,7 +68,7 @@ class TokenFlow {
  private:
   friend class TokenRules;
   struct Trial;  // shapes for a number of tokens
-
+  void follow_positions(const Node& node);
   std::vector<std::shared_ptr<Trial>> trials_;
   ValueTable<TokenAxes> axes_;
   std::vector<Read> reads_;

@@ -55,7 +55,8 @@ const TokenAxes& TokenRules::first_stream(const Node& node) const {
 
 TokenAxes TokenRules::rule(Node* node) {
   const bool standard = node->domain().empty();
-  if (is_elementwise(*node) || is_one_of(*node, {"Identity", "Dropout"})) return elementwise(*node);
+  if (is_elementwise(*node) || is_one_of(*node, {"Identity", "Dropout"}))
+    return elementwise(*node);
   if (standard && is_one_of(*node, {"MatMul", "Gemm"})) return product(node);
   if (is_view(*node)) return view(*node);
   if (is_reduction(*node)) return reduction(*node);

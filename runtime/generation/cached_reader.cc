@@ -138,9 +138,10 @@ Tensor CachedReader::empty_cache(const CachedTensor& tensor, int64_t texts, int6
   return {tensor.dtype, shape};
 }
 
-// Room for texts of `length` tokens. With the new one, places are no more than the positions of the model.
+// Room for texts of `length` tokens. With a new one, places are a power of two, and no more than the positions of the
+// model.
 void CachedReader::make_room(int64_t length, int64_t texts) {
-  const int64_t places = std::min(rounded_up(length, kFewestPlaces), context_ - 1);
+  const int64_t places = std::min(rounded_up(length + 1, kFewestPlaces), context_) - 1;
   if (places <= places_ && !past_.empty()) return;
   std::vector<Tensor> past;
   for (const CachedTensor& tensor : model_.tensors()) {

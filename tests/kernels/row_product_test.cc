@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <array>
+#include <cstring>
 #include <random>
 
 #include "tests/support/run_node.h"

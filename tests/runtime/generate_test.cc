@@ -118,10 +118,27 @@ TEST(Generate, APromptHoldsTokensOfTheModel) {
   EXPECT_THAT(error_of([&] { generate(&session, {{7}}, {}); }), HasSubstr("the token 7"));
 }
 
-Session decoder() {
-  Model model = from_text(small_decoder(kCausal));
+Session decoder(const std::string& attention = kCausal) {
+  Model model = from_text(small_decoder(attention));
   infer_types(model.graph.get());
   return Session(std::move(model));
+}
+
+Texts most_likely(Session* session, bool no_cache) {
+  GenerationReport report;
+  const GenerationOptions options{.tokens = 12, .no_cache = no_cache, .sampling = {.temperature = 0}};
+  const Texts written = generate(session, {{1, 2, 3}}, options, {}, &report);
+  EXPECT_EQ(report.uncached, no_cache ? kNoCache : "");
+  return written;
+}
+
+TEST(Generate, KeysMayLieInOtherOrders) {
+  std::string turned = kCausal;
+  const std::string two = R"(keys = Transpose <perm = [0, 2, 1, 3]> (kh)
+    k = Transpose <perm = [0, 1, 3, 2]> (keys))";
+  turned.replace(turned.find(two), two.size(), "k = Transpose <perm = [0, 2, 3, 1]> (kh)");
+  Session session = decoder(turned);
+  EXPECT_EQ(most_likely(&session, false), most_likely(&session, true));
 }
 
 TEST(Generate, ACacheGivesTheTokensThatReadingAllGives) {
