@@ -18,7 +18,7 @@ namespace onnx_train {
 namespace {
 
 // A key or value that is kept: where it is taken, and the nodes from there to the product that reads it.
-struct Kept {
+struct KeptTensor {
   Value* value = nullptr;  // of the new tokens
   int64_t axis = 0;
   Value* past = nullptr;
@@ -102,16 +102,16 @@ class CacheWriter {
 
   void keep(const TokenFlow::Read& read) {
     Value* value = place_to_keep(read.product->input(read.input));
-    const auto same = [&](const Kept& kept) { return kept.value == value; };
+    const auto same = [&](const KeptTensor& kept) { return kept.value == value; };
     if (std::ranges::any_of(kept_, same)) return;
-    Kept kept{.value = value, .axis = flow_.of(value).tokens};
+    KeptTensor kept{.value = value, .axis = flow_.of(value).tokens};
     const int64_t layer = read.is_value ? std::max<int64_t>(values_, keys_ - 1) : keys_;
     read.is_value ? values_ = layer + 1 : keys_ = layer + 1;
     kept.name = concat(layer, read.is_value ? ".value" : ".key");
     kept_.push_back(kept);
   }
 
-  Dims dims_of(const Kept& kept, const Dim& length) const {
+  Dims dims_of(const KeptTensor& kept, const Dim& length) const {
     const Dim& texts = inputs_.tokens->type().dims->front();
     Dims dims;
     for (int64_t i = 0; i < flow_.rank(kept.value); ++i) {
@@ -131,7 +131,7 @@ class CacheWriter {
 
   void add_inputs(Builder& b) {
     const bool grows = form_ == CacheForm::kGrowing;
-    for (Kept& kept : kept_) {
+    for (KeptTensor& kept : kept_) {
       const std::string name = graph_.unique_name("past_key_values." + kept.name);
       kept.past =
           graph_.add_input(name, {kept.value->dtype(), dims_of(kept, grows ? "past_sequence_length" : "places")});
@@ -195,7 +195,7 @@ class CacheWriter {
 
   // The value for earlier and new tokens, from where they are kept.
   Value* all_tokens(Node* before, Value* value) {
-    const auto same = [&](const Kept& kept) { return kept.value == value; };
+    const auto same = [&](const KeptTensor& kept) { return kept.value == value; };
     if (const auto found = std::ranges::find_if(kept_, same); found != kept_.end()) {
       Builder b(&graph_, before);
       if (!found->all) found->all = concat({b.var(found->past), b.var(value)}, found->axis).value();
@@ -224,7 +224,7 @@ class CacheWriter {
   std::vector<CachedTensor> finish() {
     std::vector<CachedTensor> tensors;
     Builder b(&graph_);
-    for (const Kept& kept : kept_) {
+    for (const KeptTensor& kept : kept_) {
       b.set_name("present." + kept.name);
       Value* const result = form_ == CacheForm::kGrowing ? kept.all : kept.value;
       Value* const present = b.op("Identity", {b.var(result)}).value();
@@ -250,7 +250,7 @@ class CacheWriter {
   TokenFlow flow_;
   std::vector<Node*> nodes_;  // before any is added
   std::unordered_set<const Value*> read_before_;
-  std::vector<Kept> kept_;
+  std::vector<KeptTensor> kept_;
   int64_t keys_ = 0, values_ = 0;  // layers that have them
   AllPositions::Lengths lengths_;
   Value* in_use_ = nullptr;  // bool[places and new tokens]

@@ -63,7 +63,7 @@ bool occurs(const Graph& graph, int64_t number) {
   return false;
 }
 
-bool is_named(const Value& value, const char* word) { return value.name().find(word) != std::string::npos; }
+bool name_has(const Value& value, const char* word) { return value.name().find(word) != std::string::npos; }
 
 bool same_elements(const Value* a, const Value* b) {
   return a && b && a->elements() && b->elements() && *a->elements() == *b->elements() &&
@@ -78,9 +78,9 @@ TextInputs text_inputs(const Graph& graph) {
     if (input->is_initializer()) continue;
     const bool is_table = input->has_rank() && input->rank() == 2;
     const bool is_number = is_table && is_integer(input->dtype());
-    if (is_table && is_named(*input, "mask")) {
+    if (is_table && name_has(*input, "mask")) {
       found.masks.push_back(input);
-    } else if (is_number && (is_named(*input, "position") || is_named(*input, "token_type"))) {
+    } else if (is_number && (name_has(*input, "position") || name_has(*input, "token_type"))) {
       found.by_token.push_back(input);
     } else if (is_number && !found.tokens) {
       found.tokens = input;

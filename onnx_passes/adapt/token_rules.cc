@@ -19,7 +19,7 @@ bool is_one_of(const Node& node, std::initializer_list<const char*> ops) {
 }
 
 // Where an axis is among the last ones of a result of higher rank.
-TokenAxes shifted(TokenAxes axes, int64_t by) {
+TokenAxes moved_axes(TokenAxes axes, int64_t by) {
   axes.tokens += by;
   if (axes.keys >= 0) axes.keys += by;
   return axes;
@@ -55,8 +55,7 @@ const TokenAxes& TokenRules::first_stream(const Node& node) const {
 
 TokenAxes TokenRules::rule(Node* node) {
   const bool standard = node->domain().empty();
-  if (is_elementwise(*node) || is_one_of(*node, {"Identity", "Dropout"}))
-    return elementwise(*node);
+  if (is_elementwise(*node) || is_one_of(*node, {"Identity", "Dropout"})) return elementwise(*node);
   if (standard && is_one_of(*node, {"MatMul", "Gemm"})) return product(node);
   if (is_view(*node)) return view(*node);
   if (is_reduction(*node)) return reduction(*node);
@@ -95,7 +94,7 @@ TokenAxes TokenRules::elementwise(const Node& node) const {
   TokenAxes result{.kind = TokenAxes::kStream};
   for (const Value* input : node.inputs()) {
     if (!flow_.is_stream(input)) continue;
-    const TokenAxes axes = shifted(flow_.of(input), to - flow_.rank(input));
+    const TokenAxes axes = moved_axes(flow_.of(input), to - flow_.rank(input));
     if (result.tokens >= 0 && (axes.tokens != result.tokens || axes.merged != result.merged ||
                                (axes.keys >= 0 && result.keys >= 0 && axes.keys != result.keys)))
       refuse(node, "combines tokens with other tokens");
@@ -127,7 +126,7 @@ TokenAxes TokenRules::product(Node* node) {
   }
   if (flow_.rank(a) < 2 || flow_.rank(b) < 2) refuse(*node, "is a product of vectors");
   const int64_t to = flow_.rank(node->output());
-  const TokenAxes x = shifted(flow_.of(a), to - flow_.rank(a)), y = shifted(flow_.of(b), to - flow_.rank(b));
+  const TokenAxes x = moved_axes(flow_.of(a), to - flow_.rank(a)), y = moved_axes(flow_.of(b), to - flow_.rank(b));
   if (flow_.is_stream(a) && flow_.is_stream(b)) return attended(node, x, y);
   const TokenAxes& stream = flow_.is_stream(a) ? x : y;
   // The axis that is summed over.
@@ -258,7 +257,7 @@ TokenAxes TokenRules::gather(const Node& node) const {
 TokenAxes TokenRules::aligned_last(const Node& node) const {
   if (!flow_.is_stream(node.input(0))) refuse(node, "has a shape that depends on tokens");
   if (flow_.of(node.input(0)).merged) refuse(node, "repeats rows that are tokens of several texts");
-  return shifted(flow_.of(node.input(0)), flow_.rank(node.output()) - flow_.rank(node.input(0)));
+  return moved_axes(flow_.of(node.input(0)), flow_.rank(node.output()) - flow_.rank(node.input(0)));
 }
 
 }  // namespace onnx_train

@@ -14,7 +14,7 @@
 #include "onnx_passes/training/training_mode.h"
 #include "runtime/generation/cached_reader.h"
 #include "runtime/generation/logits.h"
-#include "runtime/generation/windows.h"
+#include "runtime/generation/text_windows.h"
 #include "runtime/training/checkpoint.h"
 
 namespace onnx_train {
@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Windows are longer than texts, so logits must not depend on the positions after a text.
+// TextWindows are longer than texts, so logits must not depend on the positions after a text.
 void check_is_causal(const Logits& one, const Logits& other) {
   constexpr double kRounding = 1e-3;
   if (relative_difference(one, other) > kRounding)
@@ -137,7 +137,7 @@ class NextLogits {
 
   std::unique_ptr<Session> plain_;
   Session& session_;
-  Windows windows_;
+  TextWindows windows_;
   GenerationReport& report_;
   std::unique_ptr<CachedModel> cached_;
   std::map<int64_t, Group> groups_;  // by the lengths of their prompts

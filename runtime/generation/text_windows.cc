@@ -1,4 +1,4 @@
-#include "runtime/generation/windows.h"
+#include "runtime/generation/text_windows.h"
 
 #include <algorithm>
 #include <bit>
@@ -15,7 +15,7 @@ constexpr int64_t kShortestWindow = 16;
 
 }  // namespace
 
-Windows::Windows(const Session& session, int64_t texts, int64_t context)
+TextWindows::TextWindows(const Session& session, int64_t texts, int64_t context)
     : inputs_(entry_inputs(session.model(), Entry::kPredict)) {
   tokens_ = token_inputs(inputs_).tokens;
   if (!tokens_) fail("a model that writes text has an input int64[batch, tokens]; this one takes ", names());
@@ -42,11 +42,11 @@ Windows::Windows(const Session& session, int64_t texts, int64_t context)
   }
 }
 
-int64_t Windows::read_of(const std::vector<int64_t>& text) const {
+int64_t TextWindows::read_of(const std::vector<int64_t>& text) const {
   return std::min(static_cast<int64_t>(text.size()), context_);
 }
 
-const TensorMap& Windows::of(const Texts& texts, int64_t padding) {
+const TensorMap& TextWindows::of(const Texts& texts, int64_t padding) {
   int64_t longest = 1;
   for (const auto& text : texts) longest = std::max(longest, read_of(text));
   const auto rounded = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(longest)));
@@ -71,7 +71,7 @@ const TensorMap& Windows::of(const Texts& texts, int64_t padding) {
   return made_;
 }
 
-std::string Windows::names() const {
+std::string TextWindows::names() const {
   std::string names;
   for (const InputSpec& spec : inputs_)
     names += concat(names.empty() ? "" : ", ", spec.name, " ", to_string(spec.type));

@@ -11,10 +11,10 @@
 
 namespace onnx_train {
 
-class Windows {
+class TextWindows {
  public:
   // `context`: how many tokens are read; 0: as many as the model's input or its table of positions has.
-  Windows(const Session& session, int64_t texts, int64_t context);
+  TextWindows(const Session& session, int64_t texts, int64_t context);
 
   int64_t context() const { return context_; }
   // The place of a text's last token.
