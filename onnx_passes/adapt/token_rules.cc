@@ -74,7 +74,8 @@ TokenAxes TokenRules::rule(Node* node) {
   if (is_one_of(*node, {"CumSum", "CumProd"}) && !constant_of(node->input(1)).empty())
     return along(*node, static_cast<int64_t>(constant_of(node->input(1)).at(0)), flow_.rank(node->input(0)));
   if (node->is("Gather")) return gather(*node);
-  if (is_one_of(*node, {"Concat", "Split", "Slice", "Pad", "GatherElements"})) return pieces(*node);
+  if (is_one_of(*node, {"Concat", "Split", "GatherElements"}) || node->is("Slice") || node->is("Pad"))
+    return pieces(*node);
   if (is_one_of(*node, {"Expand", "Tile"})) return aligned_last(*node);
   if (node->is("Transpose")) {
     TokenAxes axes = flow_.of(node->input(0));
