@@ -79,7 +79,9 @@ TEST(RowProduct, IsOfFewRowsAlone) {
   EXPECT_FALSE(supports_row_product(product_of(5, 8, 8, false)));
   EXPECT_FALSE(supports_row_product(product_of(1, 8, 3, false)));
   EXPECT_FALSE(is_row_product(product_of(1, 8, 8, false)));
-  EXPECT_TRUE(is_row_product(product_of(1, 768, 768, false)));
+  EXPECT_TRUE(is_row_product(product_of(1, 256, 256, false)));
+  EXPECT_FALSE(is_row_product(product_of(2, 256, 256, false)));
+  EXPECT_TRUE(is_row_product(product_of(4, 768, 768, false)));
 }
 
 }  // namespace

@@ -98,8 +98,9 @@ bool supports_row_product(const Product& p) {
 }
 
 bool is_row_product(const Product& p) {
-  constexpr int64_t kLarge = 1 << 16;  // elements of b, which then come from memory
-  return p.k * p.n >= kLarge;
+  // Elements of b, which then come from memory; measured. Several rows of a use it more than once.
+  constexpr int64_t kLarge = 1 << 16, kLargeForRows = 1 << 18;
+  return p.k * p.n >= (p.m == 1 ? kLarge : kLargeForRows);
 }
 
 Prepared prepare_row_product(const Product& p, bool bias) {
