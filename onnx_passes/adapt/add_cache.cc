@@ -139,8 +139,9 @@ class CacheWriter {
     for (Value* mask : inputs_.masks) {
       mask->set_type({mask->dtype(), Dims{mask->type().dims->front(), Dim("total_sequence_length")}});
     }
+    if (flow_.fixed_length() > 0) open_inputs();
     const Var past = dim(b.var(kept_.front().past), kept_.front().axis), fresh = dim(b.var(inputs_.tokens), 1);
-    lengths_ = {.past = past.value(), .fresh = fresh.value()};
+    lengths_ = {.past = past.value(), .fresh = fresh.value(), .total = (past + fresh).value()};
     if (grows) return;
     const Var used = b.var(graph_.add_input(kPastLength, {DType::kInt64, Dims{1}}));
     const auto numbers = [&](Var count) {
@@ -153,6 +154,13 @@ class CacheWriter {
     in_use_ = concat({places < used, is_new}, 0).value();
   }
 
+  // Inputs of a fixed number of tokens take any number up to it.
+  void open_inputs() {
+    std::vector<Value*> inputs = inputs_.by_token;
+    inputs.push_back(inputs_.tokens);
+    for (Value* input : inputs) input->set_type({input->dtype(), Dims{input->type().dims->front(), "sequence_length"}});
+  }
+
   void rewrite(Node* node) {
     const Value* output = node->output();
     if (!flow_.is_stream(output)) return;
@@ -162,6 +170,7 @@ class CacheWriter {
       Value* input = node->input(i);
       if (input && flow_.is_positional(input)) node->set_input(i, operand(*node, i, axes));
     }
+    if (flow_.fixed_length() > 0) open_sizes(node, axes);
     for (const TokenFlow::Read& read : flow_.reads()) {
       if (read.product == node) node->set_input(read.input, all_tokens(node, node->input(read.input)));
     }
@@ -193,6 +202,26 @@ class CacheWriter {
     return positions_->rows_and_keys(input, tokens, keys);
   }
 
+  // Of a model of a fixed number of tokens: sizes that count them, and operands with a row for each.
+  void open_sizes(Node* node, const TokenAxes& axes) {
+    const int64_t rank = flow_.rank(node->output());
+    if ((node->is("Reshape") || node->is("Expand")) && !axes.merged) {
+      Value* const sizes = positions_->sizes_with(node->input(1), rank, axes.tokens, lengths_.fresh);
+      node->set_input(1, axes.keys < 0 ? sizes : positions_->sizes_with(sizes, rank, axes.keys, lengths_.total));
+    }
+    if (!is_elementwise(*node) && !node->is("Concat")) return;
+    for (int i = 0; i < node->num_inputs(); ++i) {
+      Value* const input = node->input(i);
+      if (!input || flow_.is_stream(input)) continue;
+      const int64_t shift = rank - flow_.rank(input);
+      const auto own = [&](int64_t axis) {
+        return axis >= shift && flow_.is_of_tokens(input, axis - shift) ? axis - shift : -1;
+      };
+      const int64_t tokens = own(axes.tokens), keys = axes.keys < 0 ? -1 : own(axes.keys);
+      if (tokens >= 0 || keys >= 0) node->set_input(i, positions_->rows_and_keys(input, tokens, keys));
+    }
+  }
+
   // The value for earlier and new tokens, from where they are kept.
   Value* all_tokens(Node* before, Value* value) {
     const auto same = [&](const KeptTensor& kept) { return kept.value == value; };
@@ -205,6 +234,9 @@ class CacheWriter {
     std::vector<Value*> inputs = node->inputs();
     inputs[0] = all_tokens(before, inputs[0]);
     for (size_t i = 1; i < inputs.size(); ++i) inputs[i] = inputs[i] ? positions_->all(inputs[i]) : nullptr;
+    if (flow_.fixed_length() > 0 && (node->is("Reshape") || node->is("Expand")))
+      inputs[1] =
+          positions_->sizes_with(node->input(1), flow_.rank(value), flow_.of(value).tokens, lengths_.total);
     Node* const copy = graph_.add_node(*node, inputs, {graph_.unique_name(value->name() + "_all")}, before);
     copy->mutable_shell().clear_name();
     return copy->output();

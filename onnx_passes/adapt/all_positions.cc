@@ -1,7 +1,6 @@
 #include "onnx_passes/adapt/all_positions.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
@@ -73,23 +72,33 @@ Value* AllPositions::sizes_with_all(Value* sizes, int64_t place) {
   return where(b.constant(mark(count, place, DType::kBool)), b.var(all(sizes)), b.var(sizes)).value();
 }
 
+Value* AllPositions::sizes_with(Value* sizes, int64_t rank, int64_t axis, Value* size) {
+  const int64_t count = flow_.shape_of(sizes).at(0), place = axis - (rank - count);
+  if (axis < 0 || place < 0) return sizes;
+  Builder b(&graph_, before_);
+  return where(b.constant(mark(count, place, DType::kBool)), b.var(size), b.var(sizes)).value();
+}
+
 Value* AllPositions::rows_and_keys(Value* value, int64_t tokens, int64_t keys) {
   return remembered(value, tokens, keys, [&] {
     Value* const taken = tokens >= 0 ? rows(value, tokens) : all(value);
-    if (keys < 0 || !lengths_.keys) return taken;
+    const bool is_whole = !lengths_.keys && flow_.fixed_length() == 0;
+    if (keys < 0 || is_whole) return taken;
     Builder b(&graph_, before_);
-    return gather(b.var(taken), b.var(lengths_.keys), keys).value();
+    if (lengths_.keys) return gather(b.var(taken), b.var(lengths_.keys), keys).value();
+    return slice(b.var(taken), b.ints({0}), b.var(lengths_.total), b.ints({keys})).value();
   });
 }
 
 // Of the nodes that compute the value, as many as possible compute the rows alone.
 Value* AllPositions::rows(Value* value, int64_t axis) {
   return remembered(value, axis, kAll, [&] {
-    if (Value* made = value->producer() ? rows_of_inputs(value, axis) : nullptr) return made;
+    const bool is_computed = value->producer() && flow_.is_positional(value);
+    if (Value* made = is_computed ? rows_of_inputs(value, axis) : nullptr) return made;
     Builder b(&graph_, before_);
     const Var x = b.var(all(value));
     if (lengths_.rows) return gather(x, b.var(lengths_.rows), axis).value();
-    return slice(x, b.var(lengths_.past), b.ints({std::numeric_limits<int64_t>::max()}), b.ints({axis})).value();
+    return slice(x, b.var(lengths_.past), b.var(lengths_.total), b.ints({axis})).value();
   });
 }
 

@@ -18,6 +18,7 @@ class AllPositions {
   struct Lengths {
     Value* past = nullptr;   // int64[1]: how many places earlier tokens have
     Value* fresh = nullptr;  // int64[1]: how many tokens are new
+    Value* total = nullptr;  // both together
     // int64[..]: the positions of the new tokens, and of all keys; null: the last ones, and 0, 1, 2, ...
     Value* rows = nullptr;
     Value* keys = nullptr;
@@ -34,6 +35,8 @@ class AllPositions {
   Value* rows_and_keys(Value* value, int64_t tokens, int64_t keys);
   // Sizes of a result [..], computed for new tokens, with that of all at this place.
   Value* sizes_with_all(Value* sizes, int64_t place);
+  // Sizes of a result of this rank, or of its last axes, with another one at an axis; -1: as they are.
+  Value* sizes_with(Value* sizes, int64_t rank, int64_t axis, Value* size);
 
  private:
   Value* compute_all(Value* value);

@@ -90,22 +90,22 @@ TextInputs text_inputs(const Graph& graph) {
     }
   }
   if (!found.tokens) fail("[Cache] the model has no input int64[batch, tokens]");
-  for (const Dim& dim : *found.tokens->type().dims) {
-    if (dim.known())
-      fail("[Cache] '", found.tokens->name(), "' is ", to_string(found.tokens->type()),
-           ": with a cache it takes any number of texts and tokens; export it with both axes dynamic");
-  }
+  const Dims& dims = *found.tokens->type().dims;
+  if (dims[0].known() || (dims[1].known() && (!found.masks.empty() || dims[1].value() < 2)))
+    fail("[Cache] '", found.tokens->name(), "' is ", to_string(found.tokens->type()),
+         ": with a cache it takes any number of texts and tokens; export it with both axes dynamic");
+  found.length = dims[1].value();
   return found;
 }
 
-TokenFlow::TokenFlow(const Graph& graph, const TextInputs& inputs) {
+TokenFlow::TokenFlow(const Graph& graph, const TextInputs& inputs) : fixed_length_(inputs.length) {
   std::vector<int64_t> numbers;
   for (const int64_t prime : kPrimes) {
     if (!occurs(graph, prime)) numbers.push_back(prime);
   }
   if (numbers.size() < 3) fail("[Cache] the sizes of the model are multiples of all small primes");
-  for (int i = 0; i < 2; ++i)
-    trials_.push_back(std::make_shared<Trial>(graph, numbers[2], numbers[static_cast<size_t>(i)]));
+  for (size_t i = 0; i < 2; ++i)
+    trials_.push_back(std::make_shared<Trial>(graph, numbers[2], fixed_length_ > 0 ? fixed_length_ : numbers[i]));
   for (Value* mask : inputs.masks) axes_[mask] = {.kind = TokenAxes::kPositional};
   for (Value* input : inputs.by_token) axes_[input] = {.kind = TokenAxes::kStream, .tokens = 1};
   axes_[inputs.tokens] = {.kind = TokenAxes::kStream, .tokens = 1};
@@ -146,7 +146,7 @@ bool TokenFlow::is_of_tokens(const Value* value, int64_t axis) const {
 TokenFlow::Size TokenFlow::size_of(const Value* value, int64_t axis) const {
   const int64_t size = shape_of(value)[static_cast<size_t>(axis)];
   const Trial& trial = *trials_[0];
-  if (size > 0 && size % trial.tokens == 0) return {Size::kTokens, size / trial.tokens};
+  if (fixed_length_ == 0 && size > 0 && size % trial.tokens == 0) return {Size::kTokens, size / trial.tokens};
   if (size > 0 && size % trial.texts == 0) return {Size::kTexts, size / trial.texts};
   return {Size::kNumber, size};
 }

@@ -9,7 +9,9 @@
 // Two products let tokens read each other: scores = q kᵀ, which has an axis for the tokens of q and one for those of k,
 // and scores v. All other nodes compute a token's rows of its rows alone; one that does not, or of which this is not
 // known, is an Error that names it ("[Cache] ..."). Axes follow from the shapes that a copy of the graph has for
-// numbers of tokens and texts that divide no other size. The result is valid until the graph changes; one thread.
+// numbers of tokens and texts that divide no other size. Where the file fixes the number of tokens, nothing is
+// positional: what is fixed and has as many rows where it meets a stream has one for each position. The result is valid
+// until the graph changes; one thread.
 #pragma once
 
 #include <map>
@@ -34,9 +36,11 @@ struct TokenAxes {
 struct TextInputs {
   Value* tokens = nullptr;       // int[batch, tokens]
   std::vector<Value*> masks;     // [batch, tokens], "mask": which tokens are read
+  int64_t length = 0;            // of tokens, where the file fixes it; else 0
   std::vector<Value*> by_token;  // int[batch, tokens], "position", "token_type"
 };
-// Throws Error for a model without tokens, of a fixed number of them, or with other inputs.
+// Throws Error for a model without tokens, of a fixed number of texts, with masks of a fixed number of tokens, or with
+// other inputs.
 TextInputs text_inputs(const Graph& graph);
 
 class TokenFlow {
@@ -57,6 +61,8 @@ class TokenFlow {
   int64_t rank(const Value* value) const { return static_cast<int64_t>(shape_of(value).size()); }
   Shape shape_of(const Value* value) const;  // for some number of tokens
 
+  int64_t fixed_length() const { return fixed_length_; }  // 0: any number of tokens
+
   // Inputs of products, which hold the keys or values of all tokens.
   struct Read {
     Node* product;
@@ -69,6 +75,7 @@ class TokenFlow {
   friend class TokenRules;
   struct Trial;  // shapes for a number of tokens
   void follow_positions(const Node& node);
+  int64_t fixed_length_;
   std::vector<std::shared_ptr<Trial>> trials_;
   ValueTable<TokenAxes> axes_;
   std::vector<Read> reads_;

@@ -175,9 +175,7 @@ TokenAxes TokenRules::view(const Node& node) const {
   if (!axes.merged) return axes;
   if (axes.keys >= 0) refuse(node, "merges the axis of tokens with another one");
   axes.before = before;
-  for (int64_t i = 0; i < static_cast<int64_t>(to.size()); ++i) {
-    if (flow_.size_of(node.output(), i).of == TokenFlow::Size::kTokens) axes.tokens = i;
-  }
+  for (axes.tokens = 0; product_of(to, axes.tokens + 1) <= before;) ++axes.tokens;
   return axes;
 }
 

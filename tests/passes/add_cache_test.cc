@@ -69,9 +69,15 @@ TEST(AddCache, NamesTheNodeThatMixesTokens) {
   EXPECT_THAT(error_for("y = Relu(x)"), HasSubstr("no attention was found"));
 }
 
-TEST(AddCache, AFixedNumberOfTokensHasNone) {
+TEST(AddCache, AFixedNumberOfTokensBecomesTheMost) {
+  Model model = from_text(small_decoder(kCausal, "16"));
+  add_cache(&model, CacheForm::kGrowing);
+  EXPECT_THAT(types_of(model.graph->inputs()), testing::Contains("tokens int64[batch,sequence_length]"));
+}
+
+TEST(AddCache, AFixedNumberOfTextsHasNone) {
   Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
-    fixed (int64[batch, 8] tokens) => (float[batch, 8] y) { y = Cast <to = 1> (tokens) })");
+    fixed (int64[2, tokens] ids) => (float[2, tokens] y) { y = Cast <to = 1> (ids) })");
   EXPECT_THAT(error_of([&] { add_cache(&model, CacheForm::kGrowing); }), HasSubstr("export it with both axes dynamic"));
 }
 

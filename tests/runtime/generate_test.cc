@@ -118,8 +118,8 @@ TEST(Generate, APromptHoldsTokensOfTheModel) {
   EXPECT_THAT(error_of([&] { generate(&session, {{7}}, {}); }), HasSubstr("the token 7"));
 }
 
-Session decoder(const std::string& attention = kCausal) {
-  Model model = from_text(small_decoder(attention));
+Session decoder(const std::string& attention = kCausal, const std::string& length = "length") {
+  Model model = from_text(small_decoder(attention, length));
   infer_types(model.graph.get());
   return Session(std::move(model));
 }
@@ -157,6 +157,12 @@ TEST(Generate, ACacheGivesTheTokensThatReadingAllGives) {
   const Texts drawn = generate(&session, prompts, options);
   options.no_cache = false;
   EXPECT_EQ(generate(&session, prompts, options), drawn);
+}
+
+TEST(Generate, AFixedNumberOfTokensIsOpened) {
+  Session fixed = decoder(kCausal, "16"), open = decoder();
+  EXPECT_EQ(most_likely(&fixed, false), most_likely(&open, true));
+  EXPECT_EQ(most_likely(&fixed, false), most_likely(&fixed, true));
 }
 
 TEST(Generate, SaysWhichNodeHasNoCache) {

@@ -8,6 +8,7 @@ import onnx
 import onnx_train
 import onnxruntime
 import pytest
+import tool
 import torch
 import transformers
 from export import quiet
@@ -104,7 +105,7 @@ def with_onnxruntime(path, prompts, tokens):
     written = []
     for _ in range(tokens):
         given = dict(cache)
-        given["input_ids"] = read
+        given[session.get_inputs()[0].name] = read
         total += read.shape[1]
         if "attention_mask" in inputs:
             given["attention_mask"] = np.ones((rows, total), np.int64)
@@ -194,6 +195,16 @@ def test_grouped_query_attention_of_onnxruntime_is_cached(tmp_path):
     text, said = written_by_command(*arguments)
     assert text == prompt + with_onnxruntime(path, [prompt], 20)[0] and "anew" not in said
     assert written_by_command(*arguments, "--no-cache")[0] == text
+
+
+def test_a_model_of_a_fixed_number_of_tokens_is_opened(tmp_path):
+    """Width, vocabulary and number of positions of this one are the same number."""
+    training = onnx_train.build(tool.ROOT / "models" / "gpt.onnx", optimizer="sgd")
+    prompts = [[76, 79, 86, 69], [40, 3, 3, 8]]
+    written = onnx_train.generate(training, prompts, tokens=20, temperature=0)
+    assert written == onnx_train.generate(training, prompts, tokens=20, temperature=0, cache=False)
+    training.export(cache=True).save(tmp_path / "cached.onnx")
+    assert with_onnxruntime(tmp_path / "cached.onnx", prompts, 20) == written
 
 
 def test_a_text_stops_at_a_sequence(tmp_path):
