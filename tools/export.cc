@@ -141,8 +141,8 @@ int run(const ExportArguments& arguments) {
     fail_as(ErrorCode::kUsage, "--eval-data compares what --dtype stores with what was trained; it needs --dtype");
   const bool is_weights = is_safetensors(arguments.output) || is_npz(arguments.output);
   const bool is_model = !is_weights && !is_folder(arguments.output);
-  if (!is_model && (!settings.tta.empty() || stores_other_type(settings) || settings.original_types))
-    fail_as(ErrorCode::kUsage, "--tta, --dtype and --original-types change the model, and ", arguments.output,
+  if (!is_model && (settings.cache || !settings.tta.empty() || stores_other_type(settings) || settings.original_types))
+    fail_as(ErrorCode::kUsage, "--cache, --tta, --dtype and --original-types change the model, and ", arguments.output,
             " holds float32 weights alone: take a .onnx file");
   if (is_model && !arguments.rename.empty())
     fail_as(ErrorCode::kUsage, "--rename changes the names of weights and adapters in files of their own, not of ",
@@ -178,6 +178,10 @@ int run(const ExportArguments& arguments) {
   if (made.restored > 0)
     say(concat("weights that were integers, and are floats with the adapters in them: ", made.restored));
   if (made.merged.layers > 0) say(concat("folded into the weights: the adapters of ", made.merged.layers, " layers"));
+  if (made.cached > 0)
+    say(concat("a cache of ", made.cached,
+               " keys and values: inputs past_key_values.*, empty before the first token, and ",
+               "outputs present.*, which are the next inputs; masks are of all tokens, earlier and new"));
   say_untied(made);
   if (has_adapters(inference)) say("its adapters are layers of their own; --merge folds them into the weights");
   const Preprocess preprocess(inference);

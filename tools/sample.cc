@@ -69,16 +69,41 @@ class Printer {
   bool ids_, first_ = true;
 };
 
+// How fast it was, and why it was not faster, after the text.
+void say(const GenerationReport& report) {
+  if (!report.uncached.empty() && report.uncached != kNoCache)
+    std::fprintf(stderr, "without a cache, all tokens are read anew for each one: %s\n", report.uncached.c_str());
+  const auto rate = [](int64_t tokens, double seconds) {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  };
+  std::fprintf(stderr, "prompt: %lld tokens, %.4g/s; written one by one: %lld tokens, %.4g/s\n",
+               static_cast<long long>(report.read), rate(report.read, report.reading),
+               static_cast<long long>(report.written), rate(report.written, report.writing));
+}
+
+// --stop of a model of bytes, as the tokens that they are.
+std::vector<std::string> as_tokens(const std::vector<std::string>& texts) {
+  std::vector<std::string> tokens;
+  for (const std::string& text : texts) {
+    tokens.emplace_back();
+    for (const int64_t byte : bytes_of(text)) tokens.back() += concat(tokens.back().empty() ? "" : ",", byte);
+  }
+  return tokens;
+}
+
 int run(const SampleArguments& arguments) {
   const std::vector<int64_t> prompt = prompt_of(arguments);
   const bool ids = arguments.ids || !arguments.prompt_ids.empty();
-  Session session(in_precision(load_any_model(arguments.model), "float32"), options_of_session(arguments.runtime));
+  Session session(in_precision(load_text_model(arguments.model), "float32"), options_of_session(arguments.runtime));
   const int64_t vocabulary = vocabulary_of(session);
   if (!ids && vocabulary > kMostOfBytes) {
     throw UsageError(concat(arguments.model, " tells ", vocabulary,
                             " tokens apart, so they are no bytes: give the prompt "
                             "as --prompt-ids, or use generate() in Python with a tokenizer"));
   }
+  GenerationOptions options = arguments.generation;
+  if (!arguments.prompt.empty()) options.stop = as_tokens(options.stop);
+  GenerationReport report;
   const std::atomic<bool>& is_stopped = catch_interrupts();
   const auto print_all = [&](const std::vector<int64_t>& text) {
     Printer printer(ids);
@@ -87,15 +112,18 @@ int run(const SampleArguments& arguments) {
   if (arguments.texts == 1) {
     Printer printer(ids);
     for (const int64_t token : prompt) printer(token);
-    generate(&session, {prompt}, arguments.generation, [&](size_t, int64_t token) {
+    const auto print = [&](size_t, int64_t token) {
       printer(token);
       return !is_stopped;
-    });
+    };
+    generate(&session, {prompt}, options, print, &report);
     std::printf("\n");
+    say(report);
     return 0;
   }
   const std::vector<std::vector<int64_t>> prompts(static_cast<size_t>(arguments.texts), prompt);
-  const auto written = generate(&session, prompts, arguments.generation, [&](size_t, int64_t) { return !is_stopped; });
+  const auto written = generate(
+      &session, prompts, options, [&](size_t, int64_t) { return !is_stopped; }, &report);
   for (size_t i = 0; i < written.size(); ++i) {
     std::vector<int64_t> text = prompt;
     text.insert(text.end(), written[i].begin(), written[i].end());
@@ -103,6 +131,7 @@ int run(const SampleArguments& arguments) {
     print_all(text);
     std::printf("\n");
   }
+  say(report);
   return 0;
 }
 

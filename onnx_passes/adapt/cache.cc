@@ -148,4 +148,57 @@ bool drop_cache(Model* model) {
   return true;
 }
 
+namespace {
+
+// Where an operator has earlier keys and values, and gives those to come.
+struct OperatorCache {
+  const char *op, *domain;
+  std::vector<int> past, present;
+};
+
+void drop_operator_cache(onnx::NodeProto* node, std::unordered_set<std::string>* dropped,
+                         const std::unordered_set<std::string>& inputs, const std::unordered_set<std::string>& read) {
+  static const std::vector<OperatorCache> rows = {{"GroupQueryAttention", "com.microsoft", {3, 4}, {1, 2}},
+                                                  {"MultiHeadAttention", "com.microsoft", {6, 7}, {1, 2}},
+                                                  {"Attention", "com.microsoft", {4}, {1}},
+                                                  {"Attention", "", {4, 5}, {1, 2}}};
+  for (const OperatorCache& row : rows) {
+    if (node->op_type() != row.op || node->domain() != row.domain) continue;
+    const auto is_input = [&](int i) { return i < node->input_size() && inputs.contains(node->input(i)); };
+    const auto is_read = [&](int i) { return i < node->output_size() && read.contains(node->output(i)); };
+    if (!std::ranges::all_of(row.past, is_input) || std::ranges::any_of(row.present, is_read)) continue;
+    for (const int i : row.past) {
+      dropped->insert(node->input(i));
+      node->set_input(i, "");
+    }
+    for (const int i : row.present) {
+      if (i >= node->output_size()) continue;
+      dropped->insert(node->output(i));
+      node->set_output(i, "");
+    }
+  }
+}
+
+template <typename Values>
+void erase_named(const std::unordered_set<std::string>& names, Values* values) {
+  for (int i = values->size() - 1; i >= 0; --i) {
+    if (names.contains(values->Get(i).name())) values->DeleteSubrange(i, 1);
+  }
+}
+
+}  // namespace
+
+void drop_operator_caches(onnx::GraphProto* graph) {
+  std::unordered_set<std::string> inputs, read, dropped;
+  for (const auto& input : graph->input()) inputs.insert(input.name());
+  for (const auto& node : graph->node()) read.insert(node.input().begin(), node.input().end());
+  for (auto& node : *graph->mutable_node()) drop_operator_cache(&node, &dropped, inputs, read);
+  // What another node reads, to count earlier tokens, stays an input.
+  for (const auto& node : graph->node()) {
+    for (const std::string& name : node.input()) dropped.erase(name);
+  }
+  erase_named(dropped, graph->mutable_input());
+  erase_named(dropped, graph->mutable_output());
+}
+
 }  // namespace onnx_train

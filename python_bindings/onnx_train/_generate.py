@@ -21,14 +21,18 @@ def generate(
     top_k: int = 0,
     top_p: float = 1.0,
     end: int | str | None = None,
+    stop: Any = None,
     context: int | None = None,
     seed: int = 0,
+    cache: bool = True,
     on_token: Callable[[int, int], bool | None] | None = None,
 ) -> Any:
     """What a causal language model writes after prompts: the command ``onnx-train sample``.
 
     The model maps int[batch, tokens] to logits float[batch, tokens, vocabulary]. Inputs named as masks, positions and
-    token types are filled. All texts are in one batch.
+    token types are filled. A prompt is read at once, and then each token alone, with a cache of the keys and values of
+    earlier ones, which is made of the model's attention; prompts of one length are side by side. Of a model in which
+    tokens are mixed in another way, all are read anew for each token.
 
     Args:
         model: a `Session`, with the weights that it has at present, or anything that makes one.
@@ -38,9 +42,12 @@ def generate(
         temperature: logits are divided by it; 0: always the most likely token.
         top_k, top_p: draw among the k most likely tokens, and of these among the fewest with that probability.
         end: the token that completes a text, as a number, or as a text that the tokenizer knows.
+        stop: a text is complete when it ends with this, which stays in it: with a tokenizer a text, or a list of texts, else
+            a list of tokens, or of lists of them.
         context: how many tokens are read; by default what the model's input or its table of positions has, else
             1024; of a longer text the last ones.
         seed: text i draws from a stream of its own, of (seed, i).
+        cache: False reads all tokens anew for each one.
         on_token: called with the number of a text and each token that is drawn; False ends all.
 
     Returns:
@@ -64,10 +71,23 @@ def generate(
             raise UsageError("end is the number of a token, or a text that the tokenizer knows, of which there is none")
         end = known.number_of(end)
     options = options_of(
-        tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, end=end, context=context, seed=seed
-    )
+        tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, end=end, stop=_stops(stop, known), context=context,
+        seed=seed, no_cache=cache,
+    )  # fmt: skip
     session = model if isinstance(model, Session) else Session(model)
     written: list[Any] = session._core.generate(texts, options, on_token)
     if known is not None:
         written = [known.decode(text) for text in written]
     return written[0] if is_one else written
+
+
+def _stops(stop: Any, known: Tokenizer | None) -> list[str]:
+    """As the option has them: the tokens of each."""
+    if stop is None or len(stop) == 0:
+        return []
+    is_one = isinstance(stop, str) or not (isinstance(stop[0], str) or hasattr(stop[0], "__len__"))
+    texts = [stop] if is_one else stop
+    if known is None and any(isinstance(text, str) for text in texts):
+        raise UsageError("stop is tokens, or texts for a tokenizer, of which there is none")
+    lists = [known.encode(text) if known and isinstance(text, str) else text for text in texts]
+    return [",".join(str(int(token)) for token in tokens) for tokens in lists]

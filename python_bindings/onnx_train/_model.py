@@ -200,6 +200,7 @@ class Model:
         dtype: Patterns = None,
         tta: str | None = None,
         original_types: bool = False,
+        cache: bool = False,
     ) -> Model:
         """The inference model of a training model: no training entry points, no state but the weights.
 
@@ -209,6 +210,9 @@ class Model:
                 ``"int4,block=64"`` says how many weights have one scale (32).
             tta: average the outputs over views of the pictures: ``"flip, shift(1)"``.
             original_types: weights, inputs and outputs that were float16 or bfloat16 before training are so again.
+            cache: of a language model, inputs ``past_key_values.N.key`` and ``.value`` float[batch, heads, earlier tokens,
+                size] and outputs ``present.N.*``, which are the next inputs: it then reads new tokens alone. Masks are of
+                all tokens. UnsupportedError names a node that mixes tokens in another way than by attention.
 
         Raises:
             UnsupportedError: for a model without training entry points, and where an option has nothing to do.
@@ -218,7 +222,7 @@ class Model:
         ['predict']
         """
         pieces = dtype.split(",") if isinstance(dtype, str) else dtype
-        options = options_of(merge=merge or None, dtype=pieces, tta=tta, original_types=original_types or None)
+        options = options_of(merge=merge or None, dtype=pieces, tta=tta, original_types=original_types or None, cache=cache or None)
         return Model(self._core.export(options))
 
     def save_adapter(self, folder: str | os.PathLike[str]) -> None:

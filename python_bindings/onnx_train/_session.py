@@ -444,7 +444,7 @@ class Session:
 
         Args:
             path: an ``.onnx`` file.
-            options: those of `Model.export`: ``merge``, ``dtype``, ``tta``, ``original_types``.
+            options: those of `Model.export`: ``merge``, ``dtype``, ``tta``, ``original_types``, ``cache``.
 
         Raises:
             FileError: for a file that cannot be written.

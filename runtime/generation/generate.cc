@@ -1,137 +1,199 @@
 #include "runtime/generation/generate.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
+#include <charconv>
+#include <chrono>
+#include <map>
 
+#include "onnx_passes/adapt/adapt.h"
+#include "onnx_passes/import/import.h"
+#include "onnx_passes/inference/inference.h"
+#include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
-#include "runtime/data/files/tokens.h"
-#include "runtime/data/texts/position_table.h"
+#include "onnx_passes/training/strip_training.h"
+#include "onnx_passes/training/training_mode.h"
+#include "runtime/generation/cached_reader.h"
+#include "runtime/generation/logits.h"
+#include "runtime/generation/text_windows.h"
+#include "runtime/training/checkpoint.h"
 
 namespace onnx_train {
 namespace {
 
-using Texts = std::vector<std::vector<int64_t>>;
+using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kUsualContext = 1024;
-constexpr int64_t kShortestWindow = 16;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// What the model reads: the last tokens of each text, from the left, in a batch of one length.
-class Windows {
+// TextWindows are longer than texts, so logits must not depend on the positions after a text.
+void check_is_causal(const Logits& one, const Logits& other) {
+  constexpr double kRounding = 1e-3;
+  if (relative_difference(one, other) > kRounding)
+    fail("the logits of a token change with the tokens after it: the model is not causal, and writes no text");
+}
+
+// The model of an export with a cache of its own, without it; null for any other model.
+std::unique_ptr<Session> without_own_cache(const Session& session) {
+  const auto is_past = [](const Value* input) { return input->name().starts_with("past"); };
+  if (std::ranges::none_of(session.model().graph->inputs(), is_past)) return nullptr;
+  Model model = strip_training(session.snapshot());
+  infer_types(model.graph.get());
+  if (!drop_cache(&model)) return nullptr;
+  return std::make_unique<Session>(std::move(model), session.options());
+}
+
+// The logits that follow the texts, in one batch of all without a cache, and in one for each length of a prompt with
+// it.
+class NextLogits {
  public:
-  Windows(const Session& session, int64_t texts, int64_t context)
-      : inputs_(entry_inputs(session.model(), Entry::kPredict)) {
-    tokens_ = token_inputs(inputs_).tokens;
-    if (!tokens_) fail("a model that writes text has an input int64[batch, tokens]; this one takes ", names());
-    const Dim &batch = (*tokens_->type.dims)[0], &length = (*tokens_->type.dims)[1];
-    rows_ = batch.known() ? batch.value() : texts;
-    if (texts > rows_) {
-      throw UsageError(
-          concat("the model takes ", rows_, " texts at a time, ", to_string(tokens_->type), ", not ", texts));
-    }
-    if (length.known()) fixed_ = length.value();
-    if (fixed_ > 0 && context > fixed_)
-      throw UsageError(concat("--context is ", context, ", but '", tokens_->name, "' takes ", fixed_, " tokens"));
-    const PositionTable table = position_table(session.model());
-    if (table.positions > 0 && context > table.positions) {
-      throw UsageError(concat("--context is ", context, ", but '", table.weight, "' has ", table.positions,
-                              " positions: --context ", table.positions, " at most"));
-    }
-    const int64_t usual = table.positions > 0 ? std::min(table.positions, kUsualContext) : kUsualContext;
-    context_ = context > 0 ? context : fixed_ > 0 ? fixed_ : usual;
-    for (const InputSpec& spec : inputs_) {
-      if (&spec == tokens_ || spec.has_default || is_filled(spec)) continue;
-      fail("the model also takes '", spec.name, "' ", to_string(spec.type),
-           ", which is no part of a text: export it without a cache of earlier tokens");
-    }
-  }
-
-  // How many tokens at the end of a text are read.
-  int64_t read_of(const std::vector<int64_t>& text) const {
-    return std::min(static_cast<int64_t>(text.size()), context_);
-  }
-
-  // The inputs for the texts. Positions after the end of a text hold `padding`.
-  const TensorMap& of(const Texts& texts, int64_t padding) {
-    int64_t longest = 1;
-    for (const auto& text : texts) longest = std::max(longest, read_of(text));
-    const auto rounded = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(longest)));
-    const int64_t length = fixed_ > 0 ? fixed_ : std::min(context_, std::max(rounded, kShortestWindow));
-    const Shape shape{rows_, length};
-    for (const InputSpec& spec : inputs_) {
-      if (spec.has_default) continue;
-      Tensor& input = made_[spec.name];
-      if (input.shape() != shape) input = &spec == tokens_ ? Tensor(spec.type.dtype, shape) : filled_input(spec, shape);
-    }
-    for (int64_t row = 0; row < rows_; ++row) {
-      const std::vector<int64_t>& text = texts[static_cast<size_t>(std::min<int64_t>(row, std::ssize(texts) - 1))];
-      const int64_t read = read_of(text), from = std::ssize(text) - read;
-      for (int64_t t = 0; t < length; ++t) {
-        const int64_t token = t < read ? text[static_cast<size_t>(from + t)] : padding;
-        made_.at(tokens_->name).set(row * length + t, static_cast<double>(token));
-        for (const InputSpec& spec : inputs_) {
-          if (is_mask(spec)) made_.at(spec.name).set(row * length + t, t < read ? 1 : 0);
-        }
+  NextLogits(Session* session, const Texts& prompts, const GenerationOptions& options, GenerationReport* report)
+      : plain_(without_own_cache(*session)),
+        session_(plain_ ? *plain_ : *session),
+        windows_(session_, std::ssize(prompts), options.context),
+        report_(*report) {
+    report_ = {};
+    if (options.no_cache) {
+      report_.uncached = kNoCache;
+    } else {
+      try {
+        cached_ = std::make_unique<CachedModel>(session_);
+      } catch (const Error& error) {
+        report_.uncached = error.what();
       }
     }
-    return made_;
+    for (size_t i = 0; i < prompts.size(); ++i) groups_[std::ssize(prompts[i])].texts.push_back(i);
+  }
+
+  Logits operator()(const Texts& texts, const std::vector<bool>& is_complete) {
+    if (cached_) {
+      Logits logits = with_cache(texts, is_complete);
+      if (cached_) return logits;
+    }
+    std::vector<int64_t> places;
+    for (const auto& text : texts) places.push_back(windows_.last_of(text));
+    const auto read = [&](int64_t padding) {
+      return logits_at(session_.run(Entry::kPredict, windows_.of(texts, padding)), places);
+    };
+    const Clock::time_point start = Clock::now();
+    Logits logits = read(0);
+    count(is_checked_ ? 0 : 1, texts, is_complete, seconds_since(start));
+    // Any other token; a vocabulary of one has none.
+    if (!is_checked_) check_is_causal(logits, read(std::ssize(logits[0]) > 1 ? 1 : 0));
+    is_checked_ = true;
+    return logits;
   }
 
  private:
-  std::string names() const {
-    std::string names;
-    for (const InputSpec& spec : inputs_)
-      names += concat(names.empty() ? "" : ", ", spec.name, " ", to_string(spec.type));
-    return names;
-  }
+  struct Group {
+    std::vector<size_t> texts;
+    int64_t length = 0;  // of the texts now, and of those that are complete if they went on
+    std::unique_ptr<CachedReader> reader;
+  };
 
-  std::vector<InputSpec> inputs_;
-  const InputSpec* tokens_;
-  int64_t rows_, fixed_ = 0, context_;
-  TensorMap made_;
-};
-
-bool are_logits(DType dtype, size_t rank) { return is_float(dtype) && rank == 3; }
-
-// The logits after the last token of each text.
-std::vector<std::vector<double>> next_logits(Session* session, const Windows& windows, const TensorMap& inputs,
-                                             const Texts& texts) {
-  for (const auto& [name, output] : session->run(Entry::kPredict, inputs)) {
-    if (!are_logits(output.dtype(), output.shape().size())) continue;
-    const int64_t length = output.shape()[1], vocabulary = output.shape()[2];
-    std::vector<std::vector<double>> logits;
-    for (size_t i = 0; i < texts.size(); ++i) {
-      const int64_t last = windows.read_of(texts[i]) - 1;
-      if (last >= length) {
-        fail("the output '", name, "' ", to_string(output.shape()), " has no logits for each token of ",
-             to_string(inputs.begin()->second.shape()));
+  // Without a result, and without a cache from then on, if the cache gives other logits.
+  Logits with_cache(const Texts& texts, const std::vector<bool>& is_complete) {
+    Logits logits(texts.size());
+    for (auto& [length, group] : groups_) {
+      if (std::ranges::all_of(group.texts, [&](size_t i) { return is_complete[i]; })) continue;
+      if (!group.reader) {
+        group.reader = std::make_unique<CachedReader>(*cached_, windows_.context());
+        group.length = length;
       }
-      const int64_t begin = (static_cast<int64_t>(i) * length + last) * vocabulary;
-      logits.emplace_back(static_cast<size_t>(vocabulary));
-      for (int64_t v = 0; v < vocabulary; ++v) logits.back()[static_cast<size_t>(v)] = output.at(begin + v);
+      Texts side_by_side;
+      for (const size_t i : group.texts) {
+        side_by_side.push_back(texts[i]);
+        side_by_side.back().resize(static_cast<size_t>(group.length));
+      }
+      ++group.length;
+      const Clock::time_point start = Clock::now();
+      try {
+        const Logits next = group.reader->next(side_by_side);
+        count(group.reader->has_read_all(), side_by_side, std::vector<bool>(side_by_side.size()), seconds_since(start));
+        for (size_t i = 0; i < group.texts.size(); ++i) logits[group.texts[i]] = next[i];
+        if (is_checked_ || group.length <= 2) continue;
+        if (!group.reader->agrees(side_by_side)) fail("[Cache] the logits with a cache are not those without");
+        is_checked_ = true;
+      } catch (const Error& error) {
+        if (is_checked_) throw;
+        give_up(error.what());
+        break;
+      }
     }
     return logits;
   }
-  fail("the model has no output float[batch, tokens, vocabulary], the logits of the next tokens");
+
+  void give_up(const std::string& why) {
+    report_ = {.uncached = why};
+    groups_.clear();
+    cached_ = nullptr;
+  }
+
+  void count(bool is_prompt, const Texts& texts, const std::vector<bool>& is_complete, double seconds) {
+    (is_prompt ? report_.reading : report_.writing) += seconds;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (is_complete[i]) continue;
+      (is_prompt ? report_.read : report_.written) += is_prompt ? std::ssize(texts[i]) : 1;
+    }
+  }
+
+  std::unique_ptr<Session> plain_;
+  Session& session_;
+  TextWindows windows_;
+  GenerationReport& report_;
+  std::unique_ptr<CachedModel> cached_;
+  std::map<int64_t, Group> groups_;  // by the lengths of their prompts
+  bool is_checked_ = false;
+};
+
+bool ends_with(const std::vector<int64_t>& text, const std::vector<int64_t>& stop) {
+  return text.size() >= stop.size() && std::equal(stop.rbegin(), stop.rend(), text.rbegin());
 }
 
-// Windows are longer than texts, so logits must not depend on the positions after a text.
-void check_is_causal(const std::vector<std::vector<double>>& one, const std::vector<std::vector<double>>& other) {
-  constexpr double kRounding = 1e-3;
-  for (size_t i = 0; i < one.size(); ++i) {
-    double size = 0, difference = 0;
-    for (size_t v = 0; v < one[i].size(); ++v) {
-      size = std::max(size, std::abs(one[i][v]));
-      difference = std::max(difference, std::abs(one[i][v] - other[i][v]));
+void check_prompts(const Texts& prompts) {
+  if (std::ranges::any_of(prompts, [](const auto& prompt) { return prompt.empty(); }))
+    throw UsageError("a prompt has at least one token");
+}
+
+void check_tokens(const Texts& prompts, int64_t vocabulary) {
+  for (const auto& prompt : prompts) {
+    for (const int64_t token : prompt) {
+      if (token < 0 || (vocabulary > 0 && token >= vocabulary))
+        throw UsageError(concat("a prompt holds the token ", token, "; the model has ",
+                                vocabulary > 0 ? concat("0 to ", vocabulary - 1) : "none below 0"));
     }
-    if (difference > kRounding * size)
-      fail("the logits of a token change with the tokens after it: the model is not causal, and writes no text");
   }
 }
 
 }  // namespace
 
+Model load_text_model(const std::string& path) {
+  ModelMessage message = load_message(path);
+  if (!message.proto.training_info().empty()) return load_training_model(path);
+  drop_operator_caches(message.proto.mutable_graph());
+  Model model = import_model(std::move(message));
+  infer_types(model.graph.get());
+  drop_cache(&model);
+  to_inference(*model.graph);
+  return model;
+}
+
+std::vector<int64_t> tokens_of(const std::string& text) {
+  std::vector<int64_t> tokens;
+  for (size_t start = 0; start <= text.size();) {
+    const size_t end = std::min(text.find(',', start), text.size());
+    const char* const stop = text.data() + end;
+    int64_t token = 0;
+    const auto [last, error] = std::from_chars(text.data() + start, stop, token);
+    if (error != std::errc() || last != stop)
+      throw UsageError(concat("tokens are whole numbers separated by commas, not '", text, "'"));
+    tokens.push_back(token);
+    start = end + 1;
+  }
+  return tokens;
+}
+
 std::vector<CommandOption> generation_options(GenerationOptions* o) {
+  OptionTarget stops{&o->stop};
+  stops.whole = true;
   return {
       {"--tokens", {&o->tokens, kCount}, "tokens after each prompt, at most [100]", "N"},
       {"--temperature", &o->sampling.temperature, "logits are divided by it; 0: always the most likely token [1]", "T"},
@@ -141,46 +203,37 @@ std::vector<CommandOption> generation_options(GenerationOptions* o) {
        "draw among the fewest tokens that have this probability together [1]",
        "P"},
       {"--end", &o->end, "the token that completes a text", "ID"},
+      {"--stop", stops, "what a text is complete with when it ends so: tokens, 198,198; once for each", "TEXT"},
       {"--context", &o->context, "tokens that are read [what the input or the table of positions has, else 1024]", "N"},
       {"--seed", &o->seed, "what is drawn depends on it [0]", "N"},
+      {kNoCache, &o->no_cache, "read all tokens anew for each one that is drawn, without their keys and values"},
   };
 }
 
-std::vector<std::vector<int64_t>> generate(Session* session, const std::vector<std::vector<int64_t>>& prompts,
-                                           const GenerationOptions& options, const OnToken& on_token) {
-  for (const auto& prompt : prompts) {
-    if (prompt.empty()) throw UsageError("a prompt has at least one token");
-  }
-  Texts texts = prompts, written(prompts.size());
+Texts generate(Session* session, const Texts& prompts, const GenerationOptions& options, const OnToken& on_token,
+               GenerationReport* report) {
+  Texts texts = prompts, written(prompts.size()), stops;
   if (texts.empty()) return written;
-  Windows windows(*session, std::ssize(texts), options.context);
-  const int64_t vocabulary = vocabulary_of(*session);
-  for (const auto& prompt : prompts) {
-    for (const int64_t token : prompt) {
-      if (token < 0 || (vocabulary > 0 && token >= vocabulary))
-        throw UsageError(concat("a prompt holds the token ", token, "; the model has ",
-                                vocabulary > 0 ? concat("0 to ", vocabulary - 1) : "none below 0"));
-    }
-  }
+  for (const std::string& stop : options.stop) stops.push_back(tokens_of(stop));
+  check_prompts(prompts);
+  GenerationReport own;
+  NextLogits next_logits(session, texts, options, report ? report : &own);
+  check_tokens(prompts, vocabulary_of(*session));
   std::vector<SplitMix64> random;
   for (uint64_t i = 0; i < texts.size(); ++i) random.emplace_back(SplitMix64{options.seed, i});
   std::vector<bool> is_complete(texts.size());
   for (int64_t step = 0; step < options.tokens; ++step) {
-    auto logits = next_logits(session, windows, windows.of(texts, 0), texts);
-    if (step == 0) {
-      // Any other token; a vocabulary of one has none.
-      const int64_t other = std::ssize(logits[0]) > 1 ? 1 : 0;
-      check_is_causal(logits, next_logits(session, windows, windows.of(texts, other), texts));
-    }
+    const Logits logits = next_logits(texts, is_complete);
     for (size_t i = 0; i < texts.size(); ++i) {
       if (is_complete[i]) continue;
       const int64_t token = draw_token(logits[i], options.sampling, &random[i]);
       texts[i].push_back(token);
       written[i].push_back(token);
-      is_complete[i] = token == options.end;
+      is_complete[i] = token == options.end ||
+                       std::ranges::any_of(stops, [&](const auto& stop) { return ends_with(written[i], stop); });
       if (on_token && !on_token(i, token)) return written;
     }
-    if (std::all_of(is_complete.begin(), is_complete.end(), [](bool done) { return done; })) break;
+    if (std::ranges::all_of(is_complete, [](bool done) { return done; })) break;
   }
   return written;
 }

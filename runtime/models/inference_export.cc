@@ -1,5 +1,6 @@
 #include "runtime/models/inference_export.h"
 
+#include "onnx_passes/adapt/add_cache.h"
 #include "onnx_passes/adapt/test_time_augmentation.h"
 #include "onnx_passes/foreign/map_outputs.h"
 #include "onnx_passes/ir/error.h"
@@ -26,6 +27,9 @@ bool stores_other_type(const ExportSettings& settings) {
 
 std::vector<CommandOption> export_options(ExportSettings* settings) {
   return {{"--merge", &settings->merge, "fold adapters into the weights beside them: the graph is the original one"},
+          {"--cache", &settings->cache,
+           "a language model with inputs past_key_values.N.key and .value and outputs present.N.*: it reads new tokens "
+           "alone"},
           {"--dtype",
            &settings->dtype,
            "store the weights as float16, bfloat16, int8 or int4; integers have a scale for each block=32 of them "
@@ -60,6 +64,7 @@ InferenceExport strip_and_merge(const Model& training, const ExportSettings& set
 InferenceExport export_inference(const Model& training, const ExportSettings& settings, const std::string& name) {
   InferenceExport made = strip_and_merge(training, settings, name);
   Model& inference = made.model;
+  if (settings.cache) made.cached = add_cache(&inference, CacheForm::kGrowing).size();
   if (settings.original_types) {
     OriginalTypes types = original_types(training);
     if (types.empty()) fail(name, " was made from a model without 16-bit floats: leave out --original-types");

@@ -18,12 +18,13 @@ struct ExportSettings {
   std::vector<std::string> dtype;  // in which the weights are stored: "int4", "block=64"; empty: as they are
   std::string tta;                 // views of pictures over which the outputs are averaged (test_time_augmentation.h)
   bool merge = false, original_types = false;
+  bool cache = false;  // of keys and values (onnx_passes/adapt/add_cache.h)
 };
 
 // Whether --dtype says more than that weights stay as they are, in float32.
 bool stores_other_type(const ExportSettings& settings);
 
-// --merge, --dtype, --tta, --original-types. They write into `settings`, which must outlive them.
+// --merge, --cache, --dtype, --tta, --original-types. They write into `settings`, which must outlive them.
 std::vector<CommandOption> export_options(ExportSettings* settings);
 
 struct InferenceExport {
@@ -32,6 +33,7 @@ struct InferenceExport {
   std::map<std::string, Tensor> rounded;  // the numbers that are left of each weight that it stores
   StoredIntegers integers;                // weights that are integers as the model was trained
   int restored = 0;                       // weights that were integers, and are floats with adapters in them
+  size_t cached = 0;                      // tensors of the cache of keys and values
   MergedAdapters merged;                  // layers whose adapters are folded into their weights
 };
 

@@ -9,6 +9,7 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/model.h"
 #include "tests/support/error_of.h"
+#include "tests/support/small_decoder.h"
 
 namespace onnx_train::generate_test {
 namespace {
@@ -115,6 +116,68 @@ TEST(Generate, APromptHoldsTokensOfTheModel) {
   Session session = summing("batch, length");
   EXPECT_THAT(error_of([&] { generate(&session, {{1, -2}}, {}); }), HasSubstr("the token -2; the model has 0 to 6"));
   EXPECT_THAT(error_of([&] { generate(&session, {{7}}, {}); }), HasSubstr("the token 7"));
+}
+
+Session decoder(const std::string& attention = kCausal, const std::string& length = "length") {
+  Model model = from_text(small_decoder(attention, length));
+  infer_types(model.graph.get());
+  return Session(std::move(model));
+}
+
+Texts most_likely(Session* session, bool no_cache) {
+  GenerationReport report;
+  const GenerationOptions options{.tokens = 12, .no_cache = no_cache, .sampling = {.temperature = 0}};
+  const Texts written = generate(session, {{1, 2, 3}}, options, {}, &report);
+  EXPECT_EQ(report.uncached, no_cache ? kNoCache : "");
+  return written;
+}
+
+TEST(Generate, KeysMayLieInOtherOrders) {
+  std::string turned = kCausal;
+  const std::string two = R"(keys = Transpose <perm = [0, 2, 1, 3]> (kh)
+    k = Transpose <perm = [0, 1, 3, 2]> (keys))";
+  turned.replace(turned.find(two), two.size(), "k = Transpose <perm = [0, 2, 3, 1]> (kh)");
+  Session session = decoder(turned);
+  EXPECT_EQ(most_likely(&session, false), most_likely(&session, true));
+}
+
+TEST(Generate, ACacheGivesTheTokensThatReadingAllGives) {
+  Session session = decoder();
+  GenerationOptions options{.tokens = 30, .sampling = {.temperature = 0}};
+  GenerationReport with, without;
+  // Of different lengths, and longer in the end than there are positions.
+  const Texts prompts = {{1, 2, 3}, {4}, {6, 5, 0}, {1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 0, 0, 1, 1, 2, 2}};
+  const Texts cached = generate(&session, prompts, options, {}, &with);
+  options.no_cache = true;
+  EXPECT_EQ(generate(&session, prompts, options, {}, &without), cached);
+  EXPECT_EQ(with.uncached, "");
+  EXPECT_EQ(without.uncached, kNoCache);
+  EXPECT_GT(with.written, 0);
+  options.sampling = {.temperature = 1, .top_k = 3};
+  const Texts drawn = generate(&session, prompts, options);
+  options.no_cache = false;
+  EXPECT_EQ(generate(&session, prompts, options), drawn);
+}
+
+TEST(Generate, AFixedNumberOfTokensIsOpened) {
+  Session fixed = decoder(kCausal, "16"), open = decoder();
+  EXPECT_EQ(most_likely(&fixed, false), most_likely(&open, true));
+  EXPECT_EQ(most_likely(&fixed, false), most_likely(&fixed, true));
+}
+
+TEST(Generate, SaysWhichNodeHasNoCache) {
+  Session session = summing("batch, length");
+  GenerationReport report;
+  generate(&session, {{1, 2}}, {.tokens = 2}, {}, &report);
+  EXPECT_THAT(report.uncached, HasSubstr("(CumSum) mixes tokens"));
+}
+
+TEST(Generate, StopsAfterASequence) {
+  Session session = summing("batch, length");
+  GenerationOptions options{.tokens = 9, .stop = {"9", "6,5"}, .sampling = {.temperature = 0}};
+  EXPECT_THAT(generate(&session, {{1, 2}, {4, 4, 5}}, options), ElementsAre(ElementsAre(3, 6, 5), ElementsAre(6, 5)));
+  options.stop = {"6,,5"};
+  EXPECT_THAT(error_of([&] { generate(&session, {{1}}, options); }), HasSubstr("separated by commas, not '6,,5'"));
 }
 
 TEST(Generate, EndsWithATokenOrByTheCaller) {

@@ -1,12 +1,13 @@
 // Products of float32 operands, or of bfloat16 operands with float32 sums; the result may be stored as bfloat16. Large
-// products are computed in the way that is the fastest on this processor: on AMX (amx_product.h), or by oneDNN in one
-// of several ways; OpenBLAS takes about twice as long (docs/performance.md). Transposed operands are strides, not
-// copies.
+// products are computed in the way that is the fastest on this processor: on AMX (amx_product.h), row by row
+// (row_product.h), or by oneDNN in one of several ways; OpenBLAS takes about twice as long (docs/performance.md).
+// Transposed operands are strides, not copies.
 #include <algorithm>
 #include <string_view>
 
 #include "kernels/cpu/products/amx_product.h"
 #include "kernels/cpu/products/products.h"
+#include "kernels/cpu/products/row_product.h"
 #include "kernels/cpu/support/choices.h"
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/onednn.h"
@@ -188,6 +189,9 @@ Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
     return from == DType::kFloat ? prepare_amx_product<float>(spec, q, bias)
                                  : prepare_amx_product<BFloat16>(spec, q, bias);
   });
+  const bool all_float = from == DType::kFloat && spec.in_type(1) == from && spec.out_type() == from;
+  add("rows", all_float && supports_row_product(p), is_row_product(p),
+      [bias](const Product& q) { return prepare_row_product(q, bias); });
   const auto onednn = [&](Implementation implementation) {
     return [&spec, bias, implementation](const Product& q) { return prepare_onednn(spec, q, bias, implementation); };
   };
