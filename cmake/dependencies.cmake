@@ -27,6 +27,8 @@ endfunction()
 
 add_system_library(xxhash xxhash.h xxhash)
 add_system_library(openblas cblas.h openblas)
+add_system_library(onig oniguruma.h onig)
+add_system_library(utf8proc utf8proc.h utf8proc)
 if(NOT ONNX_TRAIN_MINIMAL)
   find_package(PNG REQUIRED)
   find_package(JPEG REQUIRED)

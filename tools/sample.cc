@@ -2,7 +2,9 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/model/table_metadata.h"
 #include "runtime/data/files/tokens.h"
+#include "runtime/data/tokenizer/tokenizer.h"
 #include "runtime/generation/generate.h"
 #include "runtime/session/session.h"
 #include "runtime/training/checkpoint.h"
@@ -17,7 +19,7 @@ namespace {
 constexpr int64_t kBytes = 256;
 
 struct SampleArguments {
-  std::string model, prompt;
+  std::string model, prompt, tokenizer;
   std::vector<std::string> prompt_ids;
   int64_t texts = 1;
   bool ids = false;
@@ -31,10 +33,11 @@ std::vector<int64_t> bytes_of(const std::string& text) {
   return bytes;
 }
 
-std::vector<int64_t> prompt_of(const SampleArguments& arguments) {
+std::vector<int64_t> prompt_of(const SampleArguments& arguments, Tokenizer* tokenizer) {
   if (arguments.prompt.empty() == arguments.prompt_ids.empty())
     throw UsageError("a text begins with --prompt, or with --prompt-ids");
-  if (!arguments.prompt.empty()) return bytes_of(arguments.prompt);
+  if (!arguments.prompt.empty())
+    return tokenizer ? tokenizer->encode(arguments.prompt, "--prompt") : bytes_of(arguments.prompt);
   std::vector<int64_t> ids;
   for (const std::string& id : arguments.prompt_ids) {
     size_t end = 0;
@@ -47,26 +50,44 @@ std::vector<int64_t> prompt_of(const SampleArguments& arguments) {
   return ids;
 }
 
-// Prints a text of bytes as it is written, or numbers.
+// Prints a text as it is written, or numbers.
 class Printer {
  public:
-  explicit Printer(bool ids) : ids_(ids) {}
+  Printer(bool ids, const Tokenizer* tokenizer) : ids_(ids), tokenizer_(tokenizer) {}
 
   void operator()(int64_t token) {
     if (ids_) {
       std::printf("%s%lld", first_ ? "" : " ", static_cast<long long>(token));
+    } else if (tokenizer_) {
+      text_.push_back(token);
+      print_rest(/*all=*/false);
     } else {
       if (token < 0 || token >= kBytes)
         fail("token ", token,
-             " is no byte: give the prompt as --prompt-ids, or use generate() in Python with a tokenizer");
+             " is no byte: --tokenizer names the tokenizer.json that belongs to the model, or give --prompt-ids");
       std::putchar(static_cast<int>(token));
     }
     first_ = false;
     std::fflush(stdout);
   }
+  void end() {
+    if (tokenizer_ && !ids_) print_rest(/*all=*/true);
+    std::printf("\n");
+  }
 
  private:
+  // Prints what the text has more than was printed, but for a character at its end of which there is but a part.
+  void print_rest(bool all) {
+    const std::string text = tokenizer_->decode(text_);
+    if (text.size() <= printed_ || (!all && text.ends_with("\xEF\xBF\xBD"))) return;
+    std::fwrite(text.data() + printed_, 1, text.size() - printed_, stdout);
+    printed_ = text.size();
+  }
+
   bool ids_, first_ = true;
+  const Tokenizer* tokenizer_;
+  std::vector<int64_t> text_;
+  size_t printed_ = 0;
 };
 
 // How fast it was, and why it was not faster, after the text.
@@ -81,43 +102,55 @@ void say(const GenerationReport& report) {
                static_cast<long long>(report.written), rate(report.written, report.writing));
 }
 
-// --stop of a model of bytes, as the tokens that they are.
-std::vector<std::string> as_tokens(const std::vector<std::string>& texts) {
+// --stop of texts, as the tokens that they are.
+std::vector<std::string> as_tokens(const std::vector<std::string>& texts, Tokenizer* tokenizer) {
   std::vector<std::string> tokens;
   for (const std::string& text : texts) {
     tokens.emplace_back();
-    for (const int64_t byte : bytes_of(text)) tokens.back() += concat(tokens.back().empty() ? "" : ",", byte);
+    for (const int64_t token : tokenizer ? tokenizer->encode(text, "--stop") : bytes_of(text))
+      tokens.back() += concat(tokens.back().empty() ? "" : ",", token);
   }
   return tokens;
 }
 
 int run(const SampleArguments& arguments) {
-  const std::vector<int64_t> prompt = prompt_of(arguments);
-  const bool ids = arguments.ids || !arguments.prompt_ids.empty();
+  const auto tokenizer = arguments.tokenizer.empty() ? nullptr : std::make_unique<Tokenizer>(arguments.tokenizer);
+  const std::vector<int64_t> prompt = prompt_of(arguments, tokenizer.get());
+  const bool ids = arguments.ids || (!tokenizer && !arguments.prompt_ids.empty());
   Session session(in_precision(load_text_model(arguments.model), "float32"), options_of_session(arguments.runtime));
   const int64_t vocabulary = vocabulary_of(session);
-  if (!ids && vocabulary > kMostOfBytes) {
-    throw UsageError(concat(arguments.model, " tells ", vocabulary,
-                            " tokens apart, so they are no bytes: give the prompt "
-                            "as --prompt-ids, or use generate() in Python with a tokenizer"));
+  const std::string trained = session.model().metadata(kTokenizer);
+  if (!ids && !tokenizer && (vocabulary > kMostOfBytes || !trained.empty())) {
+    throw UsageError(
+        concat(arguments.model,
+               trained.empty() ? concat(" tells ", vocabulary, " tokens apart")
+                               : concat(" was trained with the tokens of ", trained),
+               ", so they are no bytes: --tokenizer names the tokenizer.json that belongs to it, or give the "
+               "prompt as --prompt-ids"));
+  }
+  if (tokenizer && !trained.empty() && trained != tokenizer->identity()) {
+    print_notes(
+        {concat(tokenizer->path(), " is ", tokenizer->identity(), ", and the model was trained with ", trained)});
   }
   GenerationOptions options = arguments.generation;
-  if (!arguments.prompt.empty()) options.stop = as_tokens(options.stop);
+  if (tokenizer && !options.end) options.end = tokenizer->end();
+  if (!arguments.prompt.empty()) options.stop = as_tokens(options.stop, tokenizer.get());
   GenerationReport report;
   const std::atomic<bool>& is_stopped = catch_interrupts();
   const auto print_all = [&](const std::vector<int64_t>& text) {
-    Printer printer(ids);
+    Printer printer(ids, tokenizer.get());
     for (const int64_t token : text) printer(token);
+    printer.end();
   };
   if (arguments.texts == 1) {
-    Printer printer(ids);
+    Printer printer(ids, tokenizer.get());
     for (const int64_t token : prompt) printer(token);
     const auto print = [&](size_t, int64_t token) {
       printer(token);
       return !is_stopped;
     };
     generate(&session, {prompt}, options, print, &report);
-    std::printf("\n");
+    printer.end();
     say(report);
     return 0;
   }
@@ -129,7 +162,6 @@ int run(const SampleArguments& arguments) {
     text.insert(text.end(), written[i].begin(), written[i].end());
     if (!ids) std::printf("%s--- %zu\n", i > 0 ? "\n" : "", i + 1);
     print_all(text);
-    std::printf("\n");
   }
   say(report);
   return 0;
@@ -141,14 +173,20 @@ Subcommand sample_command() {
   auto a = std::make_shared<SampleArguments>();
   std::vector<CommandOption> options = {
       {"MODEL", &a->model, "a causal language model, a training model of one or a checkpoint", "FILE", true},
-      {"--prompt", &a->prompt, "what the text begins with, of a model whose tokens are bytes", "TEXT"},
-      {"--prompt-ids", &a->prompt_ids, "the same as tokens: 15496,995; tokens are printed, too", "IDS"},
+      {"--prompt", &a->prompt, "what the text begins with; its bytes are its tokens, without --tokenizer", "TEXT"},
+      {"--prompt-ids", &a->prompt_ids, "the same as tokens: 15496,995; without --tokenizer tokens are printed, too",
+       "IDS"},
+      {"--tokenizer", &a->tokenizer,
+       "makes the tokens of texts: a tokenizer.json, or the folder of a model that holds it; texts end as its "
+       "tokenizer_config.json says",
+       "FILE"},
       {"--texts", {&a->texts, kCount}, "texts, drawn side by side [1]", "N"},
       {"--ids", &a->ids, "print tokens as numbers"},
   };
   for (CommandOption& option : generation_options(&a->generation)) options.push_back(std::move(option));
   return {"sample", "Text that a trained language model writes",
           "  onnx-train sample run/best.onnx --prompt 'LOVE, n.  ' --tokens 300 --temperature 0.7\n"
+          "  onnx-train sample gpt2.onnx --tokenizer gpt2/ --prompt 'Once upon a time' --top-p 0.9\n"
           "  onnx-train sample gpt2.onnx --prompt-ids 15496,995 --top-p 0.9 --texts 4 --end 50256",
           with_session_options(std::move(options), &a->runtime), [a] { return run(*a); }};
 }

@@ -397,8 +397,9 @@ typedef struct onnx_train_dataset onnx_train_dataset;
  * while the dataset lives. It does not change; any number of threads may read it, and it may outlive the session. */
 onnx_train_status onnx_train_dataset_open(const char* path, onnx_train_session* session, const char* entry,
                                           onnx_train_dataset** dataset);
-/* The same with the options of data, as of the command: "block-size", "document-end", "token-type", "missing" (mean,
- * zero or drop), "columns" ("x=a,b"), "map" ("column=input"), "on-bad-picture" (stop or skip) and "label-separator".
+/* The same with the options of data, as of the command: "block-size", "document-end", "tokenizer" (a file or folder),
+ * "token-type", "missing" (mean, zero or drop), "columns" ("x=a,b"), "map" ("column=input"), "on-bad-picture" (stop or
+ * skip) and "label-separator".
  * Where the entry point trains, the session's model keeps the names of classes and categories that a table has, so that
  * later tables are read alike. */
 onnx_train_status onnx_train_dataset_open_with(const char* path, onnx_train_session* session, const char* entry,

@@ -12,8 +12,10 @@ inline constexpr const char* kTableInputs = "onnx_train.inputs";      // which c
 inline constexpr const char* kMaskValues = "onnx_train.mask_values";  // as --mask-values takes them
 inline constexpr const char* kLabelSeparator = "onnx_train.label_separator";  // as --label-separator takes it
 inline constexpr const char* kFirstIndex = "onnx_train.first_index";  // "0" or "1": of features in LIBSVM's format
-inline constexpr const char* kTableMetadata[] = {kClassNames, kTableColumns,   kTableInputs,
-                                                 kMaskValues, kLabelSeparator, kFirstIndex};
+// What made tokens of texts: Tokenizer::identity of runtime/data/tokenizer/tokenizer.h
+inline constexpr const char* kTokenizer = "onnx_train.tokenizer";
+inline constexpr const char* kTableMetadata[] = {kClassNames,     kTableColumns, kTableInputs, kMaskValues,
+                                                 kLabelSeparator, kFirstIndex,   kTokenizer};
 
 // Which output holds scores of classes: a JSON list of texts, its name, "classes" (one of them) or "yes_no" (each for
 // itself), the axis of the classes, and "scores" (of which softmax or the sigmoid makes probabilities) or

@@ -19,6 +19,9 @@ std::vector<CommandOption> data_options(DataOptions* options) {
           {"--shift-labels", &options->shift_labels,
            "labels [batch, tokens] are a copy of the tokens, as for the models of transformers, and become the tokens "
            "that follow"},
+          {"--tokenizer", &options->tokenizer,
+           "makes the tokens of texts: a tokenizer.json, or the folder of a model that holds it [bytes are tokens]",
+           "FILE"},
           {"--token-type",
            &options->token_type,
            "of .bin files of tokens without a header [what it looks like]",

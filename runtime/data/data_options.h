@@ -18,6 +18,7 @@ struct DataOptions {
   int64_t block_size = 0;                     // tokens of a sample; 0: as many as the model takes
   std::optional<int64_t> document_end = {};   // the label after this token is ignored
   bool shift_labels = false;                  // labels are the tokens themselves, and become those that follow
+  std::string tokenizer = "";       // a tokenizer.json, or its folder: what makes tokens of texts; "": bytes are tokens
   std::string token_type = "";      // "uint16" or "uint32": of .bin files without a header; "": what it looks like
   std::string missing = "";         // "mean", "zero", "drop": what a table's missing values become; "": an error
   std::string on_bad_picture = "";  // "skip" leaves out samples whose picture cannot be read; "stop", "": an error

@@ -130,7 +130,7 @@ TEST(Tokens, TextsWithLabelsAreTables) {
                   return of_words;
                 }());
               }),
-              HasSubstr("onnx_train.tokenize_labelled"));
+              HasSubstr("--tokenizer names"));
 }
 
 TEST(Tokens, BlocksFollowEachOtherAndLabelsAreTheNextTokens) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -10,6 +11,7 @@
 #include "onnx_passes/ir/load_element.h"
 #include "runtime/data/files/npy.h"
 #include "runtime/data/files/tokens.h"
+#include "runtime/data/tokenizer/tokenizer.h"
 
 namespace onnx_train {
 namespace {
@@ -60,7 +62,7 @@ bool looks_like_uint32(const MappedFile& file) {
   return upper_are_small && !lower_are_small;
 }
 
-TokenShard read_bin(const std::string& path, const DataOptions& options) {
+TokenShard read_bin(const std::string& path, const DataOptions& options, Tokenizer* /*tokenizer*/) {
   const Mapping file = MappedFile::open(path);
   if (file->size() >= kBinHeaderBytes) {
     const auto magic = load_element<int32_t>(file->data(), 0);
@@ -83,7 +85,7 @@ TokenShard read_bin(const std::string& path, const DataOptions& options) {
   return {path, tokens_at(file, 0, dtype), concat(name(dtype), " tokens (no header)"), is_given ? "" : guess};
 }
 
-TokenShard read_npy(const std::string& path, const DataOptions& /*options*/) {
+TokenShard read_npy(const std::string& path, const DataOptions& /*options*/, Tokenizer* /*tokenizer*/) {
   const Mapping file = MappedFile::open(path);
   const Tensor tokens = parse_npy(file->data(), file->size(), file, path);
   if (!is_integer(tokens.dtype()) || tokens.shape().size() != 1) {
@@ -93,16 +95,51 @@ TokenShard read_npy(const std::string& path, const DataOptions& /*options*/) {
   return {path, tokens, concat(name(tokens.dtype()), " tokens"), ""};
 }
 
-TokenShard read_text(const std::string& path, const DataOptions& /*options*/) {
-  return {path, tokens_at(MappedFile::open(path), 0, DType::kUint8), "bytes of text, a vocabulary of 256", "",
-          /*is_text=*/true};
+// The tokens of documents, one after the other, each with the token that ends a document if there is one.
+class TokenizedDocuments {
+ public:
+  TokenizedDocuments(Tokenizer* tokenizer, const DataOptions& options)
+      : tokenizer_(tokenizer), end_(options.document_end ? options.document_end : tokenizer->end()) {
+    if (end_ && !std::in_range<uint32_t>(*end_))
+      throw UsageError(concat("--document-end is ", *end_, ", which is no token"));
+  }
+
+  void add(std::string_view text, const std::string& where) {
+    for (const int64_t token : tokenizer_->encode(text, where)) tokens_->push_back(static_cast<uint32_t>(token));
+    if (end_) tokens_->push_back(static_cast<uint32_t>(*end_));
+    ++documents_;
+  }
+
+  TokenShard shard(const std::string& path) const {
+    const std::string after = end_ ? concat("the token ", *end_, " after each") : "nothing between them";
+    return {path, Tensor(DType::kUint32, {std::ssize(*tokens_)}, tokens_->data(), tokens_),
+            concat(documents_, documents_ == 1 ? " document" : " documents", ", ", after, ", by ", tokenizer_->path()),
+            ""};
+  }
+
+ private:
+  Tokenizer* tokenizer_;
+  std::optional<int64_t> end_;
+  int64_t documents_ = 0;
+  std::shared_ptr<std::vector<uint32_t>> tokens_ = std::make_shared<std::vector<uint32_t>>();
+};
+
+TokenShard read_text(const std::string& path, const DataOptions& options, Tokenizer* tokenizer) {
+  const Mapping file = MappedFile::open(path);
+  if (tokenizer) {
+    TokenizedDocuments documents(tokenizer, options);
+    documents.add({reinterpret_cast<const char*>(file->data()), file->size()}, path);
+    return documents.shard(path);
+  }
+  return {path, tokens_at(file, 0, DType::kUint8), "bytes of text, a vocabulary of 256", "", /*is_text=*/true};
 }
 
-TokenShard read_jsonl(const std::string& path, const DataOptions& /*options*/) {
+// Calls f(text, number) for the "text" of each line.
+template <typename F>
+void for_each_document(const std::string& path, const F& f) {
   const Mapping file = MappedFile::open(path);
   const char* at = reinterpret_cast<const char*>(file->data());
   const char* const end = at + file->size();
-  auto bytes = std::make_shared<std::string>();
   for (int64_t line = 1; at < end; ++line) {
     const char* stop = std::find(at, end, '\n');
     const bool is_blank = std::all_of(at, stop, [](char c) { return c == ' ' || c == '\t' || c == '\r'; });
@@ -111,11 +148,24 @@ TokenShard read_jsonl(const std::string& path, const DataOptions& /*options*/) {
       if (!json.is_object() || !json.contains("text") || !json["text"].is_string()) {
         fail_as(ErrorCode::kFile, path, ", line ", line, R"( is no JSON object with a "text": {"text": "..."})");
       }
-      if (!bytes->empty()) *bytes += '\0';
-      *bytes += json["text"].get_ref<const std::string&>();
+      f(json["text"].template get_ref<const std::string&>(), line);
     }
     at = stop == end ? end : stop + 1;
   }
+}
+
+TokenShard read_jsonl(const std::string& path, const DataOptions& options, Tokenizer* tokenizer) {
+  if (tokenizer) {
+    TokenizedDocuments documents(tokenizer, options);
+    for_each_document(
+        path, [&](const std::string& text, int64_t line) { documents.add(text, concat(path, ", line ", line)); });
+    return documents.shard(path);
+  }
+  auto bytes = std::make_shared<std::string>();
+  for_each_document(path, [&](const std::string& text, int64_t /*line*/) {
+    if (!bytes->empty()) *bytes += '\0';
+    *bytes += text;
+  });
   const auto count = static_cast<int64_t>(bytes->size());
   return {path, Tensor(DType::kUint8, {count}, bytes->data(), bytes),
           "bytes of text, a vocabulary of 256, with a 0 between documents", "", /*is_text=*/true};
@@ -123,7 +173,7 @@ TokenShard read_jsonl(const std::string& path, const DataOptions& /*options*/) {
 
 struct TokenFormat {
   std::string_view suffix;
-  TokenShard (*read)(const std::string&, const DataOptions&);
+  TokenShard (*read)(const std::string&, const DataOptions&, Tokenizer*);
 };
 constexpr std::array<TokenFormat, 4> kTokenFormats = {
     {{".bin", read_bin}, {".npy", read_npy}, {".txt", read_text}, {".jsonl", read_jsonl}}};
@@ -138,10 +188,10 @@ const TokenFormat* format_of(const std::string& path) {
 
 bool is_token_file(const std::string& path) { return format_of(path) != nullptr; }
 
-TokenShard read_token_shard(const std::string& path, const DataOptions& options) {
+TokenShard read_token_shard(const std::string& path, const DataOptions& options, Tokenizer* tokenizer) {
   const TokenFormat* format = format_of(path);
   if (!format) fail_as(ErrorCode::kFile, path, " is no file of tokens: .bin, .npy, .txt or .jsonl");
-  TokenShard shard = format->read(path, options);
+  TokenShard shard = format->read(path, options, tokenizer);
   if (shard.tokens.size() == 0) fail_as(ErrorCode::kFile, path, " is empty: it holds no tokens");
   return shard;
 }

@@ -9,6 +9,8 @@
 #include "kernels/dispatch.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/load_element.h"
+#include "onnx_passes/model/table_metadata.h"
+#include "runtime/data/tokenizer/tokenizer.h"
 #include "runtime/support/fingerprint.h"
 
 namespace onnx_train {
@@ -207,8 +209,7 @@ void check_types(const std::vector<TokenShard>& shards) {
 // A text is read as bytes, which a tokenizer's model would take for other tokens.
 void check_texts(const std::vector<TokenShard>& shards, const std::string& input, const ReadOptions& options) {
   const auto text = std::find_if(shards.begin(), shards.end(), [](const TokenShard& shard) { return shard.is_text; });
-  if (text == shards.end()) return;
-  check_is_of_bytes(text->path, input, options, "write a .bin of its tokenizer's tokens with onnx_train.tokenize");
+  if (text != shards.end()) check_is_of_bytes(text->path, input, options);
 }
 
 // The blocks of each source; none for sources without weights.
@@ -246,13 +247,30 @@ int64_t block_of(const InputSpec& tokens, const DataOptions& options) {
   return length.known() ? length.value() : options.block_size;
 }
 
-void check_is_of_bytes(const std::string& path, const std::string& input, const ReadOptions& options,
-                       const char* advice) {
+void check_is_of_bytes(const std::string& path, const std::string& input, const ReadOptions& options) {
+  if (const auto trained = options.metadata.find(kTokenizer); trained != options.metadata.end()) {
+    fail_as(ErrorCode::kData, path,
+            " is text, whose tokens would be its bytes, but the model was trained with those of ", trained->second,
+            ": give it with --tokenizer");
+  }
   if (!options.vocabulary) return;
   if (const int64_t vocabulary = options.vocabulary(input); vocabulary > kMostOfBytes) {
     fail_as(ErrorCode::kData, path, " is text, whose tokens would be its bytes, but the model tells ", vocabulary,
-            " tokens of '", input, "' apart: ", advice, " (docs/training.md)");
+            " tokens of '", input,
+            "' apart: --tokenizer names the tokenizer.json that belongs to it (docs/training.md)");
   }
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of(const DataOptions& options) {
+  return options.tokenizer.empty() ? nullptr : std::make_unique<Tokenizer>(options.tokenizer);
+}
+
+void remember_tokenizer(const Tokenizer& tokenizer, const ReadOptions& options, DataArrays* data) {
+  data->metadata[kTokenizer] = tokenizer.identity();
+  const auto trained = options.metadata.find(kTokenizer);
+  if (trained == options.metadata.end() || trained->second == tokenizer.identity()) return;
+  data->notes.push_back(concat(tokenizer.path(), " is ", tokenizer.identity(), ", and the model was trained with ",
+                               trained->second, ": the same text may have other tokens"));
 }
 
 TokenInputs token_inputs(const std::vector<InputSpec>& inputs) {
@@ -307,9 +325,10 @@ DataArrays open_tokens(const std::vector<TokenFiles>& sources, const std::vector
   }
   const bool has_labels = to.labels != nullptr;
   const int64_t block = block_of(*to.tokens, options);
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(options);
   std::vector<TokenShard> shards;
   for (const TokenFiles& source : sources) {
-    for (const std::string& path : source.paths) shards.push_back(read_token_shard(path, options));
+    for (const std::string& path : source.paths) shards.push_back(read_token_shard(path, options, tokenizer.get()));
   }
   check_types(shards);
   check_texts(shards, to.tokens->name, options);
@@ -321,6 +340,7 @@ DataArrays open_tokens(const std::vector<TokenFiles>& sources, const std::vector
   }
   DataArrays file;
   file.summary = summary_of(shards, *blocks);
+  if (tokenizer) remember_tokenizer(*tokenizer, options, &file);
   if (!shards[0].guess.empty()) file.notes.push_back(shards[0].guess);
   const std::vector<DataPart> parts = parts_of(sources, *blocks);
   double weights = 0;

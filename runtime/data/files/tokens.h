@@ -6,8 +6,9 @@
 //                  https://github.com/karpathy/llm.c/blob/master/dev/data/data_common.py
 //                  nanoGPT's: uint16 or uint32 alone; https://github.com/karpathy/nanoGPT/tree/master/data
 //   X.npy          one axis of integers
-//   X.txt          bytes
-//   X.jsonl        the bytes of the "text" of each line, with a byte 0 between two
+//   X.txt          bytes, or the tokens of --tokenizer
+//   X.jsonl        the bytes of the "text" of each line, with a byte 0 between two, or the tokens of --tokenizer, with
+//                  the one that ends a document after each
 #pragma once
 
 #include <memory>
@@ -18,6 +19,8 @@
 #include "runtime/data/files/read_options.h"
 
 namespace onnx_train {
+
+class Tokenizer;
 
 struct TokenShard {
   std::string path;
@@ -31,7 +34,8 @@ struct TokenShard {
 constexpr int64_t kMostOfBytes = 384;
 
 bool is_token_file(const std::string& path);  // by its name
-TokenShard read_token_shard(const std::string& path, const DataOptions& options);
+// `tokenizer` makes the tokens of texts; null: their bytes are.
+TokenShard read_token_shard(const std::string& path, const DataOptions& options, Tokenizer* tokenizer = nullptr);
 
 // The inputs of a model that tokens go to, integers [batch, tokens]. `tokens` is null for a model that takes none,
 // `labels` for an entry point that takes none.
@@ -53,9 +57,12 @@ void fill_positions(const std::vector<InputSpec>& inputs, DataArrays* data);
 
 // The tokens of a sample: as many as the model takes, else --block-size.
 int64_t block_of(const InputSpec& tokens, const DataOptions& options);
-// Throws Error where the model's tokens are no bytes. `advice` says how its tokens are written.
-void check_is_of_bytes(const std::string& path, const std::string& input, const ReadOptions& options,
-                       const char* advice);
+// Throws Error where the model's tokens are no bytes.
+void check_is_of_bytes(const std::string& path, const std::string& input, const ReadOptions& options);
+// The tokenizer that --tokenizer names; null if it names none.
+std::unique_ptr<Tokenizer> tokenizer_of(const DataOptions& options);
+// Adds to `data` which tokenizer made its tokens, and a note if it is another one than the model was trained with.
+void remember_tokenizer(const Tokenizer& tokenizer, const ReadOptions& options, DataArrays* data);
 
 // Files in the order of their blocks, at least one, and the part of an epoch that is drawn from them, relative to that
 // of other sources.

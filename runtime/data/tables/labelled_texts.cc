@@ -1,7 +1,6 @@
 #include "runtime/data/tables/labelled_texts.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +8,7 @@
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/files/readers.h"
 #include "runtime/data/files/tokens.h"
+#include "runtime/data/tokenizer/tokenizer.h"
 
 namespace onnx_train {
 namespace {
@@ -59,6 +59,23 @@ std::vector<std::string> without_input(const std::vector<std::string>& map, cons
     if (pair.values[0] != input) rest.push_back(pair.name + "=" + pair.values[0]);
   }
   return rest;
+}
+
+struct SampleTokens {
+  std::vector<int64_t> tokens;
+  bool is_cut;
+};
+
+SampleTokens bytes_of(std::string_view text, int64_t most) {
+  SampleTokens sample{{}, std::ssize(text) > most};
+  for (const char c : text.substr(0, static_cast<size_t>(most))) sample.tokens.push_back(static_cast<unsigned char>(c));
+  return sample;
+}
+
+SampleTokens tokens_of(std::string_view text, const std::string& where, int64_t most, Tokenizer* tokenizer) {
+  SampleTokens sample{};
+  sample.tokens = tokenizer->encode_sample(text, where, most, &sample.is_cut);
+  return sample;
 }
 
 std::string target_of_texts(const std::vector<InputSpec>& inputs) {
@@ -113,8 +130,8 @@ std::optional<DataArrays> open_labelled_texts(const DataTable& table, const std:
   const InputSpec& tokens = *token_inputs(inputs).tokens;
   const auto column = text_column(table, tokens.name, options);
   if (!column) return std::nullopt;
-  check_is_of_bytes(table.path, tokens.name, options,
-                    "write an .npz of its tokenizer's tokens with onnx_train.tokenize_labelled");
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(options);
+  if (!tokenizer) check_is_of_bytes(table.path, tokens.name, options);
   std::vector<InputSpec> others;
   for (const InputSpec& spec : inputs) {
     if (spec.from_loss) others.push_back(spec);
@@ -127,18 +144,24 @@ std::optional<DataArrays> open_labelled_texts(const DataTable& table, const std:
 
   const int64_t block = block_of(tokens, options);
   const Shape shape = {static_cast<int64_t>(rows.size()), block};
-  Tensor bytes(DType::kUint8, shape);
+  const int64_t padding = tokenizer ? tokenizer->padding() : 0;
+  Tensor samples(tokenizer ? DType::kInt64 : DType::kUint8, shape);
   std::vector<int64_t> lengths;
   int64_t cut = 0, shorter = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const std::string_view text = table.field(rows[i], *column);
-    const int64_t length = std::min<int64_t>(static_cast<int64_t>(text.size()), block);
-    std::memcpy(bytes.data<uint8_t>() + static_cast<int64_t>(i) * block, text.data(), static_cast<size_t>(length));
+    const std::string where = concat(table.path, ", line ", table.lines[rows[i]]);
+    const SampleTokens sample = tokenizer ? tokens_of(text, where, block, tokenizer.get()) : bytes_of(text, block);
+    const int64_t length = std::ssize(sample.tokens), first = static_cast<int64_t>(i) * block;
+    for (int64_t t = 0; t < block; ++t) {
+      samples.set(first + t, static_cast<double>(t < length ? sample.tokens[static_cast<size_t>(t)] : padding));
+    }
     lengths.push_back(length);
-    cut += static_cast<int64_t>(text.size()) > block ? 1 : 0;
+    cut += sample.is_cut ? 1 : 0;
     shorter += length < block ? 1 : 0;
   }
-  arrays.arrays[tokens.name] = bytes;
+  arrays.arrays[tokens.name] = samples;
+  if (tokenizer) remember_tokenizer(*tokenizer, options, &arrays);
   bool has_mask = false;
   for (const InputSpec& spec : inputs) {
     if (!is_filled(spec)) continue;
@@ -153,11 +176,13 @@ std::optional<DataArrays> open_labelled_texts(const DataTable& table, const std:
   KnownColumns columns = trained_columns(arrays.metadata);
   columns[tokens.name] = {table.columns[*column]};
   arrays.metadata[kTableInputs] = columns_to_json(columns);
-  arrays.summary = concat(table.path, ": ", rows.size(), " texts, whose bytes are tokens, ", block, " each",
+  const std::string kind =
+      tokenizer ? concat(" texts as tokens of ", tokenizer->path()) : " texts, whose bytes are tokens";
+  arrays.summary = concat(table.path, ": ", rows.size(), kind, ", ", block, " each",
                           cut > 0 ? concat("; ", cut, cut == 1 ? " is longer, and cut" : " are longer, and cut") : "");
   if (shorter > 0 && !has_mask) {
-    arrays.notes.push_back(concat(shorter, " texts are shorter than ", block,
-                                  " tokens, and filled with 0, which the model has no mask for"));
+    arrays.notes.push_back(concat(shorter, " texts are shorter than ", block, " tokens, and filled with ", padding,
+                                  ", which the model has no mask for"));
   }
   return arrays;
 }

@@ -1,7 +1,7 @@
 // Texts with labels, for models that tell classes of texts apart: a table X.csv, or X.jsonl with an object a line, with
-// a column "text" and one of labels. A text is a sample: its bytes are its tokens, cut to the length that the model
-// takes, or filled with 0, where the mask of the model is 0, too. Labels are read as those of any table
-// (tables/table.h). Functions run on any thread, and throw Error that names file and line.
+// a column "text" and one of labels. A text is a sample: its bytes are its tokens, or those of --tokenizer are, cut to
+// the length that the model takes, or filled up, where the mask of the model is 0. Labels are read as those of any
+// table (tables/table.h). Functions run on any thread, and throw Error that names file and line.
 #pragma once
 
 #include <optional>
