@@ -444,7 +444,8 @@ class Session:
 
         Args:
             path: an ``.onnx`` file.
-            options: those of `Model.export`: ``merge``, ``dtype``, ``tta``, ``original_types``.
+            options: those of `Model.export`: ``merge``, ``dtype``, ``tta``, ``original_types``,
+                ``adapter_inputs``, ``into``, ``base``.
 
         Raises:
             FileError: for a file that cannot be written.
