@@ -132,6 +132,7 @@ int export_into(const Model& training, const ExportArguments& arguments) {
   }
   say_inputs(written.inputs);
   if (!put.how.empty()) say(concat("not simply by another name: ", first_few(put.how, size_t{3}, text)));
+  if (!put.left.empty()) say(concat("may be weights that were trained: ", first_few(put.left, size_t{3}, text)));
   for (const std::string& note : written.notes) say(note);
   return 0;
 }

@@ -120,6 +120,7 @@ class Placement {
     }
     result.how = std::move(how_);
     result.tensors_of = std::move(tensors_of_);
+    result.left = std::move(left_);
     for (TensorPlace& place : places_) {
       if (place.changed.empty()) continue;
       ++result.tensors;
@@ -242,6 +243,12 @@ class Placement {
   void settle_uniform() {
     std::map<size_t, int> times;
     for (auto& [place, candidates] : uniform_) {
+      const auto changed = std::find_if(candidates.begin(), candidates.end(), [&](const WeightAtPlace& each) {
+        return found_[each.weight] && changed_[each.weight];
+      });
+      if (changed != candidates.end())
+        left_.push_back(concat("'", place->name, "', whose elements are all those that '", name_of(changed->weight),
+                               "' had, has another name, and stays as it is"));
       std::erase_if(candidates, [&](const WeightAtPlace& each) { return found_[each.weight]; });
       for (const WeightAtPlace& each : candidates) ++times[each.weight];
     }
@@ -358,7 +365,7 @@ class Placement {
   std::map<size_t, int> uniform_places_;                   // of weights that are not found
   std::map<size_t, ptrdiff_t> of_one_value_;               // weights -> a place where names decided
   std::set<std::tuple<size_t, int64_t, int64_t>> slices_;  // of weights, that were found
-  std::vector<std::string> how_;
+  std::vector<std::string> how_, left_;
   std::multimap<std::string, std::string> tensors_of_;
 };
 

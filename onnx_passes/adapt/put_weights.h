@@ -25,6 +25,7 @@ struct PutWeights {
   size_t weights = 0, tensors = 0;  // weights that have changed and were found, tensors of the model that changed
   std::vector<std::string> how;     // "'onnx::MatMul_3' is 'fc.weight', transposed": what is not simply of another name
   std::vector<std::string> missing;  // weights that have changed and were not found, each with the reason
+  std::vector<std::string> left;  // tensors that may be such a weight, and stay as they are, each with the reason
   std::multimap<std::string, std::string> tensors_of;  // tensors that hold a weight as a whole, changed or not
 };
 

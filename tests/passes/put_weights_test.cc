@@ -114,6 +114,10 @@ TEST(PutWeights, EqualElementsWithoutANameAreNoWeightUnlessThereIsOneOfEach) {
               ElementsAre(HasSubstr("'first' float[2], whose elements were all equal before training, as those of 2"),
                           HasSubstr("'second'")));
   EXPECT_THAT(elements(contents(message, "a")), ElementsAre(0, 0));
+  ModelMessage third = message_of(R"((float[N,2] x) => (float[N,2] y)
+    <float[2] a = {0,0}, float[2] other = {0,0}> { z = Add(x, a)  y = Add(z, other) })");
+  EXPECT_THAT(put_weights({filled("a", {2}, 0, 1)}, "served", &third).left,
+              ElementsAre(HasSubstr("'other', whose elements are all those that 'a' had")));
   ModelMessage one = message_of(R"((float[N,2] x) => (float[N,2] y) <float[2] gamma = {1,1}> { y = Mul(x, gamma) })");
   EXPECT_THAT(put_weights({filled("norm.weight", {2}, 1, 3)}, "served", &one).missing, ElementsAre());
   EXPECT_THAT(elements(contents(one, "gamma")), ElementsAre(3, 3));

@@ -33,13 +33,15 @@ class Decoder(nn.Module):
     def forward(self, input_ids, past_key=None, past_value=None):
         x = self.embedding(input_ids)
         h = self.norm(x)
-        q, k, v = (layer(h).unflatten(2, (HEADS, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        sizes = x.shape[0], x.shape[1], HEADS, WIDTH // HEADS
+        q, k, v = (layer(h).reshape(sizes).transpose(1, 2) for layer in (self.q, self.k, self.v))
         if past_key is not None:
             k, v = torch.cat([past_key, k], 2), torch.cat([past_value, v], 2)
         scores = q @ k.transpose(2, 3) / (WIDTH // HEADS) ** 0.5
-        allowed = torch.ones(q.shape[2], k.shape[2]).tril(k.shape[2] - q.shape[2])
-        weights = torch.softmax(scores + (allowed - 1) * 1e4, -1)
-        logits = self.head(self.last_norm(x + self.o((weights @ v).transpose(1, 2).flatten(2))))
+        places, own = (torch.ones_like(heads[0, 0, :, 0]).cumsum(0) for heads in (k, q))
+        later = places > (own - own[-1:] + places[-1:]).unsqueeze(1)
+        weights = torch.softmax(scores - later * 1e4, -1)
+        logits = self.head(self.last_norm(x + self.o((weights @ v).transpose(1, 2).reshape(x.shape))))
         return (logits, k, v) if past_key is not None else logits
 
 
@@ -140,7 +142,8 @@ def test_all_weights_go_into_a_decoder_of_another_exporter(files, place, base):
         assert "was trained, and what it was before is not known" in message and "--base FILE" in message
         assert not (place / "out.onnx").exists()
         export_into += ["--base", files / "plain.onnx"]
-    assert "14 trained weights" in tool.run(*export_into)
+    # The first exporter stores equal weights of two norms once, and names both modules.
+    assert "12 trained weights in 14 tensors" in tool.run(*export_into)
     np.testing.assert_allclose(decode(place / "out.onnx", ids), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -202,11 +205,11 @@ def test_what_does_not_fit_leaves_files_as_they_were(files, place):
     cached, into = files / "cached.onnx", ["export", trained, "-o", out, "--into"]
     message = tool.run(*into, tool.ROOT / "models" / "digits_cnn.onnx", "--merge", status=1)
     assert "does not hold, as they were before training, 4 weights that were trained: '" in message
-    assert "adapters are layers of their own: add --merge" in tool.run(*into, cached, status=2)
-    assert "do not go with it" in tool.run(*into, cached, "--merge", "--dtype", "float16", status=2)
+    assert "adapters are layers of their own: add --merge" in tool.run(*into, cached, status=1)
+    assert "do not go with it" in tool.run(*into, cached, "--merge", "--dtype", "float16", status=1)
     assert "is a training model" in tool.run(*into, trained, "--merge", status=1)
-    assert "--base is of --into" in tool.run("export", trained, "-o", out, "--base", cached, status=2)
-    assert "give it another name" in tool.run("export", trained, "-o", cached, "--into", cached, "--merge", status=2)
+    assert "--base is of --into" in tool.run("export", trained, "-o", out, "--base", cached, status=1)
+    assert "give it another name" in tool.run("export", trained, "-o", cached, "--into", cached, "--merge", status=1)
     empty = place / "empty"
     empty.mkdir()
     assert "is a folder with no .onnx file" in tool.run(*into, empty, "--merge", status=1)
@@ -216,7 +219,7 @@ def test_what_does_not_fit_leaves_files_as_they_were(files, place):
     (empty / "genai_config.json").write_text('{"model": {"decoder": {"filename": "c.onnx"}}}')
     assert "c.onnx, which is not there" in tool.run("build", empty, "-o", place / "t.onnx", status=1)
     (empty / "genai_config.json").write_text('{"model": {"decoder": {"filename": "a.onnx"}}}')
-    inside = tool.run("export", trained, "--merge", "--into", empty, "-o", empty / "out", status=2)
+    inside = tool.run("export", trained, "--merge", "--into", empty, "-o", empty / "out", status=1)
     assert "are in each other" in inside and not (empty / "out").exists()
     assert out.read_text() == "mine"
     assert "4 trained weights are there, too" in tool.run("export", trained, "--merge", "--into", empty, "-o", place / "both")
