@@ -131,9 +131,12 @@ WrittenInto write_into_folder(const Model& training, const ExportSettings& setti
       written.notes.push_back(concat(path, " is copied as it is, since it cannot be read: ", error.what()));
       continue;
     }
-    if (!message.proto.training_info().empty()) continue;
-    const PutWeights put = put_weights(weights, other, &message);
-    if (put.weights == 0) continue;
+    PutWeights put;
+    if (message.proto.training_info().empty()) put = put_weights(weights, other, &message);
+    if (put.weights == 0) {
+      written.notes.push_back(concat(path, " holds none of the trained weights, and is copied as it is"));
+      continue;
+    }
     written.notes.push_back(
         concat(path, ": ", put.weights, " of ", put.weights + put.missing.size(), " trained weights are there, too"));
     models.emplace(path, std::move(message));

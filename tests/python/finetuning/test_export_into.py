@@ -142,8 +142,16 @@ def test_all_weights_go_into_a_decoder_of_another_exporter(files, place, base):
         assert "was trained, and what it was before is not known" in message and "--base FILE" in message
         assert not (place / "out.onnx").exists()
         export_into += ["--base", files / "plain.onnx"]
-    # The first exporter stores equal weights of two norms once, and names both modules.
-    assert "12 trained weights in 14 tensors" in tool.run(*export_into)
+    assert "12 trained weights in 12 tensors" in tool.run(*export_into)
+    np.testing.assert_allclose(decode(place / "out.onnx", ids), expected, rtol=1e-4, atol=1e-5)
+    # Both exporters store the equal weights of two norms once. Here each norm has its own.
+    model = onnx.load(files / "cached.onnx")
+    contents = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    for node in [n for n in model.graph.node if n.op_type == "Identity" and n.input[0] in contents]:
+        model.graph.initializer.append(numpy_helper.from_array(contents[node.input[0]], node.output[0]))
+        model.graph.node.remove(node)
+    onnx.save(model, place / "own.onnx")
+    assert "12 trained weights in 14 tensors" in tool.run(*export_into[:3], place / "own.onnx", *export_into[4:])
     np.testing.assert_allclose(decode(place / "out.onnx", ids), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -196,6 +204,77 @@ def test_a_decoder_with_a_cache_takes_adapters_of_any_rank(files, place):
         np.testing.assert_allclose(decode(place / "base.onnx", ids, options), decode(place / f"{i}.onnx", ids), atol=1e-4)
     message = tool.run("export", place / "run0" / "last.onnx", "--adapter-inputs", "--into", half, "-o", place / "no.onnx", status=1)
     assert "has no product with 'q.weight' alone" in message and not (place / "no.onnx").exists()
+
+
+def genai_decoder(path, dtype):
+    """One layer as ONNX Runtime GenAI's model builder writes it: GroupQueryAttention over a cache, q, k and v packed."""
+    size = 16  # of a head
+    rng = np.random.default_rng(1)
+    weights = {"model.embed_tokens.weight": (VOCABULARY, 2 * size), "model.layers.0.attn.qkv_proj.MatMul.weight": (2 * size, 6 * size),
+               "model.layers.0.attn.o_proj.MatMul.weight": (2 * size, 2 * size), "lm_head.MatMul.weight": (2 * size, VOCABULARY)}  # fmt: skip
+    tensors = [numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(dtype), name) for name, shape in weights.items()]
+    tensors += [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in (("one", [1]), ("index", 1))]
+    embedding, qkv, o, head = weights
+    node, kind = helper.make_node, helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [
+        node("ReduceSum", ["attention_mask", "one"], ["lengths"], keepdims=1), node("Sub", ["lengths", "one"], ["last"]),
+        node("Cast", ["last"], ["seqlens_k"], to=TensorProto.INT32), node("Shape", ["attention_mask"], ["sizes"]),
+        node("Gather", ["sizes", "index"], ["total"], axis=0), node("Cast", ["total"], ["total_sequence_length"], to=TensorProto.INT32),
+        node("Gather", [embedding, "input_ids"], ["x"]), node("MatMul", ["x", qkv], ["qkv"]),
+        node("GroupQueryAttention", ["qkv", "", "", *PAST, "seqlens_k", "total_sequence_length"], ["attended", *PRESENT],
+             domain="com.microsoft", num_heads=2, kv_num_heads=2),
+        node("MatMul", ["attended", o], ["projected"]), node("Add", ["x", "projected"], ["h"]), node("MatMul", ["h", head], ["logits"]),
+    ]  # fmt: skip
+    cache = ["batch_size", 2, "past_sequence_length", size]
+    ids = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"]),
+           helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"])]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "main_graph", ids + [helper.make_tensor_value_info(name, kind, cache) for name in PAST],
+        [helper.make_tensor_value_info("logits", kind, ["batch_size", "sequence_length", VOCABULARY])]
+        + [helper.make_tensor_value_info(name, kind, [*cache[:2], "total_sequence_length", size]) for name in PRESENT], tensors,
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+
+
+def decode_genai(path, ids, dtype, options=None):
+    session, parts = tool.session(path), []
+    cache = dict.fromkeys(PAST, np.zeros((len(ids), 2, 0, 16), dtype))
+    for begin, end in (0, TOKENS - 1), (TOKENS - 1, TOKENS):
+        inputs = {"input_ids": ids[:, begin:end], "attention_mask": np.ones((len(ids), end), np.int64)}
+        logits, *present = session.run(["logits", *PRESENT], inputs | cache, options)
+        cache = dict(zip(PAST, present))
+        parts.append(logits)
+    return np.concatenate(parts, 1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_decoder_of_genai_is_trained_and_served(files, place, dtype):
+    served, out = place / "served", place / "out"
+    served.mkdir()
+    genai_decoder(served / "model.onnx", dtype)
+    (served / "genai_config.json").write_text(json.dumps({"model": {"decoder": {"filename": "model.onnx"}}}))
+    ids = tool.load(files / "data.npz")["input_ids"]
+    tool.save(place / "data.npz", tool.load(files / "data.npz") | {"attention_mask": np.ones_like(ids)})
+    tool.run("build", served, "-o", place / "train.onnx", "--loss", "cross_entropy", "--lora", "rank=2,alpha=8")
+    tool.run("fit", place / "train.onnx", "--data", place / "data.npz", "--steps", 5, "--lr", 0.05, "--out", place / "run")
+    trained = place / "run" / "last.onnx"
+    tool.run("predict", trained, "--inputs", place / "data.npz", "-o", place / "y.npz")
+    expected = tool.load(place / "y.npz")["logits"][:3]
+    assert "2 trained weights in 2 tensors" in tool.run("export", trained, "--merge", "--into", served, "-o", out)
+    near = dict(rtol=1e-4, atol=1e-4) if dtype == np.float32 else dict(rtol=2e-2, atol=2e-2)
+    np.testing.assert_allclose(decode_genai(out / "model.onnx", ids[:3], dtype), expected, **near)
+    assert np.abs(decode_genai(served / "model.onnx", ids[:3], dtype) - expected).max() > 0.1
+    assert without_weights(out / "model.onnx") == without_weights(served / "model.onnx")
+    # The same with the adapter beside the weights: A and B are float32 for either decoder.
+    tool.run("export", trained, "--adapter-inputs", "--into", served, "-o", place / "base")
+    tool.run("export", trained, "-o", place / "a.onnx_adapter")
+    adapter, options = onnxruntime.LoraAdapter(), onnxruntime.RunOptions()
+    adapter.Load(str(place / "a.onnx_adapter"))
+    options.add_active_adapter(adapter)
+    base = place / "base" / "model.onnx"
+    np.testing.assert_array_equal(decode_genai(base, ids[:3], dtype), decode_genai(served / "model.onnx", ids[:3], dtype))
+    np.testing.assert_allclose(decode_genai(base, ids[:3], dtype, options), expected, **near)
 
 
 def test_what_does_not_fit_leaves_files_as_they_were(files, place):

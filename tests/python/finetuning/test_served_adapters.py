@@ -167,3 +167,14 @@ def test_a_session_swaps_adapters_with_alphas_of_their_own(net, tmp_path):
     session.set_adapter("it")
     expected = predictions(tmp_path, trained, folder / "data.npz")
     np.testing.assert_allclose(next(iter(session.predict(x).values())), expected, atol=1e-5)
+
+
+def test_python_writes_an_adapter_and_its_base(net, tmp_path):
+    import onnx_train
+
+    _, folder, x = net
+    trained = onnx_train.load(train(tmp_path, "run", folder, "--lora", "rank=2,alpha=6"))
+    trained.save_adapter(tmp_path / "a.onnx_adapter")
+    trained.export(adapter_inputs=True).save(tmp_path / "base.onnx")
+    expected = next(iter(onnx_train.Session(trained).predict(x).values()))
+    np.testing.assert_allclose(served(tool.session(tmp_path / "base.onnx"), tmp_path / "a.onnx_adapter", x), expected, atol=1e-4)
