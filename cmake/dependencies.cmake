@@ -9,6 +9,7 @@ if(NOT ONNX_TRAIN_FUZZ)  # clang compiles no loops of OpenMP
 endif()
 find_package(CLI11 CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
+find_package(FlatBuffers CONFIG REQUIRED)  # headers, and flatc at build
 find_package(ZLIB REQUIRED)
 find_package(yaml-cpp REQUIRED)
 find_package(mimalloc 2 CONFIG REQUIRED)

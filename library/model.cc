@@ -16,6 +16,7 @@
 #include "runtime/models/build_settings.h"
 #include "runtime/models/inference_export.h"
 #include "runtime/models/kept_settings.h"
+#include "runtime/models/model_folder.h"
 #include "runtime/models/sizes_of_data.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/default_build.h"
@@ -198,7 +199,7 @@ const std::vector<onnx_train_finding>& ModelNotes::of(const ModelMessage& model)
 extern "C" {
 
 onnx_train_status onnx_train_model_load(const char* path, onnx_train_model** model) {
-  return guarded([&] { give(load_message(&required(path, "the path")), model); });
+  return guarded([&] { give(load_message(model_file(&required(path, "the path"))), model); });
 }
 
 onnx_train_status onnx_train_model_from_bytes(const void* data, size_t bytes, onnx_train_model** model) {
@@ -310,8 +311,7 @@ onnx_train_status onnx_train_model_with_weights(const onnx_train_model* model, c
 }
 
 onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx_train_model** inference) {
-  return guarded(
-      [&] { give(to_message(export_inference(training_model_of(training), {}, "the model").model), inference); });
+  return guarded([&] { give(export_message(training_model_of(training), {}, "the model"), inference); });
 }
 
 onnx_train_status onnx_train_model_export_with(const onnx_train_model* training, const onnx_train_option* options,
@@ -319,7 +319,7 @@ onnx_train_status onnx_train_model_export_with(const onnx_train_model* training,
   return guarded([&] {
     ExportSettings settings;
     read_options(options, count, export_options(&settings));
-    give(to_message(export_inference(training_model_of(training), settings, "the model").model), inference);
+    give(export_message(training_model_of(training), settings, "the model"), inference);
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "onnx_passes/adapt/file_names.h"
 #include "onnx_passes/import/rebatch.h"
+#include "onnx_passes/io/file.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
@@ -16,7 +17,9 @@
 #include "runtime/data/loading/source.h"
 #include "runtime/data/preprocess.h"
 #include "runtime/models/adapt.h"
+#include "runtime/models/export_into.h"
 #include "runtime/models/inference_export.h"
+#include "runtime/runs/resume.h"
 #include "runtime/support/report_text.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/trainer.h"
@@ -49,11 +52,13 @@ bool is_folder(const std::string& path) {
   return path.ends_with('/') || std::filesystem::is_directory(path, error);
 }
 
-bool is_npz(const std::string& path) {
+bool has_suffix(const std::string& path, std::string_view wanted) {
   const std::string suffix = std::filesystem::path(path).extension();
-  return suffix.size() == 4 &&
-         std::equal(suffix.begin(), suffix.end(), ".npz", [](unsigned char a, char b) { return std::tolower(a) == b; });
+  return std::equal(suffix.begin(), suffix.end(), wanted.begin(), wanted.end(),
+                    [](unsigned char a, char b) { return std::tolower(a) == b; });
 }
+
+bool is_npz(const std::string& path) { return has_suffix(path, ".npz"); }
 
 void say_untied(const InferenceExport& made) {
   for (const auto& [merged, base] : made.merged.untied)
@@ -88,9 +93,47 @@ void export_weights(const Model& inference, const std::string& path, const std::
   }
 }
 
-int export_adapter(const Model& training, const std::string& folder, const std::vector<std::string>& rename) {
-  const std::vector<std::string> names = save_adapters(training, folder, rename);
-  std::printf("%s: %zu tensors of the adapter, in PEFT's format\n", folder.c_str(), names.size());
+int export_adapter(const Model& training, const std::string& path, const std::vector<std::string>& rename) {
+  const std::vector<std::string> names = save_adapters(training, path, rename);
+  const bool is_file = is_onnxruntime_adapter(path);
+  std::printf("%s: %zu tensors of the adapter, in %s's format\n", path.c_str(), names.size(),
+              is_file ? "ONNX Runtime" : "PEFT");
+  if (is_file)
+    say("they are inputs of the model that export --adapter-inputs -o BASE.onnx writes, for all adapters of its "
+        "layers");
+  return 0;
+}
+
+// The model that the run began with, before it was trained; "" where it is not known.
+std::string start_of_run(const std::string& checkpoint) {
+  const std::string start = recorded_text(split_path(checkpoint).first, "MODEL").value_or("");
+  std::error_code error;
+  const bool is_other = std::filesystem::exists(start, error) && !std::filesystem::equivalent(start, checkpoint, error);
+  return is_other ? start : "";
+}
+
+void say_inputs(const std::vector<std::string>& inputs) {
+  if (!inputs.empty())
+    say(concat("the adapters are inputs now, which may be left out: ",
+               first_few(inputs, size_t{3}, [](const auto& text) { return text; })));
+}
+
+// The weights in the place of those of a file, or of the models of a folder.
+int export_into(const Model& training, const ExportArguments& arguments) {
+  ExportSettings settings = arguments.settings;
+  if (settings.base.empty()) settings.base = start_of_run(arguments.model);
+  const WrittenInto written = write_into(training, settings, arguments.model, arguments.output);
+  const auto text = [](const std::string& line) { return line; };
+  const PutWeights& put = written.put;
+  if (written.inputs.empty()) {
+    std::printf("%s: %zu trained weights in %zu tensors\n", arguments.output.c_str(), put.weights, put.tensors);
+  } else {
+    std::printf("%s: inputs for adapters beside %zu weights\n", arguments.output.c_str(), written.inputs.size() / 2);
+  }
+  say_inputs(written.inputs);
+  if (!put.how.empty()) say(concat("not simply by another name: ", first_few(put.how, size_t{3}, text)));
+  if (!put.left.empty()) say(concat("may be weights that were trained: ", first_few(put.left, size_t{3}, text)));
+  for (const std::string& note : written.notes) say(note);
   return 0;
 }
 
@@ -140,17 +183,28 @@ int run(const ExportArguments& arguments) {
   if (!arguments.eval_data.empty() && !stores_other_type(settings))
     fail_as(ErrorCode::kUsage, "--eval-data compares what --dtype stores with what was trained; it needs --dtype");
   const bool is_weights = is_safetensors(arguments.output) || is_npz(arguments.output);
-  const bool is_model = !is_weights && !is_folder(arguments.output);
-  if (!is_model && (settings.cache || !settings.tta.empty() || stores_other_type(settings) || settings.original_types))
-    fail_as(ErrorCode::kUsage, "--cache, --tta, --dtype and --original-types change the model, and ", arguments.output,
-            " holds float32 weights alone: take a .onnx file");
-  if (is_model && !arguments.rename.empty())
+  const bool is_adapter = is_onnxruntime_adapter(arguments.output);
+  const bool is_model = !is_weights && !is_adapter && !is_folder(arguments.output);
+  if (!settings.into.empty()) {
+    if (is_weights || is_adapter || !arguments.eval_data.empty() || !arguments.rename.empty())
+      fail_as(ErrorCode::kUsage,
+              "--into writes a model like the one that it names: leave out --eval-data and --rename, ",
+              "and give -o a .onnx file or a folder");
+    return export_into(load_training_model(arguments.model), arguments);
+  }
+  if (!is_model &&
+      (settings.cache || !settings.tta.empty() || stores_other_type(settings) || settings.original_types ||
+       settings.adapter_inputs))
+    fail_as(ErrorCode::kUsage, "--cache, --tta, --dtype, --original-types and --adapter-inputs change the model, and ",
+            arguments.output, " holds float32 weights alone: take a .onnx file");
+  if ((is_model || is_adapter) && !arguments.rename.empty())
     fail_as(ErrorCode::kUsage, "--rename changes the names of weights and adapters in files of their own, not of ",
             arguments.output);
   const Model training = load_training_model(arguments.model);
-  if (is_folder(arguments.output)) {
+  if (is_adapter || is_folder(arguments.output)) {
     if (settings.merge)
-      fail_as(ErrorCode::kUsage, "--merge folds the adapter into the weights; -o DIR/ writes it alone");
+      fail_as(ErrorCode::kUsage, "--merge folds the adapter into the weights; -o ", arguments.output,
+              " writes it alone");
     return export_adapter(training, arguments.output, arguments.rename);
   }
   if (is_weights) {
@@ -183,6 +237,7 @@ int run(const ExportArguments& arguments) {
                " keys and values: inputs past_key_values.*, empty before the first token, and ",
                "outputs present.*, which are the next inputs; masks are of all tokens, earlier and new"));
   say_untied(made);
+  say_inputs(made.inputs);
   if (has_adapters(inference)) say("its adapters are layers of their own; --merge folds them into the weights");
   const Preprocess preprocess(inference);
   if (!preprocess.empty()) {
@@ -203,7 +258,7 @@ int run(const ExportArguments& arguments) {
 Subcommand export_command() {
   auto arguments = std::make_shared<ExportArguments>();
   const auto exported = [](const std::string& text) {
-    if (!is_folder(text)) file_with(std::vector<std::string>{".onnx", ".safetensors", ".npz"})(text);
+    if (!is_folder(text)) file_with(std::vector<std::string>{".onnx", ".safetensors", ".npz", ".onnx_adapter"})(text);
   };
   return {
       "export",
@@ -212,18 +267,20 @@ Subcommand export_command() {
       "  onnx-train export run/best.onnx -o weights.safetensors\n"
       "  onnx-train export run/best.onnx -o model.onnx --merge\n"
       "  onnx-train export run/best.onnx -o model.onnx --dtype int4,block=32 --eval-data test.npz\n"
-      "  onnx-train export run/best.onnx -o adapter/",
+      "  onnx-train export run/best.onnx -o adapter/\n"
+      "  onnx-train export run/best.onnx --merge --into decoder.onnx -o trained.onnx\n"
+      "  onnx-train export run/best.onnx --merge --into decoder/ -o trained/",
       joined(
           joined(
-              joined(
-                  {{"MODEL", &arguments->model, "a training model or a checkpoint", "FILE", true},
-                   {"-o,--output",
-                    {&arguments->output, exported},
-                    "the .onnx file to write; .safetensors or .npz: the weights by name; DIR/: the adapter alone, as "
-                    "PEFT has it",
-                    "FILE",
-                    true}},
-                  export_options(&arguments->settings)),
+              joined({{"MODEL", &arguments->model, "a training model or a checkpoint", "FILE", true},
+                      {"-o,--output",
+                       {&arguments->output, exported},
+                       "the .onnx file to write; .safetensors or .npz: the weights by name; the adapter alone: DIR/ as "
+                       "PEFT "
+                       "has it, .onnx_adapter as ONNX Runtime has it",
+                       "FILE",
+                       true}},
+                     export_options(&arguments->settings)),
               {{"--rename",
                 {&arguments->rename, check_renaming},
                 "names of weights or adapters in their file: 'm.*=*' takes away the 'm.' of a module that was wrapped",

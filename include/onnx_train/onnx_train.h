@@ -151,12 +151,14 @@ onnx_train_status onnx_train_model_sizes(const onnx_train_model* forward, const 
                                          size_t num_arrays, const char** sizes);
 /* The inference model alone: no training entry points, no state but the weights. */
 onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx_train_model** inference);
-/* The same with options of the command `onnx-train export`: "merge", "cache", "dtype", "tta", "original-types". Fails with
+/* The same with options of the command `onnx-train export`: "merge", "cache", "dtype", "tta", "original-types",
+ * "adapter-inputs", "into", "base". Fails with ONNX_TRAIN_DATA for weights that the model of "into" does not hold, and with
  * ONNX_TRAIN_UNSUPPORTED where an option has nothing to do, as "merge" without adapters. */
 onnx_train_status onnx_train_model_export_with(const onnx_train_model* training, const onnx_train_option* options,
                                                size_t count, onnx_train_model** inference);
 /* Writes the adapters of a training model, and the other weights that it trains, into `folder` as PEFT has them:
- * adapter_config.json and adapter_model.safetensors. The folder is made if it is not there. */
+ * adapter_config.json and adapter_model.safetensors. The folder is made if it is not there. A name that ends in
+ * .onnx_adapter is a file of ONNX Runtime's, for the model that the option "adapter-inputs" gives. */
 onnx_train_status onnx_train_model_save_adapter(const onnx_train_model* training, const char* folder);
 /* One entry point as a plain ONNX model: each state is an input, its next value an output. */
 onnx_train_status onnx_train_model_flatten(const onnx_train_model* training, const char* entry,

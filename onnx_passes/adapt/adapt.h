@@ -77,4 +77,7 @@ struct MergedAdapters {
 // (strip_training). A weight with an adapter in it has the name that it has in the module of its layer.
 MergedAdapters merge_adapters(Model* model);
 
+// Removes adapters of low rank and their records, and leaves the weights beside them as they are. Likewise.
+void take_out_adapters(Model* model);
+
 }  // namespace onnx_train

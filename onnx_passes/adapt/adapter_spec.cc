@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/model/select.h"
 #include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
@@ -50,6 +51,10 @@ class AdapterParser {
       spec_.rank = static_cast<int64_t>(number(value, 1, kMostRank, /*whole=*/true));
     } else if (lora && key_ == "alpha") {
       spec_.alpha = number(value, 0, 1e6);
+    } else if (const std::string layers = pattern_after("rank."); lora && !layers.empty()) {
+      spec_.rank_patterns.emplace_back(layers, static_cast<int64_t>(number(value, 1, kMostRank, /*whole=*/true)));
+    } else if (const std::string other = pattern_after("alpha."); lora && !other.empty()) {
+      spec_.alpha_patterns.emplace_back(other, number(value, 0, 1e6));
     } else if (lora && key_ == "dropout") {
       spec_.dropout = number(value, 0, 1);
       if (spec_.dropout == 1) fail(option(), ": dropout=1 drops everything; take a number below 1");
@@ -63,12 +68,18 @@ class AdapterParser {
       start(&spec_.feedforward, value);
     } else {
       const std::vector<std::string> known =
-          lora ? std::vector<std::string>{"rank", "alpha", "dropout", "rslora", "dora", "targets"}
+          lora ? std::vector<std::string>{"rank", "alpha",   "dropout",      "rslora",
+                                          "dora", "targets", "rank.PATTERN", "alpha.PATTERN"}
                : std::vector<std::string>{"targets", "feedforward"};
       std::string all;
       for (const std::string& key : known) all += concat(all.empty() ? "" : ", ", key);
       fail(option(), " has no option '", key_, "'; it has ", all, did_you_mean(key_, known));
     }
+  }
+
+  // "*.query" of "rank.*.query".
+  std::string pattern_after(std::string_view start) const {
+    return key_.starts_with(start) ? key_.substr(start.size()) : "";
   }
 
   void start(std::vector<std::string>* list, const std::string& first) {
@@ -101,11 +112,32 @@ class AdapterParser {
   std::vector<std::string>* list_ = nullptr;  // that pieces without a key go to
 };
 
+template <typename T>
+T first_of(const std::vector<std::pair<std::string, T>>& patterns, const std::string& module, T otherwise) {
+  for (const auto& [pattern, number] : patterns) {
+    if (names_module(pattern, module)) return number;
+  }
+  return otherwise;
+}
+
 }  // namespace
 
-double AdapterSpec::scale(int64_t of_rank) const {
+bool names_module(const std::string& pattern, const std::string& module) {
+  if (pattern.starts_with('^')) return matches(pattern.substr(1), module);
+  if (matches(pattern, module)) return true;
+  for (size_t dot = module.find('.'); dot != std::string::npos; dot = module.find('.', dot + 1)) {
+    if (matches(pattern, module.substr(dot + 1))) return true;
+  }
+  return false;
+}
+
+int64_t AdapterSpec::rank_of(const std::string& module) const { return first_of(rank_patterns, module, rank); }
+
+double AdapterSpec::alpha_of(const std::string& module) const { return first_of(alpha_patterns, module, alpha); }
+
+double AdapterSpec::scale(const std::string& module, int64_t of_rank) const {
   const auto r = static_cast<double>(of_rank);
-  return alpha / (rslora ? std::sqrt(r) : r);
+  return alpha_of(module) / (rslora ? std::sqrt(r) : r);
 }
 
 AdapterSpec parse_adapter(const std::string& method, const std::vector<std::string>& pieces) {
@@ -116,8 +148,12 @@ AdapterSpec parse_adapter(const std::string& method, const std::vector<std::stri
 
 std::string to_string(const AdapterSpec& spec) {
   if (spec.method != "lora") return spec.method;
-  return concat("lora rank=", spec.rank, ",alpha=", number_text(spec.alpha), ",dropout=", number_text(spec.dropout),
-                ",rslora=", spec.rslora ? "true" : "false", spec.dora ? ",dora=true" : "");
+  std::string text =
+      concat("lora rank=", spec.rank, ",alpha=", number_text(spec.alpha), ",dropout=", number_text(spec.dropout),
+             ",rslora=", spec.rslora ? "true" : "false", spec.dora ? ",dora=true" : "");
+  for (const auto& [pattern, rank] : spec.rank_patterns) text += concat(",rank.", pattern, "=", rank);
+  for (const auto& [pattern, alpha] : spec.alpha_patterns) text += concat(",alpha.", pattern, "=", number_text(alpha));
+  return text;
 }
 
 AdapterSpec parse_adapter_text(const std::string& text) {

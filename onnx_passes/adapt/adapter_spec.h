@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace onnx_train {
@@ -24,16 +25,24 @@ struct AdapterSpec {
       targets;  // modules: names, globs, last parts of names; empty: all linear layers but the last
   std::vector<std::string> feedforward;  // those of ia3 whose input is scaled
   bool exact = false;                    // targets are whole names of modules
+  // Numbers of layers that are not `rank` and `alpha`: the first pattern that names the layer counts.
+  std::vector<std::pair<std::string, int64_t>> rank_patterns;
+  std::vector<std::pair<std::string, double>> alpha_patterns;
 
-  // s for a layer of this rank.
-  double scale(int64_t of_rank) const;
+  int64_t rank_of(const std::string& module) const;
+  double alpha_of(const std::string& module) const;
+  // s for the layer of this module, whose A and B have this rank.
+  double scale(const std::string& module, int64_t of_rank) const;
 };
 
-// Parses "rank=8", "alpha=16", "targets=*.query", "*.value": a piece without `=` continues the list before it. Throws
-// Error that names the piece.
+// Whether a pattern names a module: a name, the last parts of one, or a glob of either; after '^' of whole names alone.
+bool names_module(const std::string& pattern, const std::string& module);
+
+// Parses "rank=8", "alpha=16", "rank.query=4", "targets=*.query", "*.value": a piece without `=` continues the list
+// before it. Throws Error that names the piece.
 AdapterSpec parse_adapter(const std::string& method, const std::vector<std::string>& pieces);
-// One line that parse_adapter_text reads: "lora rank=8,alpha=16,dropout=0,rslora=false", with ",dora=true". Without the
-// targets.
+// One line that parse_adapter_text reads: "lora rank=8,alpha=16,dropout=0,rslora=false", with ",dora=true" and
+// ",rank.query=4". Without the targets.
 std::string to_string(const AdapterSpec& spec);
 AdapterSpec parse_adapter_text(const std::string& text);
 

@@ -21,20 +21,11 @@
 namespace onnx_train {
 namespace {
 
-// Whether a pattern names a module, or the last parts of its name.
-bool is_named(const std::string& module, const std::string& pattern) {
-  if (matches(pattern, module)) return true;
-  for (size_t dot = module.find('.'); dot != std::string::npos; dot = module.find('.', dot + 1)) {
-    if (matches(pattern, module.substr(dot + 1))) return true;
-  }
-  return false;
-}
-
 // Whether a pattern names the layer: its module, its weight, or the last parts of its module, as PEFT's target_modules.
 bool is_target(const LinearLayer& layer, const std::string& pattern, bool exact) {
   const std::string& module = layer.module;
   if (exact) return module == pattern;
-  return is_named(module, pattern) || matches(pattern, layer.weight_name);
+  return names_module(pattern, module) || matches(pattern, layer.weight_name);
 }
 
 // The layers after which there is no other one.
@@ -72,8 +63,9 @@ class AdapterInsertion {
       for (const LinearLayer& layer : targets(spec_.targets)) scale_output(layer);
       for (const LinearLayer& layer : targets(spec_.feedforward)) scale_input(layer);
     } else {
-      for (const LinearLayer& layer : spec_.targets.empty() ? all_but_the_last() : targets(spec_.targets))
-        add_lora(layer);
+      const auto layers = spec_.targets.empty() ? all_but_the_last() : targets(spec_.targets);
+      expect_patterns_of(layers);
+      for (const LinearLayer& layer : layers) add_lora(layer);
     }
     model_.set_metadata(kAdapter, to_string(spec_));
     const auto name = [](const std::string& text) { return text; };
@@ -121,6 +113,23 @@ class AdapterInsertion {
     return found;
   }
 
+  // A rank or an alpha of its own is of a layer that has an adapter.
+  void expect_patterns_of(const std::vector<LinearLayer>& layers) const {
+    std::vector<std::string> modules;
+    for (const LinearLayer& layer : layers) modules.push_back(layer.module);
+    const auto expect = [&](const auto& patterns, const char* key) {
+      for (const auto& [pattern, number] : patterns) {
+        if (std::any_of(modules.begin(), modules.end(), [&, p = pattern](const auto& m) { return names_module(p, m); }))
+          continue;
+        const auto name = [](const std::string& module) { return concat("'", module, "'"); };
+        fail("--lora ", key, pattern, ": '", pattern, "' names none of the ", modules.size(),
+             " layers that have an adapter: ", first_few(modules, size_t{3}, name), did_you_mean(pattern, modules));
+      }
+    };
+    expect(spec_.rank_patterns, "rank.");
+    expect(spec_.alpha_patterns, "alpha.");
+  }
+
   [[noreturn]] void fail_unmatched(const std::string& pattern) const {
     std::vector<std::string> modules;
     for (const LinearLayer& layer : layers_) modules.push_back(layer.module);
@@ -136,9 +145,9 @@ class AdapterInsertion {
       const Value* table = node->is("Gather") ? node->input(0) : nullptr;
       if (!table || !table->is_initializer() || !is_float(table->dtype())) continue;
       const std::string told = name_at_reader(*table, *node), name = told.empty() ? table->name() : told;
-      if (!is_named(module_of(name), pattern) && !matches(pattern, name)) continue;
+      if (!names_module(pattern, module_of(name)) && !matches(pattern, name)) continue;
       const auto head = std::find_if(layers_.begin(), layers_.end(), [&](const LinearLayer& layer) {
-        return layer.weight == table && !is_named(layer.module, pattern);
+        return layer.weight == table && !names_module(pattern, layer.module);
       });
       fail(option(spec_), ": '", pattern, "' is an embedding, ", node->label(),
            ", and adapters are beside linear layers: train it whole, --train ", table->name(),
@@ -173,7 +182,8 @@ class AdapterInsertion {
     Builder b(&graph_, result->producer()->next());
     b.set_name(layer.module + "/lora");
     const Shape full = layer.weight->type().shape();
-    Shape a_shape = {spec_.rank, layer.in()}, b_shape = {layer.out(), spec_.rank};
+    const int64_t rank = spec_.rank_of(layer.module);
+    Shape a_shape = {rank, layer.in()}, b_shape = {layer.out(), rank};
     for (size_t i = 2; i < full.size(); ++i) {
       a_shape.push_back(full[i]);
       b_shape.push_back(1);
@@ -185,13 +195,14 @@ class AdapterInsertion {
     const Var up = b.var(parameter(layer, parts::kB, ".weight", Tensor(dtype, b_shape)));
     Var x = b.var(layer.node->input(0));
     if (spec_.dropout > 0) x = b.op("Dropout", {x, b.scalar(DType::kFloat, spec_.dropout)});
-    const Var low = (convolution ? b.like(*layer.node, {x, down})[0] : matmul(x, transpose(down, {1, 0}))) *
-                    spec_.scale(spec_.rank);
+    const Var product = convolution ? b.like(*layer.node, {x, down})[0] : matmul(x, transpose(down, {1, 0}));
+    const double scale = spec_.scale(layer.module, rank);
+    const Var low = scale == 1 ? product : product * scale;
     const Var change = convolution ? b.op("Conv", {low, up}) : matmul(low, transpose(up, {1, 0}));
     if (spec_.dora) {
       add_dora(&b, layer, x, down, up, change);
     } else {
-      put_after(result, b.var(result) + change);
+      put_after(result, (b.var(result) + change).value());
     }
     note(layer);
   }
@@ -216,7 +227,7 @@ class AdapterInsertion {
     Node* reads_result = spec_.dropout > 0           ? nullptr
                          : product.value() == result ? own.value()->producer()
                                                      : product.value()->producer();
-    put_after(result, b.var(result) + (own + low));
+    put_after(result, (b.var(result) + (own + low)).value());
     if (reads_result) reads_result->set_input(0, result);
   }
 
@@ -239,7 +250,8 @@ class AdapterInsertion {
     } else {
       low = layer.out_first ? matmul(up, down) : matmul(transpose(down, {1, 0}), transpose(up, {1, 0}));
     }
-    return b->op("ReduceL2", {weight + low * spec_.scale(spec_.rank), b->ints(axes)}, {{"keepdims", 0}});
+    const double scale = spec_.scale(layer.module, spec_.rank_of(layer.module));
+    return b->op("ReduceL2", {weight + low * scale, b->ints(axes)}, {{"keepdims", 0}});
   }
 
   // What the layer adds to its product; Var() for nothing.
@@ -251,17 +263,6 @@ class AdapterInsertion {
     if (layer.is_convolution()) return over_places(b, layer, bias);
     const float beta = layer.node->attr("beta", 1.0f);
     return beta == 1 ? bias : bias * static_cast<double>(beta);
-  }
-
-  // All that read `value` read `changed`, which is computed from it and takes over its name.
-  void put_after(Value* value, Var changed) {
-    Value* with = changed.value();
-    const std::string name = value->name();
-    Node* node = with->producer();
-    graph_.replace(value, with);
-    node->set_input(0, value);
-    graph_.rename(value, graph_.unique_name(name + "/base"));
-    if (with->name() != name) graph_.rename(with, name);
   }
 
   // ---- IA3
@@ -277,7 +278,7 @@ class AdapterInsertion {
     Builder b(&graph_, result->producer()->next());
     b.set_name(layer.module + "/ia3");
     const Var scale = b.var(parameter(layer, parts::kScale, "", ones(layer, layer.out())));
-    put_after(result, b.var(result) * scale);
+    put_after(result, (b.var(result) * scale).value());
     note(layer);
   }
 

@@ -224,6 +224,16 @@ Value* replace_initializer(Graph* graph, Value* old, std::shared_ptr<const onnx:
   return value;
 }
 
+void put_after(Value* value, Value* changed) {
+  Graph& graph = value->graph();
+  const std::string name = value->name();
+  Node* node = changed->producer();
+  graph.replace(value, changed);
+  node->set_input(0, value);
+  graph.rename(value, graph.unique_name(name + "/base"));
+  if (changed->name() != name) graph.rename(changed, name);
+}
+
 bool is_read_by_one(const Value& weight) {
   const Value* value = &weight;
   for (int i = 0; i < 2; ++i) {

@@ -85,6 +85,10 @@ Value* replace_initializer(Graph* graph, Value* old, std::shared_ptr<const onnx:
 // FakeQuantizeInteger rounds. Null if that is no initializer.
 Value* stored_source(Value* operand);
 
+// All that read `value` read `changed` instead, which is computed from it by a node that has it as its first input, and
+// takes over its name.
+void put_after(Value* value, Value* changed);
+
 // Whether one node alone reads the initializer, at once or through a Transpose.
 bool is_read_by_one(const Value& weight);
 // The layer's node reads `weight`, of the same layout, in the place of one that others read, too: a tied embedding.

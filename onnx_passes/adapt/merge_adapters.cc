@@ -20,32 +20,65 @@ class Merge {
       : model_(*model), graph_(*model->graph), spec_(parse_adapter_text(model->metadata(kAdapter))) {}
 
   MergedAdapters run() {
+    std::vector<Folded> folded;
+    const auto layers = layers_of_weights(/*integers=*/false);
+    const auto adapters = parts_of_weights();
+    for (const auto& [weight, adapter] : adapters) folded.push_back(fold(adapter, layers_of(weight, layers)));
+    remove_parts();
+    for (const Folded& each : folded) replace(*each.layers, each.weight, each.bias);
+    graph_.remove_unused_initializers();
+    forget_adapters(&model_);
+    merged_.layers = static_cast<int>(adapters.size());
+    return merged_;
+  }
+
+  // The weights stay as they are.
+  void take_out() {
+    const auto layers = layers_of_weights(/*integers=*/true);
+    for (const auto& [weight, adapter] : parts_of_weights()) {
+      for (const LinearLayer& layer : layers_of(weight, layers)) {
+        const auto magnitude = adapter.find(parts::kMagnitude), up = adapter.find(parts::kB);
+        if (up != adapter.end()) drop(layer, magnitude == adapter.end() ? *up->second : *magnitude->second);
+      }
+    }
+    remove_parts();
+    graph_.remove_unused_initializers();
+    forget_adapters(&model_);
+  }
+
+ private:
+  using Layers = std::map<std::string, std::vector<LinearLayer>>;  // by the name of their weight
+
+  std::map<std::string, Parts> parts_of_weights() const {
     std::map<std::string, Parts> by_weight;
     for (const AdapterPart& part : adapter_parts(model_)) {
       Value* tensor = graph_.find(part.tensor);
       if (part.part != parts::kBias && tensor) by_weight[part.weight][part.part] = tensor;
     }
-    std::map<std::string, std::vector<LinearLayer>> layers;
-    for (const LinearLayer& layer : LinearLayers(model_).all()) layers[layer.weight->name()].push_back(layer);
-    std::vector<Folded> folded;
-    for (const auto& [weight, adapter] : by_weight) {
-      const auto found = layers.find(weight);
-      if (found == layers.end()) fail("[Adapter] no layer reads the weight '", weight, "' that has an adapter");
-      folded.push_back(fold(adapter, found->second));
-    }
+    return by_weight;
+  }
+
+  Layers layers_of_weights(bool integers) const {
+    Layers layers;
+    for (const LinearLayer& layer : LinearLayers(model_, integers).all()) layers[layer.weight->name()].push_back(layer);
+    return layers;
+  }
+
+  static const std::vector<LinearLayer>& layers_of(const std::string& weight, const Layers& layers) {
+    const auto found = layers.find(weight);
+    if (found == layers.end()) fail("[Adapter] no layer reads the weight '", weight, "' that has an adapter");
+    return found->second;
+  }
+
+  // Adapters may read the weights, too.
+  void remove_parts() {
     std::unordered_set<const Value*> read;
     for (const Value* input : graph_.inputs()) {
       if (!input->uses().empty()) read.insert(input);
     }
-    remove_unneeded(&model_, read);  // adapters may read the weights, too
-    for (const Folded& each : folded) replace(*each.layers, each.weight, each.bias);
-    graph_.remove_unused_initializers();
-    forget_adapters(&model_);
-    merged_.layers = static_cast<int>(by_weight.size());
-    return merged_;
+    remove_unneeded(&model_, read);
   }
 
- private:
   struct Folded {
     const std::vector<LinearLayer>* layers;
     Tensor weight, bias;  // an empty bias: as it was
@@ -63,7 +96,7 @@ class Merge {
     Tensor weight = base.cast(DType::kDouble).clone();
     Tensor bias;
     if (const Value* a = part(parts::kA), *b = part(parts::kB); a && b) {
-      add_product(first, contents_of(*a), contents_of(*b), &weight);
+      add_product(first, *a, *b, &weight);
       if (magnitude) rescale(first, contents_of(*magnitude), &weight);
       for (const LinearLayer& layer : layers) drop(layer, magnitude ? *magnitude : *b);
     }
@@ -100,10 +133,10 @@ class Merge {
   }
 
   // weight += s B A, in double: A is [rank, in, sizes..], B [out, rank].
-  void add_product(const LinearLayer& layer, const Tensor& a, const Tensor& b, Tensor* weight) const {
-    const int64_t rank = a.shape()[0], outs = layer.out(), row = weight->size() / outs;
-    const double scale = spec_.scale(rank) / layer.factor;
-    const Tensor wide_a = a.cast(DType::kDouble), wide_b = b.cast(DType::kDouble);
+  void add_product(const LinearLayer& layer, const Value& a, const Value& b, Tensor* weight) const {
+    const int64_t rank = a.type().shape()[0], outs = layer.out(), row = weight->size() / outs;
+    const double scale = spec_.scale(module_of_part({a.name(), parts::kA, ""}), rank) / layer.factor;
+    const Tensor wide_a = contents_of(a).cast(DType::kDouble), wide_b = contents_of(b).cast(DType::kDouble);
     std::vector<double> sum(static_cast<size_t>(row));
     for (int64_t out = 0; out < outs; ++out) {
       std::fill(sum.begin(), sum.end(), 0.0);
@@ -213,5 +246,7 @@ class Merge {
 }  // namespace
 
 MergedAdapters merge_adapters(Model* model) { return Merge(model).run(); }
+
+void take_out_adapters(Model* model) { Merge(model).take_out(); }
 
 }  // namespace onnx_train

@@ -4,6 +4,10 @@
 
 namespace onnx_train {
 
+std::string module_of_part(const AdapterPart& part) {
+  return part.tensor.substr(0, part.tensor.rfind("." + part.part));
+}
+
 void record_part(Model* model, const AdapterPart& part) {
   model->set_metadata(std::string(kAdapterRecord) + part.tensor, part.part + " " + part.weight);
 }

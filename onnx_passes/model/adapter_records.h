@@ -31,6 +31,9 @@ struct AdapterPart {
   std::string tensor, part, weight;  // the weight of the layer; of a bias: itself
 };
 
+// "layers.0.q" of "layers.0.q.lora_A.weight": the module of the layer beside which the part is.
+std::string module_of_part(const AdapterPart& part);
+
 void record_part(Model* model, const AdapterPart& part);
 // In the order in which they were recorded.
 std::vector<AdapterPart> adapter_parts(const Model& model);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "onnx_passes/inference/builder.h"
 #include "onnx_passes/io/mapped_file.h"
@@ -41,26 +42,37 @@ bool for_each_offset(const Shape& shape, const std::vector<int64_t>& strides, co
   return true;
 }
 
-// Whether x holds, in order, the elements of the base's slice whose axes `perm` orders.
-bool holds(const Tensor& base, const WeightView& view, const Tensor& x) {
-  Shape shape = base.shape();
-  const std::vector<int64_t> strides = strides_of(shape);
+// Where the elements of a view are in its base, in the view's order.
+struct ViewedElements {
+  Shape sizes;
+  std::vector<int64_t> steps;
   int64_t first = 0;
+};
+
+ViewedElements elements_of(const Shape& base, const WeightView& view) {
+  Shape shape = base;
+  const std::vector<int64_t> strides = strides_of(shape);
+  ViewedElements elements;
   if (view.axis >= 0) {
     const auto axis = static_cast<size_t>(view.axis);
     shape[axis] = view.end - view.begin;
-    first = view.begin * strides[axis];
+    elements.first = view.begin * strides[axis];
   }
-  Shape ordered;
-  std::vector<int64_t> steps;
-  for (const int64_t axis : view.perm) {
-    ordered.push_back(shape[static_cast<size_t>(axis)]);
-    steps.push_back(strides[static_cast<size_t>(axis)]);
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const size_t axis = view.perm.empty() ? i : static_cast<size_t>(view.perm[i]);
+    elements.sizes.push_back(shape[axis]);
+    elements.steps.push_back(strides[axis]);
   }
+  return elements;
+}
+
+// Whether x holds, in order, the elements of the base's slice whose axes `perm` orders.
+bool holds(const Tensor& base, const WeightView& view, const Tensor& x) {
+  const ViewedElements elements = elements_of(base.shape(), view);
   const size_t element = size_of(x.dtype());
-  const auto* from = base.data<char>() + static_cast<size_t>(first) * element;
+  const auto* from = base.data<char>() + static_cast<size_t>(elements.first) * element;
   const auto* to = x.data<char>();
-  return for_each_offset(ordered, steps, [&](int64_t n, int64_t offset) {
+  return for_each_offset(elements.sizes, elements.steps, [&](int64_t n, int64_t offset) {
     return std::memcmp(to + static_cast<size_t>(n) * element, from + static_cast<size_t>(offset) * element, element) ==
            0;
   });
@@ -161,6 +173,37 @@ std::optional<WeightView> find_view(const Tensor& base, const Tensor& x) {
   release_pages(base.data(), base.bytes());
   release_pages(x.data(), x.bytes());
   return view;
+}
+
+Tensor viewed(const Tensor& base, const WeightView& view, const Shape& shape) {
+  const ViewedElements elements = elements_of(base.shape(), view);
+  const size_t element = size_of(base.dtype());
+  const auto copy_all = [&](const Shape& sizes, const std::vector<int64_t>& steps, const char* from, char* to) {
+    for_each_offset(sizes, steps, [&](int64_t n, int64_t offset) {
+      std::memcpy(to + static_cast<size_t>(n) * element, from + static_cast<size_t>(offset) * element, element);
+      return true;
+    });
+  };
+  Tensor once(base.dtype(), view.once);
+  copy_all(elements.sizes, elements.steps, base.data<char>() + static_cast<size_t>(elements.first) * element,
+           once.data<char>());
+  if (!view.repeats) return once.reshaped(shape);
+  std::vector<int64_t> steps = strides_of(view.once);
+  for (size_t i = 0; i < steps.size(); ++i) steps[i] = view.once[i] == 1 ? 0 : steps[i];
+  Tensor repeated(base.dtype(), shape);
+  copy_all(shape, steps, std::as_const(once).data<char>(), repeated.data<char>());
+  return repeated;
+}
+
+void put_view(const Tensor& part, const WeightView& view, Tensor* base) {
+  const ViewedElements elements = elements_of(base->shape(), view);
+  const size_t element = size_of(part.dtype());
+  auto* to = base->data<char>() + static_cast<size_t>(elements.first) * element;
+  for_each_offset(elements.sizes, elements.steps, [&](int64_t n, int64_t offset) {
+    std::memcpy(to + static_cast<size_t>(offset) * element, part.data<char>() + static_cast<size_t>(n) * element,
+                element);
+    return true;
+  });
 }
 
 std::string describe(const WeightView& view) {

@@ -29,6 +29,11 @@ Shape shape_once(const Tensor& x);
 // The elements of `x` where `once` has sizes of 1.
 Tensor taken_once(const Tensor& x, const Shape& once);
 
+// The numbers that a view takes from a base, in the view's whole shape.
+Tensor viewed(const Tensor& base, const WeightView& view, const Shape& shape);
+// The opposite: puts the elements of `part` where a view that does not repeat takes them from the base. One type.
+void put_view(const Tensor& part, const WeightView& view, Tensor* base);
+
 // "transposed", "elements 0 to 3 of axis 0", "repeated".
 std::string describe(const WeightView& view);
 

@@ -201,6 +201,9 @@ class Model:
         tta: str | None = None,
         original_types: bool = False,
         cache: bool = False,
+        adapter_inputs: bool = False,
+        into: str | os.PathLike[str] | None = None,
+        base: str | os.PathLike[str] | None = None,
     ) -> Model:
         """The inference model of a training model: no training entry points, no state but the weights.
 
@@ -213,23 +216,39 @@ class Model:
             cache: of a language model, inputs ``past_key_values.N.key`` and ``.value`` float[batch, heads, earlier tokens,
                 size] and outputs ``present.N.*``, which are the next inputs: it then reads new tokens alone. Masks are of
                 all tokens. UnsupportedError names a node that mixes tokens in another way than by attention.
+            adapter_inputs: take the adapters out and make them inputs that may be left out, which ONNX Runtime's
+                `LoraAdapter` fills from files of `save_adapter`.
+            into: a model, or a folder that holds one, with the same weights under other names, transposed or in
+                another type: the result is that model with trained weights.
+            base: with `into`, the model that was trained, as it was before (the model of `into`).
 
         Raises:
             UnsupportedError: for a model without training entry points, and where an option has nothing to do.
+            DataError: for weights that `into` does not hold.
 
         >>> inference = training.export(dtype="int8")
         >>> onnx_train.Session(inference).entries
         ['predict']
         """
         pieces = dtype.split(",") if isinstance(dtype, str) else dtype
-        options = options_of(merge=merge or None, dtype=pieces, tta=tta, original_types=original_types or None, cache=cache or None)
+        options = options_of(
+            merge=merge or None,
+            dtype=pieces,
+            tta=tta,
+            original_types=original_types or None,
+            cache=cache or None,
+            adapter_inputs=adapter_inputs or None,
+            into=None if into is None else os.fspath(into),
+            base=None if base is None else os.fspath(base),
+        )
         return Model(self._core.export(options))
 
     def save_adapter(self, folder: str | os.PathLike[str]) -> None:
         """Writes the adapters of a training model, and the other weights that it trains, as PEFT has them.
 
         The folder gets ``adapter_config.json`` and ``adapter_model.safetensors``; ``build(adapter=folder)`` and
-        ``peft.PeftModel.from_pretrained`` read them.
+        ``peft.PeftModel.from_pretrained`` read them. A path that ends in ``.onnx_adapter`` is a file of ONNX Runtime's,
+        for the model that ``export(adapter_inputs=True)`` gives.
 
         Raises:
             UnsupportedError: for a model without adapters.

@@ -444,7 +444,8 @@ class Session:
 
         Args:
             path: an ``.onnx`` file.
-            options: those of `Model.export`: ``merge``, ``dtype``, ``tta``, ``original_types``, ``cache``.
+            options: those of `Model.export`: ``merge``, ``dtype``, ``tta``, ``original_types``, ``cache``,
+                ``adapter_inputs``, ``into``, ``base``.
 
         Raises:
             FileError: for a file that cannot be written.

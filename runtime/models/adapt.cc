@@ -51,7 +51,7 @@ std::vector<CommandOption> adapt_options(AdaptOptions* o) {
            "with --weights: weights that FILE lacks stay as they are; without, they are an error"},
           {"--lora", &o->lora,
            "train adapters of low rank beside frozen layers: rank=8, alpha=8, dropout=0, rslora=false, dora=false, "
-           "targets=PATTERNS of layers [all linear layers but the last]",
+           "targets=PATTERNS of layers [all linear layers but the last]; rank.PATTERN=4, alpha.PATTERN=16 of some",
            "KEY=VALUE"},
           {"--ia3", &o->ia3, "train scales of layers' outputs, or of inputs: targets=PATTERNS, feedforward=PATTERNS",
            "KEY=VALUE"},

@@ -27,13 +27,18 @@ std::vector<PassRow> adapt_rows(const AdaptOptions& options, const std::string& 
 // The lines of kAdapted; empty for a model that was not changed.
 std::vector<std::string> adapted_notes(const Model& model);
 
-// ---- Adapters in PEFT's format (https://huggingface.co/docs/peft): adapter_config.json, and adapter_model.safetensors
+// ---- Adapters in files. A name that ends in .onnx_adapter is one of ONNX Runtime's (onnxruntime_adapter.h), another a
+// folder in PEFT's format (https://huggingface.co/docs/peft): adapter_config.json, and adapter_model.safetensors
 // with names such as base_model.model.layers.0.q.lora_A.weight.
 
-// Writes the adapters of a training model, and the other weights that it trains, into the folder, which is created.
-// `rename`: rules of file_names.h, for names of modules and weights. Returns the names of the tensors in the file.
-std::vector<std::string> save_adapters(const Model& training, const std::string& folder,
+// Writes the adapters of a training model, and the other weights that it trains, into the file or the folder, which is
+// created. `rename`: rules of file_names.h, for names of modules and weights in PEFT's. Returns the names of the
+// tensors.
+std::vector<std::string> save_adapters(const Model& training, const std::string& path,
                                        const std::vector<std::string>& rename = {});
+
+// Whether save_adapters writes a file of ONNX Runtime's.
+bool is_onnxruntime_adapter(const std::string& path);
 
 // Adds adapters with the values of a folder that save_adapters or PEFT wrote.
 void load_adapters(Model* model, const std::string& folder);

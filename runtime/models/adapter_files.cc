@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/file_names.h"
 #include "onnx_passes/adapt/linear_layers.h"
+#include "onnx_passes/adapt/serve_adapters.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
@@ -18,11 +20,12 @@
 #include "onnx_passes/model/weight_origin.h"
 #include "runtime/data/files/safetensors.h"
 #include "runtime/models/adapt.h"
+#include "runtime/models/onnxruntime_adapter.h"
 
 namespace onnx_train {
 namespace {
 
-using AdapterJson = nlohmann::json;
+using AdapterJson = nlohmann::ordered_json;  // the order of patterns counts
 namespace fs = std::filesystem;
 
 constexpr const char* kConfig = "adapter_config.json";
@@ -37,8 +40,19 @@ std::string without_suffix(const std::string& text, std::string_view suffix) {
 
 // ---- Writing
 
+// Ranks and alphas of single layers. PEFT takes the keys as regular expressions, which '^' holds to the whole name.
+struct OwnNumbers {
+  AdapterJson ranks = AdapterJson::object(), alphas = AdapterJson::object();
+};
+
+// Numbers as PEFT writes them: whole ones without a point.
+AdapterJson json_of(double number) {
+  return number == std::floor(number) ? AdapterJson(std::llround(number)) : AdapterJson(number);
+}
+
 AdapterJson config_of(const AdapterSpec& spec, const std::set<std::string>& targets,
-                      const std::set<std::string>& inputs, const std::set<std::string>& saved, bool fan_in_fan_out) {
+                      const std::set<std::string>& inputs, const std::set<std::string>& saved, bool fan_in_fan_out,
+                      const OwnNumbers& own) {
   AdapterJson config = {{"base_model_name_or_path", nullptr},
                         {"inference_mode", true},
                         {"task_type", nullptr},
@@ -51,15 +65,14 @@ AdapterJson config_of(const AdapterSpec& spec, const std::set<std::string>& targ
   }
   config.update({{"peft_type", "LORA"},
                  {"r", spec.rank},
-                 {"lora_alpha", spec.alpha == std::floor(spec.alpha) ? AdapterJson(std::llround(spec.alpha))
-                                                                     : AdapterJson(spec.alpha)},
+                 {"lora_alpha", json_of(spec.alpha)},
                  {"lora_dropout", spec.dropout},
                  {"use_rslora", spec.rslora},
                  {"use_dora", spec.dora},
                  {"bias", "none"},
                  {"init_lora_weights", true},
-                 {"rank_pattern", AdapterJson::object()},
-                 {"alpha_pattern", AdapterJson::object()}});
+                 {"rank_pattern", own.ranks},
+                 {"alpha_pattern", own.alphas}});
   return config;
 }
 
@@ -133,11 +146,58 @@ T field(const AdapterJson& config, const std::string& path, const char* key, T o
 
 // Of what PEFT has, what a number or a switch would change that is not supported here.
 void refuse_unsupported(const AdapterJson& config, const std::string& path) {
-  for (const char* key : {"rank_pattern", "alpha_pattern", "layer_replication", "use_qalora"}) {
+  for (const char* key : {"layer_replication", "use_qalora"}) {
     const auto found = config.find(key);
     const bool off =
         found == config.end() || found->is_null() || *found == false || (found->is_structured() && found->empty());
     if (!off) fail_as(ErrorCode::kFile, path, ": adapters with '", key, "' are not supported");
+  }
+}
+
+// The numbers that the configuration has for some layers: PEFT takes the first key that is, as a regular expression,
+// the module's name or its last parts.
+class LayerNumbers {
+ public:
+  LayerNumbers(const AdapterJson& config, const std::string& path, const char* key) {
+    const auto found = config.find(key);
+    if (found == config.end() || found->is_null()) return;
+    if (!found->is_object()) fail_as(ErrorCode::kFile, path, ": '", key, "' is no object of patterns and numbers");
+    for (const auto& [pattern, number] : found->items()) {
+      if (!number.is_number()) fail_as(ErrorCode::kFile, path, ": '", key, "' of '", pattern, "' is no number");
+      try {
+        // Takes time that grows with the length of a name, whatever the pattern.
+        constexpr auto kPolynomial = std::regex_constants::__polynomial;
+        patterns_.emplace_back(std::regex("(.*\\.)?(" + pattern + ")", std::regex::ECMAScript | kPolynomial),
+                               number.get<double>());
+      } catch (const std::regex_error&) {
+        fail_as(ErrorCode::kFile, path, ": '", key, "' has '", pattern, "', which is no regular expression");
+      }
+    }
+  }
+
+  double of(const std::string& module, double otherwise) const {
+    for (const auto& [pattern, number] : patterns_) {
+      if (std::regex_match(module, pattern)) return number;
+    }
+    return otherwise;
+  }
+
+ private:
+  std::vector<std::pair<std::regex, double>> patterns_;
+};
+
+// Gives the spec's targets, as the file names them, the numbers that the configuration has for them.
+void read_layer_numbers(const std::string& path, AdapterSpec* spec) {
+  if (spec->method != "lora") return;
+  const AdapterJson config = read_config(path);
+  const LayerNumbers ranks(config, path, "rank_pattern"), alphas(config, path, "alpha_pattern");
+  for (const std::string& module : spec->targets) {
+    const double rank = ranks.of(module, static_cast<double>(spec->rank)), alpha = alphas.of(module, spec->alpha);
+    // Through the parser, which knows the valid numbers.
+    const auto number = [](double value) { return number_text(value); };
+    const AdapterSpec read = parse_adapter("lora", {"rank=" + number(rank), "alpha=" + number(alpha)});
+    if (read.rank != spec->rank) spec->rank_patterns.emplace_back("^" + module, read.rank);
+    if (read.alpha != spec->alpha) spec->alpha_patterns.emplace_back("^" + module, read.alpha);
   }
 }
 
@@ -173,8 +233,10 @@ bool is_named_by(const std::vector<std::string>& names, const std::string& modul
   });
 }
 
-// The file's tensors by the names that they have in our models; the spec's targets become the layers that have some.
-TensorMap read_tensors(const std::string& path, AdapterSpec* spec) {
+// The tensors of the folder's file by the names that they have in our models; the spec's targets become the layers that
+// have some, with their own ranks and alphas.
+TensorMap read_tensors(const std::string& folder, AdapterSpec* spec) {
+  const std::string path = fs::path(folder) / kTensors;
   TensorMap arrays;
   std::set<std::string> targets, inputs;
   for (const auto& [key, tensor] : read_safetensors(path)) {
@@ -198,6 +260,7 @@ TensorMap read_tensors(const std::string& path, AdapterSpec* spec) {
   if (targets.empty() && inputs.empty()) fail_as(ErrorCode::kFile, path, " holds no adapter of a layer");
   spec->targets.assign(targets.begin(), targets.end());
   spec->feedforward.assign(inputs.begin(), inputs.end());
+  read_layer_numbers(fs::path(folder) / kConfig, spec);
   return arrays;
 }
 
@@ -207,31 +270,36 @@ void add_prefix(const NamePrefix& prefix, AdapterSpec* spec, TensorMap* values) 
   for (std::vector<std::string>* modules : {&spec->targets, &spec->feedforward}) {
     for (std::string& module : *modules) module = prefix.apply(module);
   }
+  for (auto& [pattern, rank] : spec->rank_patterns) pattern = "^" + prefix.apply(pattern.substr(1));
+  for (auto& [pattern, alpha] : spec->alpha_patterns) pattern = "^" + prefix.apply(pattern.substr(1));
   TensorMap named;
   for (const auto& [name, value] : *values) named[prefix.apply(name)] = value;
   *values = std::move(named);
 }
 
-}  // namespace
-
-std::vector<std::string> save_adapters(const Model& training, const std::string& folder,
-                                       const std::vector<std::string>& rename) {
+// Returns the tensors in the folder's file.
+TensorMap save_for_peft(const Model& training, const std::string& folder, const std::vector<std::string>& rename) {
   const AdapterSpec spec = parse_adapter_text(training.metadata(kAdapter));
   if (spec.method.empty()) fail("the model has no adapters: write it as .onnx, or its weights as .safetensors");
   if (spec.method == "bitfit") fail("PEFT has no format for BitFit: write all weights, as .safetensors");
   const Graph& graph = *training.graph;
   TensorMap tensors;
-  std::set<std::string> targets, inputs, saved, known;
+  std::set<std::string> targets, inputs, saved;
+  OwnNumbers own;
   const std::set<std::string> in_first = weights_in_first(training);
   bool fan_in_fan_out = false;
   for (const AdapterPart& part : adapter_parts(training)) {
     const Value* value = graph.find(part.tensor);
     if (!value || !value->is_initializer()) continue;
-    known.insert(part.tensor);
     const bool scale = part.part == parts::kScale || part.part == parts::kInputScale;
-    const size_t suffix = is_bare(part) ? part.part.size() + 1 : kASuffix.size();
-    const std::string module = part.tensor.substr(0, part.tensor.size() - std::min(part.tensor.size(), suffix));
+    const std::string module = module_of_part(part);
     targets.insert(renamed(module, rename));
+    if (part.part == parts::kA) {
+      const int64_t rank = value->type().shape()[0];
+      const std::string pattern = "^" + renamed(module, rename);
+      if (rank != spec.rank) own.ranks[pattern] = rank;
+      if (spec.alpha_of(module) != spec.alpha) own.alphas[pattern] = json_of(spec.alpha_of(module));
+    }
     fan_in_fan_out = fan_in_fan_out || in_first.count(part.weight) > 0;
     if (part.part == parts::kInputScale) inputs.insert(renamed(module, rename));
     const std::string name = scale ? module + std::string(kScaleSuffix) : part.tensor;
@@ -239,22 +307,31 @@ std::vector<std::string> save_adapters(const Model& training, const std::string&
     const int64_t rank = weight && weight->has_rank() ? weight->rank() : 2;
     tensors[std::string(kPrefix) + renamed(name, rename)] = in_peft_form(part, contents_of(*value), rank);
   }
-  for (const EntryPoint& entry : training.entry_points) {
-    for (const Binding& binding : entry.update_bindings) {
-      const Value* state = binding.state;
-      if (&state->graph() != &graph || state->role() || known.count(state->name())) continue;
-      for (const std::string& name : saved_names(*state)) {
-        saved.insert(module_of(renamed(name, rename)));
-        tensors[std::string(kPrefix) + renamed(name, rename)] = contents_of(*state);
-      }
+  for (const std::string& besides : trained_besides(training)) {
+    const Value* state = graph.find(besides);
+    for (const std::string& name : saved_names(*state)) {
+      saved.insert(module_of(renamed(name, rename)));
+      tensors[std::string(kPrefix) + renamed(name, rename)] = contents_of(*state);
     }
   }
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail_as(ErrorCode::kFile, "cannot make the folder ", folder, ": ", error.message());
   write_safetensors(fs::path(folder) / kTensors, tensors, {{"format", "pt"}});
-  const AdapterJson config = config_of(spec, targets, inputs, saved, fan_in_fan_out);
+  const AdapterJson config = config_of(spec, targets, inputs, saved, fan_in_fan_out, own);
   write_file(fs::path(folder) / kConfig, config.dump(2, ' ', false, AdapterJson::error_handler_t::replace) + "\n");
+  return tensors;
+}
+
+}  // namespace
+
+bool is_onnxruntime_adapter(const std::string& path) { return path.ends_with(".onnx_adapter"); }
+
+std::vector<std::string> save_adapters(const Model& training, const std::string& path,
+                                       const std::vector<std::string>& rename) {
+  const TensorMap tensors =
+      is_onnxruntime_adapter(path) ? served_values(training) : save_for_peft(training, path, rename);
+  if (is_onnxruntime_adapter(path)) write_onnxruntime_adapter(path, tensors);
   std::vector<std::string> names;
   for (const auto& [name, tensor] : tensors) names.push_back(name);
   return names;
@@ -270,7 +347,7 @@ TensorMap adapter_values(const Model& model, const std::string& folder) {
   if (spec.method != own.method || spec.dora != own.dora) {
     fail_as(ErrorCode::kData, config, " says ", to_string(spec), "; the model's adapters are ", to_string(own));
   }
-  TensorMap values = read_tensors(path, &spec);
+  TensorMap values = read_tensors(folder, &spec);
   std::vector<std::string> names;
   for (const auto& [name, value] : values) names.push_back(name);
   add_prefix(common_prefix(weight_names(model), names), &spec, &values);
@@ -290,8 +367,11 @@ TensorMap adapter_values(const Model& model, const std::string& folder) {
     value = value.cast(tensor->dtype());
   }
   for (const AdapterPart& part : adapter_parts(model)) {
-    const double factor = spec.scale(spec.rank) / own.scale(own.rank);
-    if (part.part != parts::kB || factor == 1) continue;
+    if (part.part != parts::kB) continue;
+    const std::string module = module_of_part(part);
+    const int64_t rank = values[part.tensor].shape()[1];
+    const double factor = spec.scale(module, rank) / own.scale(module, rank);
+    if (factor == 1) continue;
     Tensor scaled = values[part.tensor].clone();
     for (int64_t i = 0; i < scaled.size(); ++i) scaled.set(i, factor * scaled.at(i));
     values[part.tensor] = scaled;
@@ -302,7 +382,7 @@ TensorMap adapter_values(const Model& model, const std::string& folder) {
 void load_adapters(Model* model, const std::string& folder) {
   AdapterSpec spec = read_spec(fs::path(folder) / kConfig);
   const std::string path = fs::path(folder) / kTensors;
-  auto arrays = std::make_shared<TensorMap>(read_tensors(path, &spec));
+  auto arrays = std::make_shared<TensorMap>(read_tensors(folder, &spec));
   std::set<std::string> modules;
   for (const LinearLayer& layer : LinearLayers(*model, /*integers=*/true).all()) modules.insert(layer.module);
   std::vector<std::string> targets = spec.targets;

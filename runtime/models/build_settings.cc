@@ -20,6 +20,7 @@
 #include "onnx_passes/training/optimizer_spec.h"
 #include "onnx_passes/training/training_mode.h"
 #include "runtime/models/adapt.h"
+#include "runtime/models/model_folder.h"
 
 namespace onnx_train {
 namespace {
@@ -304,7 +305,7 @@ Model import_forward_model(ModelMessage message, const std::string& dtype, const
 Model load_forward_model(const std::string& path, const std::string& dtype, const ImportOptions& options,
                          std::vector<Finding>* findings) {
   return keeping_faults({}, [&](const PipelineOptions& pipeline) {
-    return import_forward_model(load_message(path), dtype, options, findings, pipeline);
+    return import_forward_model(load_message(model_file(path)), dtype, options, findings, pipeline);
   });
 }
 

@@ -15,6 +15,7 @@
 #include "runtime/models/build_notes.h"
 #include "runtime/models/example_inputs.h"
 #include "runtime/models/kept_settings.h"
+#include "runtime/models/model_folder.h"
 #include "runtime/plan/flops.h"
 #include "runtime/support/report_text.h"
 
@@ -202,7 +203,7 @@ CheckReport check_model(ModelMessage message, const std::string& name, const Che
 }
 
 CheckReport check_model(const std::string& path, const CheckSettings& settings) {
-  return check_model(load_message(path), path, settings);
+  return check_model(load_message(model_file(path)), path, settings);
 }
 
 std::string to_text(const std::string& subject, const std::string& what, const std::string& advice, size_t width) {

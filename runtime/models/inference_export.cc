@@ -1,6 +1,7 @@
 #include "runtime/models/inference_export.h"
 
 #include "onnx_passes/adapt/add_cache.h"
+#include "onnx_passes/adapt/serve_adapters.h"
 #include "onnx_passes/adapt/test_time_augmentation.h"
 #include "onnx_passes/foreign/map_outputs.h"
 #include "onnx_passes/ir/error.h"
@@ -8,6 +9,7 @@
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"
 #include "onnx_passes/quantization/store_quantized.h"
+#include "runtime/models/export_into.h"
 #include "runtime/session/session_settings.h"
 
 namespace onnx_train {
@@ -48,7 +50,18 @@ std::vector<CommandOption> export_options(ExportSettings* settings) {
            {},
            view_names},
           {"--original-types", &settings->original_types,
-           "weights, inputs and outputs that were float16 or bfloat16 before training are so again"}};
+           "weights, inputs and outputs that were float16 or bfloat16 before training are so again"},
+          {"--adapter-inputs", &settings->adapter_inputs,
+           "the model without its adapters, which are optional inputs: ONNX Runtime's LoraAdapter fills them from "
+           ".onnx_adapter files"},
+          {"--into", &settings->into,
+           "put the weights into this model, which has the same under other names, transposed or in another type, and "
+           "leave all else of it as it is; of a folder (Optimum, GenAI) all files are copied to -o DIR",
+           "FILE|DIR"},
+          {"--base", &settings->base,
+           "with --into: the model that was trained, as it was before, by whose values weights are found [the run's "
+           "MODEL, or that of --into]",
+           "FILE|DIR"}};
 }
 
 InferenceExport strip_and_merge(const Model& training, const ExportSettings& settings, const std::string& name) {
@@ -62,9 +75,14 @@ InferenceExport strip_and_merge(const Model& training, const ExportSettings& set
 }
 
 InferenceExport export_inference(const Model& training, const ExportSettings& settings, const std::string& name) {
+  if (settings.adapter_inputs && settings.merge)
+    fail_as(ErrorCode::kUsage,
+            "--merge folds adapters into the weights, and --adapter-inputs takes them out: take one");
+  if (!settings.base.empty()) fail_as(ErrorCode::kUsage, "--base is of --into");
   InferenceExport made = strip_and_merge(training, settings, name);
   Model& inference = made.model;
   if (settings.cache) made.cached = add_cache(&inference, CacheForm::kGrowing).size();
+  if (settings.adapter_inputs) made.inputs = serve_adapters(&inference, trained_besides(training));
   if (settings.original_types) {
     OriginalTypes types = original_types(training);
     if (types.empty()) fail(name, " was made from a model without 16-bit floats: leave out --original-types");
@@ -89,6 +107,11 @@ InferenceExport export_inference(const Model& training, const ExportSettings& se
   pack_four_bits(&inference);
   restore_maps(&inference, training);
   return made;
+}
+
+ModelMessage export_message(const Model& training, const ExportSettings& settings, const std::string& name) {
+  if (!settings.into.empty()) return export_into(training, settings, name).message;
+  return to_message(export_inference(training, settings, name).model);
 }
 
 }  // namespace onnx_train

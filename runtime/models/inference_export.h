@@ -8,6 +8,7 @@
 
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/stored_weights.h"
+#include "onnx_passes/ir/message.h"
 #include "onnx_passes/ir/model.h"
 #include "onnx_passes/quantization/store_quantized.h"
 #include "runtime/support/options.h"
@@ -19,12 +20,16 @@ struct ExportSettings {
   std::string tta;                 // views of pictures over which the outputs are averaged (test_time_augmentation.h)
   bool merge = false, original_types = false;
   bool cache = false;  // of keys and values (onnx_passes/adapt/add_cache.h)
+  bool adapter_inputs = false;  // adapters as inputs, for ONNX Runtime's (serve_adapters.h)
+  std::string into;             // a model or folder whose weights are replaced (export_into.h)
+  std::string base;             // with `into`: the model that was trained, as it was before; "" for `into` itself
 };
 
 // Whether --dtype says more than that weights stay as they are, in float32.
 bool stores_other_type(const ExportSettings& settings);
 
-// --merge, --cache, --dtype, --tta, --original-types. They write into `settings`, which must outlive them.
+// --merge, --cache, --dtype, --tta, --original-types, --adapter-inputs, --into, --base. They write into `settings`, which
+// must outlive them.
 std::vector<CommandOption> export_options(ExportSettings* settings);
 
 struct InferenceExport {
@@ -35,6 +40,7 @@ struct InferenceExport {
   int restored = 0;                       // weights that were integers, and are floats with adapters in them
   size_t cached = 0;                      // tensors of the cache of keys and values
   MergedAdapters merged;                  // layers whose adapters are folded into their weights
+  std::vector<std::string> inputs;        // that adapters are now
 };
 
 // No training entry points, no state but the weights; adapters merged where the settings say so. `name` is the model's
@@ -44,5 +50,8 @@ InferenceExport strip_and_merge(const Model& training, const ExportSettings& set
 // The same, and all else that the settings say. `name` is the model's in errors. Throws Error where an option has
 // nothing to do, or does not go with another.
 InferenceExport export_inference(const Model& training, const ExportSettings& settings, const std::string& name);
+
+// What the settings say, as a message: this, or the model that they put weights into.
+ModelMessage export_message(const Model& training, const ExportSettings& settings, const std::string& name);
 
 }  // namespace onnx_train

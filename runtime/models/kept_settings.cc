@@ -13,6 +13,7 @@
 #include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/metrics/metrics.h"
 #include "runtime/models/adapt.h"
+#include "runtime/models/model_folder.h"
 
 namespace onnx_train {
 namespace {
@@ -91,7 +92,7 @@ Model import_to_build(ModelMessage message, BuildSettings* settings, std::vector
 
 Model load_to_build(const std::string& path, BuildSettings* settings, std::vector<std::string>* kept,
                     std::vector<Finding>* findings) {
-  return import_to_build(load_message(path), settings, kept, findings);
+  return import_to_build(load_message(model_file(path)), settings, kept, findings);
 }
 
 }  // namespace onnx_train

@@ -4,6 +4,7 @@
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/pipeline/kept_faults.h"
 #include "runtime/models/build_notes.h"
+#include "runtime/models/model_folder.h"
 #include "runtime/models/sizes_of_data.h"
 #include "runtime/training/checkpoint.h"
 
@@ -59,7 +60,7 @@ DefaultBuild build_for_data(const ModelMessage& forward, const BuildSettings& se
 
 DefaultBuild load_or_build(const std::string& path, const BuildSettings& settings, const GuessLoss& guess,
                            const ReadInputs& read, BuildFor purpose) {
-  ModelMessage message = load_message(path);
+  ModelMessage message = load_message(model_file(path));
   if (!message.proto.training_info().empty()) return {training_model(std::move(message), path), "", "", "", false};
   return build_for_data(message, settings, guess, read, purpose);
 }

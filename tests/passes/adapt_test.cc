@@ -6,6 +6,7 @@
 #include "onnx_passes/adapt/file_names.h"
 #include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/adapt/qat.h"
+#include "onnx_passes/adapt/serve_adapters.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
@@ -307,6 +308,46 @@ TEST(Adapt, AdaptersThatDoNotFitAreErrors) {
   const AdapterSpec several = lora_of({"targets=a", " b", "rank=4"});
   EXPECT_THAT(several.targets, ElementsAre("a", "b"));
   EXPECT_EQ(parse_adapter_text(to_string(several)).rank, 4);
+}
+
+TEST(Adapt, LayersHaveRanksAndAlphasOfTheirOwn) {
+  const AdapterSpec spec =
+      lora_of({"rank=2", "alpha=4", "rank.fc1=3", "rank.^blocks.*=1", "alpha.*.q=8", "targets=fc?"});
+  EXPECT_EQ(to_string(spec), "lora rank=2,alpha=4,dropout=0,rslora=false,rank.fc1=3,rank.^blocks.*=1,alpha.*.q=8");
+  const AdapterSpec read = parse_adapter_text(to_string(spec));
+  EXPECT_EQ(read.rank_of("m.fc1"), 3);
+  EXPECT_EQ(read.rank_of("blocks.0"), 1);
+  EXPECT_EQ(read.rank_of("m.blocks.0"), 2);
+  EXPECT_EQ(read.scale("blocks.0.q", 1), 8);
+  EXPECT_EQ(read.scale("blocks.0.k", 1), 4);
+  const auto refused = [](const std::string& piece) {
+    Model model = two_layers();
+    return error_of([&] { add_adapters(lora_of({"targets=fc1", piece}), 0).run(model); });
+  };
+  EXPECT_THAT(refused("rank.fc2=3"),
+              HasSubstr("--lora rank.fc2: 'fc2' names none of the 1 layers that have an adapter"));
+  EXPECT_THAT(refused("rank.fc1=0"), HasSubstr("rank.fc1 is '0'; take a whole number from 1"));
+  Model model = two_layers();
+  add_adapters(lora_of({"rank=2", "rank.fc1=1", "alpha=1", "targets=fc1,fc2"}), 0).run(model);
+  EXPECT_EQ(to_string(model.graph->find("fc1.lora_A.weight")->type()), "float[1,2]");
+}
+
+TEST(Adapt, ServedAdaptersAreInputsWithoutAnyRank) {
+  Model model = two_layers();
+  add_adapters(lora_of({"rank=2", "alpha=6", "targets=fc1"}), 0).run(model);
+  Value* up = model.graph->find("fc1.lora_B.weight");
+  model.graph->set_initializer(up, Tensor::full(DType::kFloat, up->type().shape(), 1));
+  const TensorMap values = served_values(model);
+  EXPECT_EQ(values.at("fc1.lora_B.weight").at(0), 3);
+  EXPECT_EQ(values.size(), 2u);
+  EXPECT_THAT(serve_adapters(&model, {"fc2.weight"}),
+              ElementsAre("fc1.lora_A.weight", "fc1.lora_B.weight", "fc2.weight"));
+  ASSERT_EQ(model.graph->inputs().size(), 4u);
+  EXPECT_EQ(to_string(model.graph->inputs()[1]->type()), "float[fc1.rank,2]");
+  EXPECT_EQ(to_string(model.graph->inputs()[2]->type()), "float[4,fc1.rank]");
+  EXPECT_EQ(contents_of(*model.graph->find("fc1.lora_A.weight")).shape(), (Shape{0, 2}));
+  EXPECT_FALSE(has_adapters(model));
+  EXPECT_THAT(to_text(model), testing::Not(HasSubstr("Mul")));
 }
 
 TEST(Adapt, WeightsAreAssignedByName) {

@@ -116,6 +116,9 @@ def folders(tmp_path_factory):
         network(folder / "model.onnx", shape, classes)
         trained(folder, folder / data)
     trained(adapted, adapted / "train.npz", "--lora", "rank=2")
+    (adapted / "decoder").mkdir()
+    for served in "decoder.onnx", "decoder/model.onnx":
+        shutil.copy(adapted / "model.onnx", adapted / served)
     bigrams(text / "model.onnx", 256)
     (text / "text.txt").write_text("LOVE, n. A temporary insanity. " * 40)
     tool.run("build", text / "model.onnx", "-o", text / "train.onnx")
