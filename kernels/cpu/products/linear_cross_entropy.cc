@@ -261,29 +261,56 @@ class LinearLoss {
       if (copies_row_) convert_row(row, n, x);
       after_.apply(n, x);
     });
+    const int64_t label = ce_.label(launch, position);
+    T most = 0;
+    vectorized([&] {
+      most = largest_of(n, x);
+      launch.out<bool>(kCorrect)[position] = is_first_of_largest(x, label, most);
+    });
+    if (trains_ && ce_.smoothing == 0) return finish_row(launch, scales, {position, label, most}, x, row);
     const PositionBlock piece{0, position, 1};
     T log_sum = 0;
-    bool is_correct = false;
-    const int64_t label = ce_.label(launch, position);
-    double* loss = at<double>(losses_, launch) + position;
     vectorized([&] {
-      loss_of_piece(ce_, launch, piece, Strided<const T>{x, 1}, &log_sum, loss);
-      is_correct = is_first_of_largest(n, x, label);
+      loss_of_piece(ce_, launch, piece, Strided<const T>{x, 1}, &log_sum, at<double>(losses_, launch) + position);
     });
-    launch.out<bool>(kCorrect)[position] = is_correct;
-    if (trains_) make_gradient(launch, scales, piece, log_sum, x, row);
+    if (!trains_) return;
+    for_blocks(x, row, [&](const Classes& classes, T* dx) {
+      gradient_of_piece(ce_, scales, launch, piece, classes, Strided<const T>{dx, 1}, &log_sum, Strided<T>{dx, 1});
+    });
   }
 
-  // Blocks of classes stay in the L1 cache. `row` still holds the product where its slopes are wanted.
-  void make_gradient(const Launch& launch, const GradientScales<T>& scales, const PositionBlock& piece, T log_sum, T* x,
-                     S* row) const {
+  struct Position {
+    int64_t index, label;
+    T most;  // of its logits x
+  };
+
+  // The loss of a position without label smoothing; x becomes its gradient. Computes each exponential once.
+  void finish_row(const Launch& launch, const GradientScales<T>& scales, const Position& p, T* x, S* row) const {
+    const T *weight = ce_.weights<T>(launch), logit = x[p.label];
+    T sum = 0;
+    vectorized([&] { sum = sum_of_exponentials(size_.classes, x, p.most, [=](int64_t c, T e) { x[c] = e; }); });
+    const T w = weight ? weight[p.label] : T{1}, share = static_cast<T>(scales.scale * static_cast<double>(w));
+    at<double>(losses_, launch)[p.index] = static_cast<double>(w * (p.most + std::log(sum) - logit));
+    const T factor = share / sum;
+    for_blocks(x, row, [&](const Classes& classes, T* dx) {
+#pragma omp simd
+      for (int64_t c = 0; c < classes.count; ++c) dx[c] *= factor;
+      if (classes.has(p.label)) dx[p.label - classes.begin] -= share;
+    });
+  }
+
+  // Calls make(classes, x at these classes) for blocks of classes that stay in the L1 cache, and makes of the gradients
+  // of the logits that it leaves those of the product in `row`, which still holds the product where its slopes are
+  // wanted.
+  template <typename Make>
+  void for_blocks(T* x, S* row, const Make& make) const {
     constexpr int64_t kAtOnce = 2048;
     for (Classes classes{0, 0}; classes.begin < size_.classes; classes.begin += kAtOnce) {
       classes.count = std::min(kAtOnce, size_.classes - classes.begin);
       T* dx = x + classes.begin;
       S* to = row + classes.begin;
       vectorized([&] {
-        gradient_of_piece(ce_, scales, launch, piece, classes, Strided<const T>{dx, 1}, &log_sum, Strided<T>{dx, 1});
+        make(classes, dx);
         if (after_.has_slope()) after_.multiply_by_slopes(classes.count, to, dx);
         if (after_.rounds_product) round_row(after_.rounding, classes.count, dx);
         if (copies_row_) convert_row(dx, classes.count, to);

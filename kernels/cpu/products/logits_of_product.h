@@ -66,12 +66,11 @@ struct LogitsOfProduct {
 
 // Whether the label is the first of the largest logits.
 template <typename T>
-bool is_first_of_largest(int64_t n, const T* x, int64_t label) {
-  const T most = x[label];
-  bool before = false, after = false;
-  for (int64_t c = 0; c < label; ++c) before |= !(x[c] < most);
-  for (int64_t c = label; c < n; ++c) after |= !(x[c] <= most);
-  return !before && !after;
+bool is_first_of_largest(const T* x, int64_t label, T most) {
+  if (!(x[label] == most)) return false;
+  bool is_before = false;
+  for (int64_t c = 0; c < label; ++c) is_before |= x[c] == most;
+  return !is_before;
 }
 
 }  // namespace onnx_train::cpu
