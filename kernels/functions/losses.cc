@@ -23,11 +23,11 @@ DType type_of(const FunctionCall& call, const char* attribute) { return static_c
 
 // logits = cap tanh(scale (h w + bias)), or scale (h w + bias) where cap is 0; w has a row per class if `transposed`.
 // loss as of SoftmaxCrossEntropy; correct: the label is the first of the largest logits, and is not ignored.
-// dlogits = SoftmaxCrossEntropyGrad of dloss, dproduct = dlogits scale (1 - (logits / cap)²),
+// dlogits = SoftmaxCrossEntropyGrad of dloss, dproduct = dlogits cap (1 - tanh² (scale (h w + bias))) scale,
 // dh = dproduct wᵀ,  dw = hᵀ dproduct,  dbias = Σ dproduct over the positions
 //
-// h and w may be bfloat16 and the rest float32. `rounding`: the 16-bit type to which logits and dproduct are rounded,
-// or 0; `narrow`: the type of dh if it has 16 bits, or 0.
+// h and w may be bfloat16 and the rest float32. `rounding`: the 16-bit type to which h w + bias, the logits and
+// dproduct are rounded, or 0; `narrow`: the type of dh if it has 16 bits, or 0.
 FunctionText linear_cross_entropy(const FunctionCall& call) {
   Body f(signature(call), call);
   const bool transposed = call.integer("transposed") != 0;
@@ -47,13 +47,14 @@ FunctionText linear_cross_entropy(const FunctionCall& call) {
   const Term h = wide(f.input("h")), w = wide(f.input("w"));
   Term logits = matmul(h, transposed ? transpose(w, {1, 0}) : w);
   if (f.has("bias")) logits = logits + f.input("bias");
+  logits = rounded(logits);
   if (scaled) logits = logits * f.attribute("scale");
   Term t;
   if (capped) {
     t = tanh(logits);
     logits = t * f.attribute("cap");
   }
-  logits = rounded(logits);
+  if (scaled || capped) logits = rounded(logits);
   const CrossEntropyBody e(&f, logits);
   const Term highest = f.op("ArgMax", {logits}, "axis = -1, keepdims = 0", DType::kInt64);
   const Term hit = equal(highest, cast(f.input("labels"), DType::kInt64));

@@ -152,6 +152,8 @@ TEST(LinearCrossEntropy, TrainsInSixteenBits) {
   for (const Precision precision : {Precision::kBfloat16, Precision::kFloat16}) {
     for (const bool tied : {true, false}) compare({.tied = tied, .precision = precision}, 1e-3);
     compare({.gemm = true, .precision = precision}, 1e-3);
+    // Fewer numbers are rounded between the product and the logits.
+    compare({.biased = true, .scale = 0.5, .cap = 2, .precision = precision}, 1e-2);
   }
 }
 
@@ -163,9 +165,9 @@ TEST(LinearCrossEntropy, GivesTheSameBitsWithAnyNumberOfThreads) {
 }
 
 TEST(LinearCrossEntropy, TakesLessMemory) {
-  const TensorMap batch = batch_of(10);
+  const TensorMap batch = batch_of(24);
   const Results with = train({.tied = true}, batch), without = train({.tied = true}, batch, {"linear_cross_entropy"});
-  const size_t logits = sizeof(float) * 10 * kTokens * kClasses;
+  const size_t logits = sizeof(float) * 24 * kTokens * kClasses;
   EXPECT_LT(with.arena + logits / 2, without.arena);
   EXPECT_LT(with.evaluating_arena + logits / 2, without.evaluating_arena);
 }

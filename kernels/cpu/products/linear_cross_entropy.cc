@@ -31,8 +31,8 @@ class LinearLoss {
   explicit LinearLoss(const NodeSpec& spec)
       : size_(spec),
         ce_(CrossEntropySpec(spec, {size_.positions, size_.classes}, -1, kLabels, kWeight)),
-        after_{static_cast<T>(size_.scale), static_cast<T>(size_.cap),
-               std::is_same_v<S, BFloat16> ? DType::kUndefined : size_.rounding},
+        after_{static_cast<T>(size_.scale), static_cast<T>(size_.cap), size_.rounding, !std::is_same_v<S, BFloat16>},
+        copies_row_(std::is_same_v<S, BFloat16> || size_.cap != 0),
         trains_(spec.has_input(kDloss)),
         biased_(spec.has_input(kBias)),
         dh_type_(spec.has_output(kDh) ? spec.out_type(kDh) : dtype_of<T>()),
@@ -41,7 +41,7 @@ class LinearLoss {
     for (const int64_t rows : size_.chunks()) chunks_.emplace_back(spec, *this, rows);
     const int64_t most = chunks_[0].rows;
     logits_ = workspace_.reserve(bytes<S>(most * size_.classes));
-    if (std::is_same_v<S, BFloat16>) row_ = workspace_.reserve(bytes<T>(threads_ * size_.classes));
+    if (copies_row_) row_ = workspace_.reserve(bytes<T>(threads_ * size_.classes));
     h_ = workspace_.reserve(bytes<S>(most * size_.width));
     dh_ = workspace_.reserve(static_cast<size_t>(most * size_.width) * size_of(dh_type_));
     losses_ = workspace_.reserve(bytes<double>(size_.positions));
@@ -256,45 +256,64 @@ class LinearLoss {
 
   void run_row(const Launch& launch, const GradientScales<T>& scales, int64_t position, S* row, int64_t share) const {
     const int64_t n = size_.classes;
-    T* x;
-    if constexpr (std::is_same_v<S, BFloat16>) {
-      x = at<T>(row_, launch) + share * n;
-      vectorized([&] { convert_row(row, n, x); });
-    } else {
-      x = row;
-    }
-    if (after_.changes()) vectorized([&] { after_.apply(n, x); });
+    T* const x = copies_row_ ? at<T>(row_, launch) + share * n : reinterpret_cast<T*>(row);
+    vectorized([&] {
+      if (copies_row_) convert_row(row, n, x);
+      after_.apply(n, x);
+    });
+    const int64_t label = ce_.label(launch, position);
+    T most = 0;
+    vectorized([&] {
+      most = largest_of(n, x);
+      launch.out<bool>(kCorrect)[position] = is_first_of_largest(x, label, most);
+    });
+    if (trains_ && ce_.smoothing == 0) return finish_row(launch, scales, {position, label, most}, x, row);
     const PositionBlock piece{0, position, 1};
     T log_sum = 0;
-    bool is_correct = false;
-    const int64_t label = ce_.label(launch, position);
-    double* loss = at<double>(losses_, launch) + position;
     vectorized([&] {
-      loss_of_piece(ce_, launch, piece, Strided<const T>{x, 1}, &log_sum, loss);
-      is_correct = is_first_of_largest(n, x, label);
+      loss_of_piece(ce_, launch, piece, Strided<const T>{x, 1}, &log_sum, at<double>(losses_, launch) + position);
     });
-    launch.out<bool>(kCorrect)[position] = is_correct;
-    if (trains_) make_gradient(launch, scales, piece, log_sum, x, row);
+    if (!trains_) return;
+    for_blocks(x, row, [&](const Classes& classes, T* dx) {
+      gradient_of_piece(ce_, scales, launch, piece, classes, Strided<const T>{dx, 1}, &log_sum, Strided<T>{dx, 1});
+    });
   }
 
-  // Blocks of classes stay in the L1 cache.
-  void make_gradient(const Launch& launch, const GradientScales<T>& scales, const PositionBlock& piece, T log_sum, T* x,
-                     S* row) const {
+  struct Position {
+    int64_t index, label;
+    T most;  // of its logits x
+  };
+
+  // The loss of a position without label smoothing; x becomes its gradient. Computes each exponential once.
+  void finish_row(const Launch& launch, const GradientScales<T>& scales, const Position& p, T* x, S* row) const {
+    const T *weight = ce_.weights<T>(launch), logit = x[p.label];
+    T sum = 0;
+    vectorized([&] { sum = sum_of_exponentials(size_.classes, x, p.most, [=](int64_t c, T e) { x[c] = e; }); });
+    const T w = weight ? weight[p.label] : T{1}, share = static_cast<T>(scales.scale * static_cast<double>(w));
+    at<double>(losses_, launch)[p.index] = static_cast<double>(w * (p.most + std::log(sum) - logit));
+    const T factor = share / sum;
+    for_blocks(x, row, [&](const Classes& classes, T* dx) {
+#pragma omp simd
+      for (int64_t c = 0; c < classes.count; ++c) dx[c] *= factor;
+      if (classes.has(p.label)) dx[p.label - classes.begin] -= share;
+    });
+  }
+
+  // Calls make(classes, x at these classes) for blocks of classes that stay in the L1 cache, and makes of the gradients
+  // of the logits that it leaves those of the product in `row`, which still holds the product where its slopes are
+  // wanted.
+  template <typename Make>
+  void for_blocks(T* x, S* row, const Make& make) const {
     constexpr int64_t kAtOnce = 2048;
-    T slopes[kAtOnce];
-    const bool has_slope = after_.scale != 1 || after_.cap != 0;
     for (Classes classes{0, 0}; classes.begin < size_.classes; classes.begin += kAtOnce) {
       classes.count = std::min(kAtOnce, size_.classes - classes.begin);
-      T* at = x + classes.begin;
+      T* dx = x + classes.begin;
+      S* to = row + classes.begin;
       vectorized([&] {
-        if (has_slope) after_.find_slopes(classes.count, at, slopes);
-        gradient_of_piece(ce_, scales, launch, piece, classes, Strided<const T>{at, 1}, &log_sum, Strided<T>{at, 1});
-        if (has_slope) {
-#pragma omp simd
-          for (int64_t c = 0; c < classes.count; ++c) at[c] *= slopes[c];
-        }
-        round_row(after_.rounding, classes.count, at);
-        if constexpr (std::is_same_v<S, BFloat16>) convert_row(at, classes.count, row + classes.begin);
+        make(classes, dx);
+        if (after_.has_slope()) after_.multiply_by_slopes(classes.count, to, dx);
+        if (after_.rounds_product) round_row(after_.rounding, classes.count, dx);
+        if (copies_row_) convert_row(dx, classes.count, to);
       });
     }
   }
@@ -324,6 +343,7 @@ class LinearLoss {
   const LinearLossSpec size_;
   const CrossEntropy ce_;
   const LogitsOfProduct<T> after_;
+  const bool copies_row_;  // into memory of the thread, where the logits are made of it and their gradients
   const bool trains_, biased_;
   const DType dh_type_;
   const int64_t threads_;
@@ -340,8 +360,8 @@ bool supports_linear_loss(const NodeSpec& spec) {
   const LinearLossSpec size(spec);
   if (stored != spec.in_type(1) || size.classes == 0 || size.width == 0) return false;
   if (!is_narrow(stored)) return !spec.has_output(2) || spec.out_type(2) == stored;
-  // The logits are stored in bfloat16, and nothing is computed between the product and their rounding.
-  return isa() >= Isa::kAvx512Bf16 && size.rounding == DType::kBFloat16 && size.scale == 1 && size.cap == 0;
+  // The product is stored in bfloat16.
+  return isa() >= Isa::kAvx512Bf16 && size.rounding == DType::kBFloat16;
 }
 
 template <typename S>

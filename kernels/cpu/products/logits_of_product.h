@@ -33,37 +33,44 @@ template <typename T>
 struct LogitsOfProduct {
   T scale, cap;  // cap 0: none
   DType rounding;
+  bool rounds_product;  // the product is not stored in the type of the rounding
 
-  bool changes() const { return scale != 1 || cap != 0 || rounding != DType::kUndefined; }
+  bool has_slope() const { return scale != 1 || cap != 0; }
+  // Makes the logits of n numbers of the product.
   void apply(int64_t n, T* x) const {
-    if (scale != 1) {
+    if (rounds_product) round_row(rounding, n, x);
+    if (!has_slope()) return;
 #pragma omp simd
-      for (int64_t c = 0; c < n; ++c) x[c] *= scale;
-    }
+    for (int64_t c = 0; c < n; ++c) x[c] *= scale;
     if (cap != 0) {
 #pragma omp simd
       for (int64_t c = 0; c < n; ++c) x[c] = cap * math::tanh(x[c]);
     }
     round_row(rounding, n, x);
   }
-  // slope[c] = dlogits / dproduct where the logits are x
-  void find_slopes(int64_t n, const T* x, T* slope) const {
+  // dx *= dlogits / dproduct where the product is x
+  template <typename S>
+  void multiply_by_slopes(int64_t n, const S* x, T* dx) const {
+    if (cap == 0) {
+#pragma omp simd
+      for (int64_t c = 0; c < n; ++c) dx[c] *= scale;
+      return;
+    }
 #pragma omp simd
     for (int64_t c = 0; c < n; ++c) {
-      const T t = cap == 0 ? T{0} : x[c] / cap;
-      slope[c] = (cap == 0 ? T{1} : cap * (1 - t * t)) * scale;
+      const T t = math::tanh(scale * load(x[c]));
+      dx[c] *= cap * (1 - t * t) * scale;
     }
   }
 };
 
 // Whether the label is the first of the largest logits.
 template <typename T>
-bool is_first_of_largest(int64_t n, const T* x, int64_t label) {
-  const T most = x[label];
-  bool before = false, after = false;
-  for (int64_t c = 0; c < label; ++c) before |= !(x[c] < most);
-  for (int64_t c = label; c < n; ++c) after |= !(x[c] <= most);
-  return !before && !after;
+bool is_first_of_largest(const T* x, int64_t label, T most) {
+  if (!(x[label] == most)) return false;
+  bool is_before = false;
+  for (int64_t c = 0; c < label; ++c) is_before |= x[c] == most;
+  return !is_before;
 }
 
 }  // namespace onnx_train::cpu

@@ -59,28 +59,51 @@ struct Strided {
   int64_t stride;
 };
 
-// log Σ exp x. Each of kPositionLanes partial results waits for the one before it alone.
+// Each of kPositionLanes partial results waits for the one before it alone.
 template <typename T>
-T log_sum_exp(int64_t n, const T* x) {
+T largest_of(int64_t n, const T* x) {
   const int64_t whole = n / kPositionLanes * kPositionLanes;
-  T most[kPositionLanes], sums[kPositionLanes];
+  T most[kPositionLanes];
   std::fill(most, most + kPositionLanes, -std::numeric_limits<T>::infinity());
-  std::fill(sums, sums + kPositionLanes, T{0});
   for (int64_t c = 0; c < whole; c += kPositionLanes) {
 #pragma omp simd
     for (int64_t i = 0; i < kPositionLanes; ++i) most[i] = x[c + i] > most[i] ? x[c + i] : most[i];
   }
-  T row_max = *std::max_element(most, most + kPositionLanes);
-  for (int64_t c = whole; c < n; ++c) row_max = x[c] > row_max ? x[c] : row_max;
+  T result = *std::max_element(most, most + kPositionLanes);
+  for (int64_t c = whole; c < n; ++c) result = x[c] > result ? x[c] : result;
+  return result;
+}
+
+// Σ exp (x - most); `keep` takes each position and its term.
+template <typename T, typename Keep>
+T sum_of_exponentials(int64_t n, const T* x, T most, const Keep& keep) {
+  const int64_t whole = n / kPositionLanes * kPositionLanes;
+  T sums[kPositionLanes];
+  std::fill(sums, sums + kPositionLanes, T{0});
   for (int64_t c = 0; c < whole; c += kPositionLanes) {
 #pragma omp simd
-    for (int64_t i = 0; i < kPositionLanes; ++i) sums[i] += math::exp(x[c + i] - row_max);
+    for (int64_t i = 0; i < kPositionLanes; ++i) {
+      const T e = math::exp(x[c + i] - most);
+      sums[i] += e;
+      keep(c + i, e);
+    }
   }
   T sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t c = whole; c < n; ++c) sum += math::exp(x[c] - row_max);
+  for (int64_t c = whole; c < n; ++c) {
+    const T e = math::exp(x[c] - most);
+    sum += e;
+    keep(c, e);
+  }
   for (const T lane : sums) sum += lane;
-  return row_max + std::log(sum);
+  return sum;
+}
+
+// log Σ exp x
+template <typename T>
+T log_sum_exp(int64_t n, const T* x) {
+  const T most = largest_of(n, x);
+  return most + std::log(sum_of_exponentials(n, x, most, [](int64_t, T) {}));
 }
 
 // log Σ exp x for `lanes` neighbouring positions; consecutive classes are `stride` apart.

@@ -134,9 +134,7 @@ class Search {
       if (found_.bias || addend->type().shape() != Shape{found_.classes}) return false;
       found_.bias = addend;
     }
-    const bool is_plain = found_.scale == 1 && found_.cap == 0;
-    return columns_of(*found_.h) > 0 && (!tanh_ || found_.cap != 0) &&
-           (is_plain || found_.rounding == DType::kUndefined);
+    return columns_of(*found_.h) > 0 && (!tanh_ || found_.cap != 0);
   }
 
   // ---- Readers of logits
@@ -158,9 +156,8 @@ class Search {
   bool only_losses_read(const Value* value, size_t passed, bool is_rounded) {
     return all_readers(*value, [&](const Use& use) {
       Node* const node = use.node;
-      if (passed < after_.size()) {
-        if (node == after_[passed]) return only_losses_read(node->output(), passed + 1, is_rounded);
-      } else if (is_rounding(*node) || is_widening(*node)) {
+      if (passed < after_.size() && node == after_[passed]) return only_losses_read(node->output(), passed + 1, false);
+      if (is_rounding(*node) || is_widening(*node)) {
         const DType narrow = is_rounding(*node) ? node->output()->dtype() : value->dtype();
         return narrow == found_.rounding && only_losses_read(node->output(), passed, true);
       }
@@ -242,10 +239,10 @@ class Search {
         return narrow == found_.rounding && only_products_read(node.output(), factor, passed_tanh, true);
       }
       if (const auto more = factor_of(node); more && use.index == 0)
-        return only_products_read(node.output(), factor * *more, passed_tanh, is_rounded);
+        return only_products_read(node.output(), factor * *more, passed_tanh, false);
       const auto& slopes = tanh_gradients_;
       if (use.index == 0 && !passed_tanh && std::find(slopes.begin(), slopes.end(), use.node) != slopes.end())
-        return about(factor, found_.cap) && only_products_read(node.output(), 1, true, is_rounded);
+        return about(factor, found_.cap) && only_products_read(node.output(), 1, true, false);
       return passed_tanh == (tanh_ != nullptr) && about(factor, found_.scale) && is_stored(*value, is_rounded) &&
              (is_dh(use) || is_dw(use) || is_dbias(use));
     });

@@ -15,7 +15,7 @@ struct LinearLoss {
   Value *h = nullptr, *w = nullptr, *bias = nullptr;
   int64_t class_axis = 0, classes = 0;  // of w
   double scale = 1, cap = 0;            // cap 0: none
-  DType rounding = DType::kUndefined;   // of the logits and of the gradients of the product
+  DType rounding = DType::kUndefined;   // of the product, its gradient and the logits
   std::vector<Node*> hits;              // Equal of labels and the largest logits, for labels that count
   // The nodes that make the gradients of h, w and the bias; null where nothing does.
   Node *dh = nullptr, *dw = nullptr, *dbias = nullptr;
