@@ -75,7 +75,9 @@ class NextLogits {
     };
     const Clock::time_point start = Clock::now();
     Logits logits = read(0);
-    count(is_checked_ ? 0 : 1, texts, is_complete, seconds_since(start));
+    int64_t tokens = 0;
+    for (size_t i = 0; i < texts.size(); ++i) tokens += is_complete[i] ? 0 : is_checked_ ? 1 : std::ssize(texts[i]);
+    count(!is_checked_, tokens, seconds_since(start));
     // Any other token; a vocabulary of one has none.
     if (!is_checked_) check_is_causal(logits, read(std::ssize(logits[0]) > 1 ? 1 : 0));
     is_checked_ = true;
@@ -104,10 +106,13 @@ class NextLogits {
         side_by_side.back().resize(static_cast<size_t>(group.length));
       }
       ++group.length;
+      // A model of a fixed number of texts reads the last one several times.
+      if (windows_.has_fixed_rows()) side_by_side.resize(static_cast<size_t>(windows_.rows()), side_by_side.back());
       const Clock::time_point start = Clock::now();
       try {
         const Logits next = group.reader->next(side_by_side);
-        count(group.reader->has_read_all(), side_by_side, std::vector<bool>(side_by_side.size()), seconds_since(start));
+        const auto tokens = std::ssize(group.texts) * (group.reader->has_read_all() ? std::ssize(side_by_side[0]) : 1);
+        count(group.reader->has_read_all(), tokens, seconds_since(start));
         for (size_t i = 0; i < group.texts.size(); ++i) logits[group.texts[i]] = next[i];
         if (is_checked_ || group.length <= 2) continue;
         if (!group.reader->agrees(side_by_side)) fail("[Cache] the logits with a cache are not those without");
@@ -127,12 +132,9 @@ class NextLogits {
     cached_ = nullptr;
   }
 
-  void count(bool is_prompt, const Texts& texts, const std::vector<bool>& is_complete, double seconds) {
+  void count(bool is_prompt, int64_t tokens, double seconds) {
     (is_prompt ? report_.reading : report_.writing) += seconds;
-    for (size_t i = 0; i < texts.size(); ++i) {
-      if (is_complete[i]) continue;
-      (is_prompt ? report_.read : report_.written) += is_prompt ? std::ssize(texts[i]) : 1;
-    }
+    (is_prompt ? report_.read : report_.written) += tokens;
   }
 
   std::unique_ptr<Session> plain_;

@@ -118,8 +118,8 @@ TEST(Generate, APromptHoldsTokensOfTheModel) {
   EXPECT_THAT(error_of([&] { generate(&session, {{7}}, {}); }), HasSubstr("the token 7"));
 }
 
-Session decoder(const std::string& attention = kCausal, const std::string& length = "length") {
-  Model model = from_text(small_decoder(attention, length));
+Session decoder(const std::string& attention = kCausal, const std::string& sizes = "batch, length") {
+  Model model = from_text(small_decoder(attention, sizes));
   infer_types(model.graph.get());
   return Session(std::move(model));
 }
@@ -160,9 +160,12 @@ TEST(Generate, ACacheGivesTheTokensThatReadingAllGives) {
 }
 
 TEST(Generate, AFixedNumberOfTokensIsOpened) {
-  Session fixed = decoder(kCausal, "16"), open = decoder();
-  EXPECT_EQ(most_likely(&fixed, false), most_likely(&open, true));
-  EXPECT_EQ(most_likely(&fixed, false), most_likely(&fixed, true));
+  Session open = decoder();
+  for (const char* sizes : {"batch, 16", "1, 16", "3, length"}) {
+    Session fixed = decoder(kCausal, sizes);
+    EXPECT_EQ(most_likely(&fixed, false), most_likely(&open, true)) << sizes;
+    EXPECT_EQ(most_likely(&fixed, false), most_likely(&fixed, true)) << sizes;
+  }
 }
 
 TEST(Generate, SaysWhichNodeHasNoCache) {

@@ -45,14 +45,14 @@ inline std::string numbers(int count, int seed) {
   return text;
 }
 
-// `attention`: nodes that compute y of x. `length`: a name, or "16" for as many tokens as there are positions.
-inline std::string small_decoder(const std::string& attention, const std::string& length = "length") {
+// `attention`: nodes that compute y of x. `sizes`: names or numbers, of at most 16 tokens.
+inline std::string small_decoder(const std::string& attention, const std::string& sizes = "batch, length") {
   const auto matrix = [](const char* name, int rows, int seed) {
     const std::string size = "float[" + std::to_string(rows) + ",4] ";
     return size + name + " = {" + numbers(rows * 4, seed) + "}, ";
   };
-  return R"(<ir_version: 10, opset_import: ["" : 21]> decoder (int64[batch, )" + length +
-         "] tokens) => (float[batch, " + length + ", 7] logits) <" + matrix("table", 7, 1) + matrix("places", 16, 2) + matrix("wq", 4, 3) + matrix("wk", 4, 4) +
+  return R"(<ir_version: 10, opset_import: ["" : 21]> decoder (int64[)" + sizes + "] tokens) => (float[" + sizes +
+         ", 7] logits) <" + matrix("table", 7, 1) + matrix("places", 16, 2) + matrix("wq", 4, 3) + matrix("wk", 4, 4) +
          matrix("wv", 4, 5) + R"(int64 unread = {0}> {
     first = Constant <value_ints = [0]> ()
     count = Shape <start = 1> (tokens)
