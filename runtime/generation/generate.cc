@@ -94,36 +94,46 @@ class NextLogits {
   // Without a result, and without a cache from then on, if the cache gives other logits.
   Logits with_cache(const Texts& texts, const std::vector<bool>& is_complete) {
     Logits logits(texts.size());
-    for (auto& [length, group] : groups_) {
+    for (auto& [prompt, group] : groups_) {
       if (std::ranges::all_of(group.texts, [&](size_t i) { return is_complete[i]; })) continue;
-      if (!group.reader) {
+      const bool is_prompt = !group.reader;
+      if (is_prompt) {
         group.reader = std::make_unique<CachedReader>(*cached_, windows_.context());
-        group.length = length;
+        group.length = prompt;
       }
-      Texts side_by_side;
-      for (const size_t i : group.texts) {
-        side_by_side.push_back(texts[i]);
-        side_by_side.back().resize(static_cast<size_t>(group.length));
-      }
-      ++group.length;
-      // A model of a fixed number of texts reads the last one several times.
-      if (windows_.has_fixed_rows()) side_by_side.resize(static_cast<size_t>(windows_.rows()), side_by_side.back());
-      const Clock::time_point start = Clock::now();
+      const Texts read = side_by_side(texts, group);
       try {
-        const Logits next = group.reader->next(side_by_side);
-        const auto tokens = std::ssize(group.texts) * (group.reader->has_read_all() ? std::ssize(side_by_side[0]) : 1);
-        count(group.reader->has_read_all(), tokens, seconds_since(start));
+        const Clock::time_point start = Clock::now();
+        const Logits next = group.reader->next(read);
+        count(is_prompt, std::ssize(group.texts) * (is_prompt ? prompt : 1), seconds_since(start));
         for (size_t i = 0; i < group.texts.size(); ++i) logits[group.texts[i]] = next[i];
-        if (is_checked_ || group.length <= 2) continue;
-        if (!group.reader->agrees(side_by_side)) fail("[Cache] the logits with a cache are not those without");
-        is_checked_ = true;
+        check(group, read);
       } catch (const Error& error) {
         if (is_checked_) throw;
         give_up(error.what());
         break;
       }
+      if (++group.length > windows_.context() + 1) report_.context = windows_.context();
     }
     return logits;
+  }
+
+  // Those that are complete go on with any token. A model of a fixed number of texts reads the last one several times.
+  Texts side_by_side(const Texts& texts, const Group& group) const {
+    Texts read;
+    for (const size_t i : group.texts) {
+      read.push_back(texts[i]);
+      read.back().resize(static_cast<size_t>(group.length));
+    }
+    if (windows_.has_fixed_rows()) read.resize(static_cast<size_t>(windows_.rows()), read.back());
+    return read;
+  }
+
+  // Once, when there are two tokens.
+  void check(const Group& group, const Texts& read) {
+    if (is_checked_ || group.length < 2) return;
+    if (!group.reader->agrees(read)) fail("[Cache] the logits with a cache are not those without");
+    is_checked_ = true;
   }
 
   void give_up(const std::string& why) {

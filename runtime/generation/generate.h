@@ -49,6 +49,7 @@ inline constexpr const char* kNoCache = "--no-cache";
 // What was read of prompts, and what was written after them, with the seconds that it took.
 struct GenerationReport {
   std::string uncached;  // why all tokens were read anew; "" with a cache
+  int64_t context = 0;   // where a text became longer, and was read anew from then on; else 0
   int64_t read = 0, written = 0;
   double reading = 0, writing = 0;
 };

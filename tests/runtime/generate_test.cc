@@ -151,6 +151,7 @@ TEST(Generate, ACacheGivesTheTokensThatReadingAllGives) {
   options.no_cache = true;
   EXPECT_EQ(generate(&session, prompts, options, {}, &without), cached);
   EXPECT_EQ(with.uncached, "");
+  EXPECT_EQ(with.context, 16);
   EXPECT_EQ(without.uncached, kNoCache);
   EXPECT_GT(with.written, 0);
   options.sampling = {.temperature = 1, .top_k = 3};
@@ -166,6 +167,26 @@ TEST(Generate, AFixedNumberOfTokensIsOpened) {
     EXPECT_EQ(most_likely(&fixed, false), most_likely(&open, true)) << sizes;
     EXPECT_EQ(most_likely(&fixed, false), most_likely(&fixed, true)) << sizes;
   }
+}
+
+// What no rule sees: a number of tokens that counts up to 3 alone.
+TEST(Generate, ACacheWithOtherLogitsIsNotUsed) {
+  std::string scaled = kCausal;
+  scaled.replace(scaled.find("y = Reshape"), 1, "z");
+  Session session = decoder(scaled + R"(
+    sizes = Shape(x)
+    at = Constant <value_int = 1> ()
+    three = Constant <value_int = 3> ()
+    all = Gather(sizes, at)
+    few = Min(all, three)
+    factor = Cast <to = 1> (few)
+    y = Mul(z, factor))");
+  GenerationOptions options{.tokens = 8, .sampling = {.temperature = 0}};
+  GenerationReport report;
+  const Texts written = generate(&session, {{1, 2, 3}, {4}}, options, {}, &report);
+  EXPECT_EQ(report.uncached, "[Cache] the logits with a cache are not those without");
+  options.no_cache = true;
+  EXPECT_EQ(generate(&session, {{1, 2, 3}, {4}}, options), written);
 }
 
 TEST(Generate, SaysWhichNodeHasNoCache) {
