@@ -1,6 +1,5 @@
 #include "runtime/models/inference_export.h"
 
-#include "onnx_passes/adapt/add_cache.h"
 #include "onnx_passes/adapt/test_time_augmentation.h"
 #include "onnx_passes/foreign/map_outputs.h"
 #include "onnx_passes/ir/error.h"
@@ -8,6 +7,7 @@
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"
 #include "onnx_passes/quantization/store_quantized.h"
+#include "runtime/models/cached_export.h"
 #include "runtime/session/session_settings.h"
 
 namespace onnx_train {
@@ -64,7 +64,7 @@ InferenceExport strip_and_merge(const Model& training, const ExportSettings& set
 InferenceExport export_inference(const Model& training, const ExportSettings& settings, const std::string& name) {
   InferenceExport made = strip_and_merge(training, settings, name);
   Model& inference = made.model;
-  if (settings.cache) made.cached = add_cache(&inference, CacheForm::kGrowing).size();
+  if (settings.cache) made.cached = add_compared_cache(&inference);
   if (settings.original_types) {
     OriginalTypes types = original_types(training);
     if (types.empty()) fail(name, " was made from a model without 16-bit floats: leave out --original-types");

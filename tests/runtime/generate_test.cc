@@ -169,18 +169,8 @@ TEST(Generate, AFixedNumberOfTokensIsOpened) {
   }
 }
 
-// What no rule sees: a number of tokens that counts up to 3 alone.
 TEST(Generate, ACacheWithOtherLogitsIsNotUsed) {
-  std::string scaled = kCausal;
-  scaled.replace(scaled.find("y = Reshape"), 1, "z");
-  Session session = decoder(scaled + R"(
-    sizes = Shape(x)
-    at = Constant <value_int = 1> ()
-    three = Constant <value_int = 3> ()
-    all = Gather(sizes, at)
-    few = Min(all, three)
-    factor = Cast <to = 1> (few)
-    y = Mul(z, factor))");
+  Session session = decoder(counting_few());
   GenerationOptions options{.tokens = 8, .sampling = {.temperature = 0}};
   GenerationReport report;
   const Texts written = generate(&session, {{1, 2, 3}, {4}}, options, {}, &report);
