@@ -104,8 +104,10 @@ class NextLogits {
       const Texts read = side_by_side(texts, group);
       try {
         const Clock::time_point start = Clock::now();
+        const double planned = group.reader->planning();
         const Logits next = group.reader->next(read);
-        count(is_prompt, std::ssize(group.texts) * (is_prompt ? prompt : 1), seconds_since(start));
+        const double seconds = seconds_since(start) - (group.reader->planning() - planned);
+        count(is_prompt, std::ssize(group.texts) * (is_prompt ? prompt : 1), seconds);
         for (size_t i = 0; i < group.texts.size(); ++i) logits[group.texts[i]] = next[i];
         check(group, read);
       } catch (const Error& error) {
