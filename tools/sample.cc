@@ -94,6 +94,9 @@ class Printer {
 void say(const GenerationReport& report) {
   if (!report.uncached.empty() && report.uncached != kNoCache)
     std::fprintf(stderr, "without a cache, all tokens are read anew for each one: %s\n", report.uncached.c_str());
+  if (report.context > 0)
+    std::fprintf(stderr, "a text is longer than the %lld tokens of --context, which are read anew for each one\n",
+                 static_cast<long long>(report.context));
   const auto rate = [](int64_t tokens, double seconds) {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
   };

@@ -235,8 +235,7 @@ class CacheWriter {
     inputs[0] = all_tokens(before, inputs[0]);
     for (size_t i = 1; i < inputs.size(); ++i) inputs[i] = inputs[i] ? positions_->all(inputs[i]) : nullptr;
     if (flow_.fixed_length() > 0 && (node->is("Reshape") || node->is("Expand")))
-      inputs[1] =
-          positions_->sizes_with(node->input(1), flow_.rank(value), flow_.of(value).tokens, lengths_.total);
+      inputs[1] = positions_->sizes_with(node->input(1), flow_.rank(value), flow_.of(value).tokens, lengths_.total);
     Node* const copy = graph_.add_node(*node, inputs, {graph_.unique_name(value->name() + "_all")}, before);
     copy->mutable_shell().clear_name();
     return copy->output();

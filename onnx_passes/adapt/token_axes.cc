@@ -91,9 +91,9 @@ TextInputs text_inputs(const Graph& graph) {
   }
   if (!found.tokens) fail("[Cache] the model has no input int64[batch, tokens]");
   const Dims& dims = *found.tokens->type().dims;
-  if (dims[0].known() || (dims[1].known() && (!found.masks.empty() || dims[1].value() < 2)))
+  if (dims[1].known() && (!found.masks.empty() || dims[1].value() < 2))
     fail("[Cache] '", found.tokens->name(), "' is ", to_string(found.tokens->type()),
-         ": with a cache it takes any number of texts and tokens; export it with both axes dynamic");
+         ": with a cache it takes any number of tokens; export it with a dynamic axis");
   found.length = dims[1].value();
   return found;
 }

@@ -39,8 +39,7 @@ struct TextInputs {
   int64_t length = 0;            // of tokens, where the file fixes it; else 0
   std::vector<Value*> by_token;  // int[batch, tokens], "position", "token_type"
 };
-// Throws Error for a model without tokens, of a fixed number of texts, with masks of a fixed number of tokens, or with
-// other inputs.
+// Throws Error for a model without tokens, with masks of a fixed number of them, or with other inputs.
 TextInputs text_inputs(const Graph& graph);
 
 class TokenFlow {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstring>
 
 #include "onnx_passes/ir/error.h"
@@ -112,6 +113,9 @@ const TensorMap& CachedReader::run(const Texts& texts, int64_t from, int64_t len
     given_[tensor.past] = with_cache ? past_[i] : empty_cache(tensor, rows, places);
   }
   given_[kPastLength] = Tensor::ints({with_cache ? from : 0});
+  const auto start = std::chrono::steady_clock::now();
+  model_.session().plan(Entry::kPredict, shapes_of(given_));
+  planning_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return model_.session().run(Entry::kPredict, given_);
 }
 

@@ -37,8 +37,8 @@ class CachedReader {
   // The logits after the last token of each text. The texts are those of the call before, each with one token more, or
   // any others of one length.
   Logits next(const Texts& texts);
-  // Whether the last call has read whole texts, not their last tokens alone.
-  bool has_read_all() const { return has_read_all_; }
+  // The seconds that calls until now have taken to plan: once for each of a few sizes.
+  double planning() const { return planning_; }
   // Computes the logits of the last call, for the same texts, in the other way, and returns whether they agree.
   bool agrees(const Texts& texts);
 
@@ -56,7 +56,8 @@ class CachedReader {
   const std::vector<InputSpec> inputs_;
   const InputSpec* const tokens_;
   int64_t used_ = 0, places_ = 0;  // of the cache
-  bool has_read_all_ = false;
+  bool has_read_all_ = false;      // in the last call
+  double planning_ = 0;
   std::vector<Tensor> past_;
   TensorMap given_;
   Logits last_;

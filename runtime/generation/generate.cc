@@ -75,7 +75,9 @@ class NextLogits {
     };
     const Clock::time_point start = Clock::now();
     Logits logits = read(0);
-    count(is_checked_ ? 0 : 1, texts, is_complete, seconds_since(start));
+    int64_t tokens = 0;
+    for (size_t i = 0; i < texts.size(); ++i) tokens += is_complete[i] ? 0 : is_checked_ ? 1 : std::ssize(texts[i]);
+    count(!is_checked_, tokens, seconds_since(start));
     // Any other token; a vocabulary of one has none.
     if (!is_checked_) check_is_causal(logits, read(std::ssize(logits[0]) > 1 ? 1 : 0));
     is_checked_ = true;
@@ -92,33 +94,48 @@ class NextLogits {
   // Without a result, and without a cache from then on, if the cache gives other logits.
   Logits with_cache(const Texts& texts, const std::vector<bool>& is_complete) {
     Logits logits(texts.size());
-    for (auto& [length, group] : groups_) {
+    for (auto& [prompt, group] : groups_) {
       if (std::ranges::all_of(group.texts, [&](size_t i) { return is_complete[i]; })) continue;
-      if (!group.reader) {
+      const bool is_prompt = !group.reader;
+      if (is_prompt) {
         group.reader = std::make_unique<CachedReader>(*cached_, windows_.context());
-        group.length = length;
+        group.length = prompt;
       }
-      Texts side_by_side;
-      for (const size_t i : group.texts) {
-        side_by_side.push_back(texts[i]);
-        side_by_side.back().resize(static_cast<size_t>(group.length));
-      }
-      ++group.length;
-      const Clock::time_point start = Clock::now();
+      const Texts read = side_by_side(texts, group);
       try {
-        const Logits next = group.reader->next(side_by_side);
-        count(group.reader->has_read_all(), side_by_side, std::vector<bool>(side_by_side.size()), seconds_since(start));
+        const Clock::time_point start = Clock::now();
+        const double planned = group.reader->planning();
+        const Logits next = group.reader->next(read);
+        const double seconds = seconds_since(start) - (group.reader->planning() - planned);
+        count(is_prompt, std::ssize(group.texts) * (is_prompt ? prompt : 1), seconds);
         for (size_t i = 0; i < group.texts.size(); ++i) logits[group.texts[i]] = next[i];
-        if (is_checked_ || group.length <= 2) continue;
-        if (!group.reader->agrees(side_by_side)) fail("[Cache] the logits with a cache are not those without");
-        is_checked_ = true;
+        check(group, read);
       } catch (const Error& error) {
         if (is_checked_) throw;
         give_up(error.what());
         break;
       }
+      if (++group.length > windows_.context() + 1) report_.context = windows_.context();
     }
     return logits;
+  }
+
+  // Those that are complete go on with any token. A model of a fixed number of texts reads the last one several times.
+  Texts side_by_side(const Texts& texts, const Group& group) const {
+    Texts read;
+    for (const size_t i : group.texts) {
+      read.push_back(texts[i]);
+      read.back().resize(static_cast<size_t>(group.length));
+    }
+    if (windows_.has_fixed_rows()) read.resize(static_cast<size_t>(windows_.rows()), read.back());
+    return read;
+  }
+
+  // Once, when there are two tokens.
+  void check(const Group& group, const Texts& read) {
+    if (is_checked_ || group.length < 2) return;
+    if (!group.reader->agrees(read)) fail("[Cache] the logits with a cache are not those without");
+    is_checked_ = true;
   }
 
   void give_up(const std::string& why) {
@@ -127,12 +144,9 @@ class NextLogits {
     cached_ = nullptr;
   }
 
-  void count(bool is_prompt, const Texts& texts, const std::vector<bool>& is_complete, double seconds) {
+  void count(bool is_prompt, int64_t tokens, double seconds) {
     (is_prompt ? report_.reading : report_.writing) += seconds;
-    for (size_t i = 0; i < texts.size(); ++i) {
-      if (is_complete[i]) continue;
-      (is_prompt ? report_.read : report_.written) += is_prompt ? std::ssize(texts[i]) : 1;
-    }
+    (is_prompt ? report_.read : report_.written) += tokens;
   }
 
   std::unique_ptr<Session> plain_;

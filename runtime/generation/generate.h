@@ -46,9 +46,11 @@ std::vector<int64_t> tokens_of(const std::string& text);
 
 inline constexpr const char* kNoCache = "--no-cache";
 
-// What was read of prompts, and what was written after them, with the seconds that it took.
+// What was read of prompts, and what was written after them, with the seconds that it took; with a cache without those
+// to plan.
 struct GenerationReport {
   std::string uncached;  // why all tokens were read anew; "" with a cache
+  int64_t context = 0;   // where a text became longer, and was read anew from then on; else 0
   int64_t read = 0, written = 0;
   double reading = 0, writing = 0;
 };

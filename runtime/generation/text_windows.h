@@ -17,6 +17,8 @@ class TextWindows {
   TextWindows(const Session& session, int64_t texts, int64_t context);
 
   int64_t context() const { return context_; }
+  int64_t rows() const { return rows_; }  // of the batch
+  bool has_fixed_rows() const { return (*tokens_->type.dims)[0].known(); }
   // The place of a text's last token.
   int64_t last_of(const std::vector<int64_t>& text) const { return read_of(text) - 1; }
   // The inputs for the texts. Positions after the end of a text hold `padding`. Throws Error if the model takes what is

@@ -1,6 +1,5 @@
 #include "runtime/models/inference_export.h"
 
-#include "onnx_passes/adapt/add_cache.h"
 #include "onnx_passes/adapt/serve_adapters.h"
 #include "onnx_passes/adapt/test_time_augmentation.h"
 #include "onnx_passes/foreign/map_outputs.h"
@@ -9,6 +8,7 @@
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"
 #include "onnx_passes/quantization/store_quantized.h"
+#include "runtime/models/cached_export.h"
 #include "runtime/models/export_into.h"
 #include "runtime/session/session_settings.h"
 
@@ -81,7 +81,7 @@ InferenceExport export_inference(const Model& training, const ExportSettings& se
   if (!settings.base.empty()) fail_as(ErrorCode::kUsage, "--base is of --into");
   InferenceExport made = strip_and_merge(training, settings, name);
   Model& inference = made.model;
-  if (settings.cache) made.cached = add_cache(&inference, CacheForm::kGrowing).size();
+  if (settings.cache) made.cached = add_compared_cache(&inference);
   if (settings.adapter_inputs) made.inputs = serve_adapters(&inference, trained_besides(training));
   if (settings.original_types) {
     OriginalTypes types = original_types(training);

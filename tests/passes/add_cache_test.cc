@@ -70,15 +70,15 @@ TEST(AddCache, NamesTheNodeThatMixesTokens) {
 }
 
 TEST(AddCache, AFixedNumberOfTokensBecomesTheMost) {
-  Model model = from_text(small_decoder(kCausal, "16"));
+  Model model = from_text(small_decoder(kCausal, "batch, 16"));
   add_cache(&model, CacheForm::kGrowing);
   EXPECT_THAT(types_of(model.graph->inputs()), testing::Contains("tokens int64[batch,sequence_length]"));
 }
 
-TEST(AddCache, AFixedNumberOfTextsHasNone) {
+TEST(AddCache, AMaskOfAFixedNumberOfTokensIsRefused) {
   Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
-    fixed (int64[2, tokens] ids) => (float[2, tokens] y) { y = Cast <to = 1> (ids) })");
-  EXPECT_THAT(error_of([&] { add_cache(&model, CacheForm::kGrowing); }), HasSubstr("export it with both axes dynamic"));
+    fixed (int64[n, 8] ids, int64[n, 8] attention_mask) => (int64[n, 8] y) { y = Mul(ids, attention_mask) })");
+  EXPECT_THAT(error_of([&] { add_cache(&model, CacheForm::kGrowing); }), HasSubstr("export it with a dynamic axis"));
 }
 
 }  // namespace

@@ -118,8 +118,8 @@ TEST(Generate, APromptHoldsTokensOfTheModel) {
   EXPECT_THAT(error_of([&] { generate(&session, {{7}}, {}); }), HasSubstr("the token 7"));
 }
 
-Session decoder(const std::string& attention = kCausal, const std::string& length = "length") {
-  Model model = from_text(small_decoder(attention, length));
+Session decoder(const std::string& attention = kCausal, const std::string& sizes = "batch, length") {
+  Model model = from_text(small_decoder(attention, sizes));
   infer_types(model.graph.get());
   return Session(std::move(model));
 }
@@ -151,6 +151,7 @@ TEST(Generate, ACacheGivesTheTokensThatReadingAllGives) {
   options.no_cache = true;
   EXPECT_EQ(generate(&session, prompts, options, {}, &without), cached);
   EXPECT_EQ(with.uncached, "");
+  EXPECT_EQ(with.context, 16);
   EXPECT_EQ(without.uncached, kNoCache);
   EXPECT_GT(with.written, 0);
   options.sampling = {.temperature = 1, .top_k = 3};
@@ -160,9 +161,22 @@ TEST(Generate, ACacheGivesTheTokensThatReadingAllGives) {
 }
 
 TEST(Generate, AFixedNumberOfTokensIsOpened) {
-  Session fixed = decoder(kCausal, "16"), open = decoder();
-  EXPECT_EQ(most_likely(&fixed, false), most_likely(&open, true));
-  EXPECT_EQ(most_likely(&fixed, false), most_likely(&fixed, true));
+  Session open = decoder();
+  for (const char* sizes : {"batch, 16", "1, 16", "3, length"}) {
+    Session fixed = decoder(kCausal, sizes);
+    EXPECT_EQ(most_likely(&fixed, false), most_likely(&open, true)) << sizes;
+    EXPECT_EQ(most_likely(&fixed, false), most_likely(&fixed, true)) << sizes;
+  }
+}
+
+TEST(Generate, ACacheWithOtherLogitsIsNotUsed) {
+  Session session = decoder(counting_few());
+  GenerationOptions options{.tokens = 8, .sampling = {.temperature = 0}};
+  GenerationReport report;
+  const Texts written = generate(&session, {{1, 2, 3}, {4}}, options, {}, &report);
+  EXPECT_EQ(report.uncached, "[Cache] the logits with a cache are not those without");
+  options.no_cache = true;
+  EXPECT_EQ(generate(&session, {{1, 2, 3}, {4}}, options), written);
 }
 
 TEST(Generate, SaysWhichNodeHasNoCache) {

@@ -19,8 +19,8 @@ struct RowOperands {
   float* y;
 };
 
-// What the sums begin with.
-float start_of(const Product& p, const RowOperands& o, int64_t row, int64_t column) {
+// What is added to a sum, after alpha: as if nodes of their own did so, bit for bit.
+float added_to(const Product& p, const RowOperands& o, int64_t row, int64_t column) {
   return p.accumulate ? o.y[row * p.y.row_stride + column] : o.bias ? o.bias[column] : 0;
 }
 
@@ -40,14 +40,12 @@ void by_rows(const Product& p, const RowOperands& o, int64_t from, int64_t to) {
   float sums[kMostRows][kColumns], factors[kUnrolled];
   for (int64_t column = from; column < to; column += kColumns) {
     const int64_t count = std::min(kColumns, to - column);
-    for (int64_t row = 0; row < p.m; ++row) {
-      for (int64_t j = 0; j < count; ++j) sums[row][j] = start_of(p, o, row, column + j);
-    }
+    for (int64_t row = 0; row < p.m; ++row) std::fill_n(sums[row], count, 0.0F);
     for (int64_t k = 0; k < p.k; k += kUnrolled) {
       const int64_t more = std::min(kUnrolled, p.k - k);
       const float* b = o.b + k * p.b.row_stride + column;
       for (int64_t row = 0; row < p.m; ++row) {
-        for (int64_t i = 0; i < more; ++i) factors[i] = alpha * o.a[row * p.a.row_stride + (k + i) * p.a.column_stride];
+        for (int64_t i = 0; i < more; ++i) factors[i] = o.a[row * p.a.row_stride + (k + i) * p.a.column_stride];
         if (more == kUnrolled) {
           add_rows<kUnrolled>(factors, b, p.b.row_stride, count, sums[row]);
         } else {
@@ -55,7 +53,10 @@ void by_rows(const Product& p, const RowOperands& o, int64_t from, int64_t to) {
         }
       }
     }
-    for (int64_t row = 0; row < p.m; ++row) std::copy_n(sums[row], count, o.y + row * p.y.row_stride + column);
+    for (int64_t row = 0; row < p.m; ++row) {
+      for (int64_t j = 0; j < count; ++j)
+        o.y[row * p.y.row_stride + column + j] = alpha * sums[row][j] + added_to(p, o, row, column + j);
+    }
   }
 }
 
@@ -85,7 +86,7 @@ void by_columns(const Product& p, const RowOperands& o, int64_t from, int64_t to
     for (int64_t row = 0; row < p.m; ++row) {
       add_columns(o.a + row * p.a.row_stride, o.b + first * p.b.column_stride, p.b.column_stride, p.k, sums);
       for (int64_t c = std::max(column, first); c < std::min(to, first + kUnrolled); ++c)
-        o.y[row * p.y.row_stride + c] = start_of(p, o, row, c) + static_cast<float>(p.alpha) * sums[c - first];
+        o.y[row * p.y.row_stride + c] = static_cast<float>(p.alpha) * sums[c - first] + added_to(p, o, row, c);
     }
   }
 }
