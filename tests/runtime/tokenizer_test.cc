@@ -87,7 +87,8 @@ TEST(Tokenizer, BytesAreMergedAndComeBackAsText) {
   EXPECT_EQ(tokenizer.decode({4, 9, 6}, /*skips_special=*/false), "ab<end>\xEF\xBF\xBD");  // half a character
   EXPECT_EQ(tokenizer.decode({4, 1000}), "ab");
   EXPECT_EQ(tokenizer.largest(), 9);
-  EXPECT_THAT(tokenizer.identity(), testing::MatchesRegex("tokenizer.json [0-9a-f]{16}"));
+  EXPECT_THAT(tokenizer.identity(), testing::StartsWith("tokenizer.json "));
+  EXPECT_EQ(tokenizer.identity().size(), std::string("tokenizer.json 0123456789abcdef").size());
   EXPECT_EQ(tokenizer.end(), std::nullopt);
   EXPECT_EQ(error_of([&] { tokenizer.encode("ab\xff", "x.txt"); }),
             "x.txt has no tokens of " + tokenizer.path() + ": its byte 2 is no UTF-8");
@@ -166,8 +167,9 @@ TEST(Tokenizer, DocumentsAreFilesOrLinesAndTheTokenThatEndsThemFollows) {
   const DataArrays two = open_data(lines, kBlocks, ended);
   EXPECT_THAT(row(two, "tokens", 0), ElementsAre(4, 5, 9, 2));
   EXPECT_THAT(row(two, "labels", 0), ElementsAre(5, 9, -100, 9));
-  write("documents/tokenizer_config.json", R"({"eos_token": "<end>"})");
-  const DataArrays known = open_data(lines, kBlocks, reading(tokenizer, 4));
+  const std::string ending = write("documents_that_end/tokenizer.json", kGpt2);
+  write("documents_that_end/tokenizer_config.json", R"({"eos_token": "<end>"})");
+  const DataArrays known = open_data(lines, kBlocks, reading(ending, 4));
   EXPECT_THAT(row(known, "labels", 0), ElementsAre(5, 9, 2, 9));
   EXPECT_THAT(known.summary, HasSubstr("2 documents, the token 9 after each"));
   write("documents/b.txt", "ab\xff");

@@ -77,7 +77,7 @@ Normalizer prepend(const Json& json) {
   };
 }
 
-// google-research/bert, tokenization.py.
+// https://github.com/google-research/bert#tokenization
 Normalizer bert(const Json& json) {
   const bool cleans = json.at("clean_text"), spaces_ideographs = json.at("handle_chinese_chars"),
              lowers = json.at("lowercase");

@@ -157,6 +157,16 @@ std::string lowercase(std::string_view text) {
   return lower;
 }
 
+std::string uppercase(std::string_view text) {
+  constexpr char32_t kSharpS = 0xDF;
+  std::string upper;
+  for_each_character(text, [&](char32_t code, size_t) {
+    append(&upper, code == kSharpS ? U'S' : static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code))));
+    if (code == kSharpS) upper += 'S';
+  });
+  return upper;
+}
+
 size_t first_grapheme(std::string_view text) {
   Character last = first_character(text);
   utf8proc_int32_t state = 0;

@@ -43,6 +43,7 @@ bool is_ideograph(char32_t code);  // of Chinese, as BERT has it
 enum class Normalization { kNFC, kNFD, kNFKC, kNFKD };
 std::string normalized(std::string_view text, Normalization form);
 std::string lowercase(std::string_view text);
+std::string uppercase(std::string_view text);
 
 // How many bytes at the start of a text that is not empty are a character as people see it (a grapheme cluster).
 size_t first_grapheme(std::string_view text);
