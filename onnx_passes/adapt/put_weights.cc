@@ -21,9 +21,10 @@ namespace {
 
 // A tensor of the model that may hold a weight.
 struct TensorPlace {
-  onnx::TensorProto* tensor;
+  onnx::TensorProto* tensor = nullptr;
   std::string name;
   std::vector<std::string> names;  // all that it has
+  std::vector<std::string> told;   // by the modules that read it, where the file tells those of all nodes
   Tensor contents, changed;        // `changed` is empty where it stays
   bool is_uniform = false;
   bool is_known = false;  // it is a weight, or a view of one
@@ -63,8 +64,10 @@ std::vector<TensorPlace> find_places(ModelMessage* message) {
   for_each_tensor(&message->proto, [&](onnx::TensorProto* tensor, bool) {
     if (!is_float_of_weights(tensor->data_type())) return;
     const auto reference = reference_of(*tensor);
-    TensorPlace place{
-        tensor, tensor->name(), {}, reference ? message->contents.at(*reference) : from_proto(*tensor), {}};
+    TensorPlace place;
+    place.tensor = tensor;
+    place.name = tensor->name();
+    place.contents = reference ? message->contents.at(*reference) : from_proto(*tensor);
     if (place.contents.size() == 0) return;
     if (const auto constant = constants.find(tensor); constant != constants.end()) place.name = constant->second;
     place.names = {place.name};
@@ -88,7 +91,12 @@ void add_names_of_modules(const ModelMessage& message, std::vector<TensorPlace>*
   std::map<std::string, std::vector<std::string>> known;
   for (std::vector<std::string>& names : names_of_weights(model, values)) known[names[0]] = std::move(names);
   for (TensorPlace& place : *places) {
-    if (const auto found = known.find(place.name); found != known.end()) place.names = found->second;
+    const auto found = known.find(place.name);
+    if (found == known.end()) continue;
+    place.names = found->second;
+    const Value* value = model.graph->find(place.name);
+    for (const Use& use : value->uses()) place.told.push_back(name_at_reader(*value, reader_of(use)));
+    if (std::count(place.told.begin(), place.told.end(), "") > 0) place.told.clear();
   }
 }
 
@@ -170,29 +178,35 @@ class Placement {
     return same;
   }
 
-  // Looks for names once, when values do not decide. Those of a module that was wrapped have a prefix in one of the
-  // two.
-  bool is_named(const TensorPlace& place, size_t weight) {
-    if (!has_names_) {
-      has_names_ = true;
-      add_names_of_modules(message_, &places_);
-      std::set<std::string> known;
-      for (const TrainedWeight& each : weights_) known.insert(each.names.begin(), each.names.end());
-      std::vector<std::string> names;
-      for (const TensorPlace& each : places_) names.insert(names.end(), each.names.begin(), each.names.end());
-      prefix_ = common_prefix(known, names);
-    }
+  // Once, when values do not decide. Names of a module that was wrapped have a prefix in one of the two.
+  void find_names() {
+    if (has_names_) return;
+    has_names_ = true;
+    add_names_of_modules(message_, &places_);
+    std::set<std::string> known;
+    for (const TrainedWeight& each : weights_) known.insert(each.names.begin(), each.names.end());
+    std::vector<std::string> names;
+    for (const TensorPlace& each : places_) names.insert(names.end(), each.names.begin(), each.names.end());
+    prefix_ = common_prefix(known, names);
+  }
+
+  bool is_named(const std::vector<std::string>& names, size_t weight) const {
     const std::vector<std::string>& own = weights_[weight].names;
-    return std::any_of(place.names.begin(), place.names.end(), [&](const std::string& name) {
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       return std::count(own.begin(), own.end(), prefix_.apply(name)) > 0;
     });
   }
 
+  // Those with a name that modules tell, else those with any name of the place.
   Candidates named(const TensorPlace& place, const Candidates& candidates) {
-    Candidates found;
-    std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(found),
-                 [&](const WeightAtPlace& each) { return is_named(place, each.weight); });
-    return found;
+    find_names();
+    for (const std::vector<std::string>* names : {&place.told, &place.names}) {
+      Candidates found;
+      std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(found),
+                   [&](const WeightAtPlace& each) { return is_named(*names, each.weight); });
+      if (!found.empty()) return found;
+    }
+    return {};
   }
 
   // Of the candidates those that the place holds: all of them where they agree, else those with its name.
