@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "onnx_passes/adapt/serve_adapters.h"
+#include "onnx_passes/adapt/weight_places.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"

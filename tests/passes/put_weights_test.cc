@@ -162,7 +162,9 @@ TEST(PutWeights, CopiesOfATiedWeightAllChange) {
 TEST(PutWeights, WhatIsNotThereOrDoesNotFitIsNamed) {
   ModelMessage message = message_of(R"((float[N,2] x) => (float[N,2] y) <float16[2] b = {15360,16384}>
     { c = Cast<to = 1>(b)  y = Add(x, c) })");
-  EXPECT_THAT(put_weights({counted("gone", {3}, 1, 2)}, "served", &message).missing, ElementsAre("'gone' float[3]"));
+  const PutWeights put = put_weights({counted("gone", {3}, 1, 2)}, "served", &message);
+  EXPECT_THAT(put.missing, ElementsAre("'gone' float[3]"));
+  EXPECT_EQ(put.tensors, 0u);  // though b is a part of it
   EXPECT_THAT(error_of([&] { put_weights({counted("b", {2}, 1, 1e6f)}, "served", &message); }),
               HasSubstr("'b' is float16 there, and 1e+06, which it has now, is more than that holds"));
   EXPECT_THAT(elements(contents(message, "b")), ElementsAre(1, 2));
