@@ -4,30 +4,20 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <set>
-#include <unordered_map>
+#include <tuple>
 #include <utility>
 
 #include "onnx_passes/adapt/file_names.h"
+#include "onnx_passes/adapt/weight_places.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
-#include "onnx_passes/ir/message_tensors.h"
 #include "onnx_passes/ir/onnx.h"
-#include "onnx_passes/model/weight_origin.h"
 #include "onnx_passes/model/weight_views.h"
 
 namespace onnx_train {
 namespace {
-
-// A tensor of the model that may hold a weight.
-struct TensorPlace {
-  onnx::TensorProto* tensor;
-  std::string name;
-  std::vector<std::string> names;  // all that it has
-  Tensor contents, changed;        // `changed` is empty where it stays
-  bool is_uniform = false;
-  bool is_known = false;  // it is a weight, or a view of one
-};
 
 // A weight that a place holds, or holds a part of.
 struct WeightAtPlace {
@@ -38,58 +28,6 @@ using Candidates = std::vector<WeightAtPlace>;
 
 bool have_equal_bytes(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.shape() == b.shape() && std::memcmp(a.data(), b.data(), a.bytes()) == 0;
-}
-
-bool is_float_of_weights(int type) {
-  const auto dtype = static_cast<DType>(type);
-  return dtype == DType::kFloat || dtype == DType::kDouble || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-}
-
-// The names of the outputs of nodes that hold a tensor as their attribute, by the tensor.
-void name_constants(onnx::GraphProto* graph, std::unordered_map<const onnx::TensorProto*, std::string>* names) {
-  for (auto& node : *graph->mutable_node()) {
-    for (auto& attribute : *node.mutable_attribute()) {
-      if (attribute.has_t() && node.output_size() > 0) names->emplace(&attribute.t(), node.output(0));
-      if (attribute.has_g()) name_constants(attribute.mutable_g(), names);
-      for (auto& subgraph : *attribute.mutable_graphs()) name_constants(&subgraph, names);
-    }
-  }
-}
-
-std::vector<TensorPlace> find_places(ModelMessage* message) {
-  std::unordered_map<const onnx::TensorProto*, std::string> constants;
-  name_constants(message->proto.mutable_graph(), &constants);
-  std::vector<TensorPlace> places;
-  for_each_tensor(&message->proto, [&](onnx::TensorProto* tensor, bool) {
-    if (!is_float_of_weights(tensor->data_type())) return;
-    const auto reference = reference_of(*tensor);
-    TensorPlace place{
-        tensor, tensor->name(), {}, reference ? message->contents.at(*reference) : from_proto(*tensor), {}};
-    if (place.contents.size() == 0) return;
-    if (const auto constant = constants.find(tensor); constant != constants.end()) place.name = constant->second;
-    place.names = {place.name};
-    place.is_uniform = is_uniform(place.contents);
-    places.push_back(std::move(place));
-  });
-  return places;
-}
-
-// Adds the names that modules have for the tensors of the main graph, as its nodes tell them.
-void add_names_of_modules(const ModelMessage& message, std::vector<TensorPlace>* places) {
-  ModelMessage copy = message;
-  Model model;
-  try {
-    keep_origins(&copy.proto);
-    model = from_message(std::move(copy));
-  } catch (const Error&) {
-    return;  // what has no form as a graph here has the names of its tensors alone
-  }
-  std::vector<const Value*> values(model.graph->initializers().begin(), model.graph->initializers().end());
-  std::map<std::string, std::vector<std::string>> known;
-  for (std::vector<std::string>& names : names_of_weights(model, values)) known[names[0]] = std::move(names);
-  for (TensorPlace& place : *places) {
-    if (const auto found = known.find(place.name); found != known.end()) place.names = found->second;
-  }
 }
 
 class Placement {
@@ -108,7 +46,7 @@ class Placement {
   }
 
   PutWeights run() {
-    for (TensorPlace& place : places_) put_whole(&place);
+    for (WeightPlace& place : places_) put_whole(&place);
     settle_uniform();
     expect_all_of_one_value();
     put_parts();
@@ -121,7 +59,7 @@ class Placement {
     result.how = std::move(how_);
     result.tensors_of = std::move(tensors_of_);
     result.left = std::move(left_);
-    for (TensorPlace& place : places_) {
+    for (WeightPlace& place : places_) {
       if (place.changed.empty()) continue;
       ++result.tensors;
       write(place);
@@ -141,20 +79,26 @@ class Placement {
     const auto [at, is_new] = narrowed_.try_emplace({weight, dtype, trained});
     if (!is_new) return at->second;
     at->second = own.cast(dtype);
-    for (int64_t i = 0; trained && i < own.size(); ++i) {
-      if (std::isfinite(own.at(i)) && !std::isfinite(at->second.at(i)))
-        fail_as(ErrorCode::kWeightsMisfit, source_, ": '", name_of(weight), "' is ", name(dtype), " there, and ",
-                own.at(i), ", which it has now, is more than that holds");
-    }
+    if (trained && dtype == DType::kFloat16) expect_in_float16(weight, own);
     return at->second;
   }
 
+  void expect_in_float16(size_t weight, const Tensor& contents) const {
+    constexpr double kMost = 65504;
+    for (int64_t i = 0; i < contents.size(); ++i) {
+      const double x = contents.dtype() == DType::kFloat ? contents.data<float>()[i] : contents.at(i);
+      if (std::isfinite(x) && std::abs(x) > kMost)
+        fail_as(ErrorCode::kWeightsMisfit, source_, ": '", name_of(weight), "' is float16 there, and ", x,
+                ", which it has now, is more than that holds");
+    }
+  }
+
   // The numbers of the place if it holds this weight.
-  Tensor trained(const TensorPlace& place, const WeightAtPlace& at) {
+  Tensor trained(const WeightPlace& place, const WeightAtPlace& at) {
     return viewed(after(at.weight, place.contents.dtype()), at.view, place.contents.shape());
   }
 
-  bool agree(const TensorPlace& place, const Candidates& candidates) {
+  bool agree(const WeightPlace& place, const Candidates& candidates) {
     if (candidates.size() < 2) return true;
     const Tensor first = trained(place, candidates[0]);
     return std::all_of(candidates.begin() + 1, candidates.end(),
@@ -162,7 +106,7 @@ class Placement {
   }
 
   // The view of the weight that a place of as many elements is.
-  std::optional<WeightView> whole_view(const TensorPlace& place, size_t weight) {
+  std::optional<WeightView> whole_view(const WeightPlace& place, size_t weight) {
     const Tensor& was = before(weight, place.contents.dtype());
     if (!have_equal_bytes(was, place.contents)) return find_view(was, place.contents);
     WeightView same;
@@ -170,33 +114,39 @@ class Placement {
     return same;
   }
 
-  // Looks for names once, when values do not decide. Those of a module that was wrapped have a prefix in one of the
-  // two.
-  bool is_named(const TensorPlace& place, size_t weight) {
-    if (!has_names_) {
-      has_names_ = true;
-      add_names_of_modules(message_, &places_);
-      std::set<std::string> known;
-      for (const TrainedWeight& each : weights_) known.insert(each.names.begin(), each.names.end());
-      std::vector<std::string> names;
-      for (const TensorPlace& each : places_) names.insert(names.end(), each.names.begin(), each.names.end());
-      prefix_ = common_prefix(known, names);
-    }
+  // Once, when values do not decide. Names of a module that was wrapped have a prefix in one of the two.
+  void find_names() {
+    if (has_names_) return;
+    has_names_ = true;
+    add_names_of_modules(message_, &places_);
+    std::set<std::string> known;
+    for (const TrainedWeight& each : weights_) known.insert(each.names.begin(), each.names.end());
+    std::vector<std::string> names;
+    for (const WeightPlace& each : places_) names.insert(names.end(), each.names.begin(), each.names.end());
+    prefix_ = common_prefix(known, names);
+  }
+
+  bool is_named(const std::vector<std::string>& names, size_t weight) const {
     const std::vector<std::string>& own = weights_[weight].names;
-    return std::any_of(place.names.begin(), place.names.end(), [&](const std::string& name) {
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       return std::count(own.begin(), own.end(), prefix_.apply(name)) > 0;
     });
   }
 
-  Candidates named(const TensorPlace& place, const Candidates& candidates) {
-    Candidates found;
-    std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(found),
-                 [&](const WeightAtPlace& each) { return is_named(place, each.weight); });
-    return found;
+  // Those with a name that modules tell, else those with any name of the place.
+  Candidates named(const WeightPlace& place, const Candidates& candidates) {
+    find_names();
+    for (const std::vector<std::string>* names : {&place.told, &place.names}) {
+      Candidates found;
+      std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(found),
+                   [&](const WeightAtPlace& each) { return is_named(*names, each.weight); });
+      if (!found.empty()) return found;
+    }
+    return {};
   }
 
   // Of the candidates those that the place holds: all of them where they agree, else those with its name.
-  Candidates decided(const TensorPlace& place, const Candidates& candidates) {
+  Candidates decided(const WeightPlace& place, const Candidates& candidates) {
     if (agree(place, candidates)) return candidates;
     Candidates chosen = named(place, candidates);
     if (chosen.empty() || !agree(place, chosen)) {
@@ -209,7 +159,7 @@ class Placement {
     return chosen;
   }
 
-  void choose(TensorPlace* place, const Candidates& chosen) {
+  void choose(WeightPlace* place, const Candidates& chosen) {
     place->is_known = true;
     for (const WeightAtPlace& each : chosen) {
       found_[each.weight] = true;
@@ -224,7 +174,7 @@ class Placement {
 
   // ---- Weights as a whole
 
-  void put_whole(TensorPlace* place) {
+  void put_whole(WeightPlace* place) {
     Candidates candidates;
     const auto same_size = by_size_.find(place->contents.size());
     if (same_size == by_size_.end()) return;
@@ -280,35 +230,44 @@ class Placement {
     for (size_t i = 0; i < weights_.size(); ++i) {
       if (!found_[i] && !is_uniform(weights_[i].before)) left.push_back(i);
     }
-    std::map<size_t, int64_t> covered;
-    for (TensorPlace& place : places_) {
+    for (WeightPlace& place : places_) {
       if (place.is_known || place.is_uniform) continue;
-      put_slice(&place, left, &covered);
+      find_slice(&place, left);
       put_packed(&place, left);
     }
-    for (const auto& [weight, elements] : covered) found_[weight] = elements >= weights_[weight].before.size();
+    put_slices();
   }
 
   // The place is a slice of a weight, as q, k and v are of a packed one.
-  void put_slice(TensorPlace* place, const std::vector<size_t>& left, std::map<size_t, int64_t>* covered) {
+  void find_slice(WeightPlace* place, const std::vector<size_t>& left) {
     Candidates candidates;
     for (const size_t weight : left) {
       if (weights_[weight].before.size() <= place->contents.size()) continue;
       if (auto view = find_view(before(weight, place->contents.dtype()), place->contents))
         candidates.push_back({weight, *view});
     }
-    if (candidates.empty()) return;
-    const Candidates chosen = decided(*place, candidates);
-    choose(place, chosen);
-    for (const WeightAtPlace& each : chosen) {
-      found_[each.weight] = false;
-      const bool is_new = slices_.insert({each.weight, each.view.axis, each.view.begin}).second;
-      if (is_new) (*covered)[each.weight] += num_elements(each.view.once);
+    if (!candidates.empty()) slices_.emplace_back(place, decided(*place, candidates));
+  }
+
+  // A weight is found if all its elements are. A few equal ones are no sign of it.
+  void put_slices() {
+    std::map<size_t, std::set<std::pair<int64_t, int64_t>>> parts;
+    std::map<size_t, int64_t> elements;
+    for (const auto& [place, chosen] : slices_) {
+      for (const auto& [weight, view] : chosen) {
+        if (parts[weight].insert({view.axis, view.begin}).second) elements[weight] += num_elements(view.once);
+      }
+    }
+    for (const auto& [place, chosen] : slices_) {
+      const bool is_whole = std::all_of(chosen.begin(), chosen.end(), [&, &sums = elements](const WeightAtPlace& each) {
+        return sums[each.weight] >= weights_[each.weight].before.size();
+      });
+      if (is_whole) choose(place, chosen);
     }
   }
 
   // Weights are slices of the place, which packs them.
-  void put_packed(TensorPlace* place, const std::vector<size_t>& left) {
+  void put_packed(WeightPlace* place, const std::vector<size_t>& left) {
     for (const size_t weight : left) {
       const DType dtype = place->contents.dtype();
       if (weights_[weight].before.size() >= place->contents.size() || !changed_[weight]) continue;
@@ -339,7 +298,7 @@ class Placement {
     return concat(what, is_uniform(w.before) ? ", whose elements were all equal before training" : "");
   }
 
-  void write(const TensorPlace& place) {
+  void write(const WeightPlace& place) {
     if (const auto reference = reference_of(*place.tensor)) {
       message_.contents[*reference] = place.changed;
       return;
@@ -355,16 +314,16 @@ class Placement {
   const std::vector<TrainedWeight>& weights_;
   const std::string& source_;
   ModelMessage& message_;
-  std::vector<TensorPlace> places_;
+  std::vector<WeightPlace> places_;
   std::vector<bool> changed_, found_;
   std::map<int64_t, std::vector<size_t>> by_size_;
   std::map<std::tuple<size_t, DType, bool>, Tensor> narrowed_;
   bool has_names_ = false;
   NamePrefix prefix_;
-  std::vector<std::pair<TensorPlace*, Candidates>> uniform_;
-  std::map<size_t, int> uniform_places_;                   // of weights that are not found
-  std::map<size_t, ptrdiff_t> of_one_value_;               // weights -> a place where names decided
-  std::set<std::tuple<size_t, int64_t, int64_t>> slices_;  // of weights, that were found
+  std::vector<std::pair<WeightPlace*, Candidates>> uniform_;
+  std::map<size_t, int> uniform_places_;      // of weights that are not found
+  std::map<size_t, ptrdiff_t> of_one_value_;  // weights -> a place where names decided
+  std::vector<std::pair<WeightPlace*, Candidates>> slices_;
   std::vector<std::string> how_, left_;
   std::multimap<std::string, std::string> tensors_of_;
 };
@@ -373,22 +332,6 @@ class Placement {
 
 PutWeights put_weights(const std::vector<TrainedWeight>& weights, const std::string& source, ModelMessage* message) {
   return Placement(weights, source, message).run();
-}
-
-std::vector<std::vector<std::string>> names_of_weights(const Model& model, const std::vector<const Value*>& weights) {
-  const auto parameters = transposed_parameters(model);
-  std::vector<std::vector<std::string>> all;
-  for (const Value* value : weights) {
-    std::vector<std::string> names = {value->name()};
-    const auto add = [&](const std::string& name) {
-      if (std::count(names.begin(), names.end(), name) == 0) names.push_back(name);
-    };
-    if (const auto found = parameters.find(value->name()); found != parameters.end()) add(found->second);
-    for (const std::string& name : other_names(*value)) add(name);
-    for (const std::string& name : names_of_readers(*value)) add(name);
-    all.push_back(std::move(names));
-  }
-  return all;
 }
 
 }  // namespace onnx_train

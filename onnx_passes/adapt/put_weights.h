@@ -25,15 +25,12 @@ struct PutWeights {
   size_t weights = 0, tensors = 0;  // weights that have changed and were found, tensors of the model that changed
   std::vector<std::string> how;     // "'onnx::MatMul_3' is 'fc.weight', transposed": what is not simply of another name
   std::vector<std::string> missing;  // weights that have changed and were not found, each with the reason
-  std::vector<std::string> left;  // tensors that may be such a weight, and stay as they are, each with the reason
+  std::vector<std::string> left;     // tensors that may be such a weight, and stay as they are, each with the reason
   std::multimap<std::string, std::string> tensors_of;  // tensors that hold a weight as a whole, changed or not
 };
 
 // Puts what has changed of `weights`, all weights of the trained model, into `message`. `source` is for messages: the
 // file. The message is as it was if this throws.
 PutWeights put_weights(const std::vector<TrainedWeight>& weights, const std::string& source, ModelMessage* message);
-
-// All names that the initializers of a model have, the first of each its own.
-std::vector<std::vector<std::string>> names_of_weights(const Model& model, const std::vector<const Value*>& weights);
 
 }  // namespace onnx_train

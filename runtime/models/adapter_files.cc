@@ -3,7 +3,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -20,6 +19,7 @@
 #include "onnx_passes/model/weight_origin.h"
 #include "runtime/data/files/safetensors.h"
 #include "runtime/models/adapt.h"
+#include "runtime/models/layer_numbers.h"
 #include "runtime/models/onnxruntime_adapter.h"
 
 namespace onnx_train {
@@ -153,38 +153,6 @@ void refuse_unsupported(const AdapterJson& config, const std::string& path) {
     if (!off) fail_as(ErrorCode::kFile, path, ": adapters with '", key, "' are not supported");
   }
 }
-
-// The numbers that the configuration has for some layers: PEFT takes the first key that is, as a regular expression,
-// the module's name or its last parts.
-class LayerNumbers {
- public:
-  LayerNumbers(const AdapterJson& config, const std::string& path, const char* key) {
-    const auto found = config.find(key);
-    if (found == config.end() || found->is_null()) return;
-    if (!found->is_object()) fail_as(ErrorCode::kFile, path, ": '", key, "' is no object of patterns and numbers");
-    for (const auto& [pattern, number] : found->items()) {
-      if (!number.is_number()) fail_as(ErrorCode::kFile, path, ": '", key, "' of '", pattern, "' is no number");
-      try {
-        // Takes time that grows with the length of a name, whatever the pattern.
-        constexpr auto kPolynomial = std::regex_constants::__polynomial;
-        patterns_.emplace_back(std::regex("(.*\\.)?(" + pattern + ")", std::regex::ECMAScript | kPolynomial),
-                               number.get<double>());
-      } catch (const std::regex_error&) {
-        fail_as(ErrorCode::kFile, path, ": '", key, "' has '", pattern, "', which is no regular expression");
-      }
-    }
-  }
-
-  double of(const std::string& module, double otherwise) const {
-    for (const auto& [pattern, number] : patterns_) {
-      if (std::regex_match(module, pattern)) return number;
-    }
-    return otherwise;
-  }
-
- private:
-  std::vector<std::pair<std::regex, double>> patterns_;
-};
 
 // Gives the spec's targets, as the file names them, the numbers that the configuration has for them.
 void read_layer_numbers(const std::string& path, AdapterSpec* spec) {

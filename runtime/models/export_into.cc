@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "onnx_passes/adapt/serve_adapters.h"
+#include "onnx_passes/adapt/weight_places.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
@@ -42,7 +43,9 @@ class Untrained {
     const Value* known = base().graph->find(name);
     if (!known || !is_weight_tensor(*known) || known->type().shape() != weight.type().shape())
       fail_as(ErrorCode::kWeightsMisfit, "'", name, "' was trained, and what it was before is not known: ", base_path_,
-              known ? " has another shape of it" : " has no such weight",
+              !known                     ? " has no such weight"
+              : is_weight_tensor(*known) ? " has another shape of it"
+                                         : " holds it as integers",
               "; --base FILE names the model that the training model was built from");
     const Tensor contents = contents_of(*known);
     return contents.dtype() == weight.dtype() ? contents : contents.cast(weight.dtype());

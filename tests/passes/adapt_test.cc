@@ -328,7 +328,7 @@ TEST(Adapt, LayersHaveRanksAndAlphasOfTheirOwn) {
               HasSubstr("--lora rank.fc2: 'fc2' names none of the 1 layers that have an adapter"));
   EXPECT_THAT(refused("rank.fc1=0"), HasSubstr("rank.fc1 is '0'; take a whole number from 1"));
   Model model = two_layers();
-  add_adapters(lora_of({"rank=2", "rank.fc1=1", "alpha=1", "targets=fc1,fc2"}), 0).run(model);
+  add_adapters(lora_of({"rank=2", "rank.fc1=1", "alpha=1", "targets=fc1", "fc2"}), 0).run(model);
   EXPECT_EQ(to_string(model.graph->find("fc1.lora_A.weight")->type()), "float[1,2]");
 }
 
@@ -347,7 +347,7 @@ TEST(Adapt, ServedAdaptersAreInputsWithoutAnyRank) {
   EXPECT_EQ(to_string(model.graph->inputs()[2]->type()), "float[4,fc1.rank]");
   EXPECT_EQ(contents_of(*model.graph->find("fc1.lora_A.weight")).shape(), (Shape{0, 2}));
   EXPECT_FALSE(has_adapters(model));
-  EXPECT_THAT(to_text(model), testing::Not(HasSubstr("Mul")));
+  EXPECT_THAT(to_text(model), testing::Not(HasSubstr(" Mul ")));
 }
 
 TEST(Adapt, WeightsAreAssignedByName) {

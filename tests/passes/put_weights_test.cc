@@ -47,7 +47,7 @@ std::vector<double> elements(const Tensor& tensor) {
 
 TEST(PutWeights, AWeightIsFoundUnderAnotherNameTransposedAndInFloat16) {
   ModelMessage message = message_of(R"((float[N,2] x) => (float[N,3] y)
-    <float[2,3] transposed = {1,3,5,2,4,6}, float16[3] bias = {7,8,9}, float[3] other = {1,2,4}>
+    <float[2,3] transposed = {1,3,5,2,4,6}, float16[3] bias = {18176,18432,18560}, float[3] other = {1,2,4}>
     { a = MatMul(x, transposed)  b = Cast<to = 1>(bias)  c = Add(a, b)  y = Mul(c, other) })");
   const PutWeights put =
       put_weights({counted("fc.weight", {3, 2}, 1, 11), counted("fc.bias", {3}, 7, 17)}, "served", &message);
@@ -136,6 +136,20 @@ TEST(PutWeights, OneTensorIsNotTwoWeightsThatDifferNow) {
   EXPECT_THAT(elements(contents(message, "table")), ElementsAre(1, 2, 3, 4));
 }
 
+// The exporter has left one name of a tied weight, and a copy of it: modules of the nodes tell which is which.
+TEST(PutWeights, ModulesThatReadAWeightDecideBeforeItsName) {
+  ModelMessage message = message_of(R"((float[N,2] x, int64[M] i) => (float[N,2] y, float[M,2] e)
+    <float[2,2] "head.weight" = {1,2,3,4}, float[2,2] "copy.weight" = {1,2,3,4}>
+    { y = MatMul(x, "copy.weight")  e = Gather("head.weight", i) })");
+  message.proto.mutable_graph()->mutable_node(0)->set_name("/head/MatMul");
+  message.proto.mutable_graph()->mutable_node(1)->set_name("/wte/Gather");
+  const std::vector<TrainedWeight> weights = {counted("head.weight", {2, 2}, 1, 5),
+                                              counted("wte.weight", {2, 2}, 1, 1)};
+  EXPECT_THAT(put_weights(weights, "served", &message).missing, ElementsAre());
+  EXPECT_THAT(elements(contents(message, "head.weight")), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(elements(contents(message, "copy.weight")), ElementsAre(5, 6, 7, 8));
+}
+
 TEST(PutWeights, CopiesOfATiedWeightAllChange) {
   ModelMessage message = message_of(R"((float[N,2] x, int64[M] i) => (float[N,3] y, float[M,2] e)
     <float[3,2] table = {1,2,3,4,5,6}, float[2,3] head = {1,3,5,2,4,6}>
@@ -146,9 +160,11 @@ TEST(PutWeights, CopiesOfATiedWeightAllChange) {
 }
 
 TEST(PutWeights, WhatIsNotThereOrDoesNotFitIsNamed) {
-  ModelMessage message = message_of(R"((float[N,2] x) => (float[N,2] y) <float16[2] b = {1,2}>
+  ModelMessage message = message_of(R"((float[N,2] x) => (float[N,2] y) <float16[2] b = {15360,16384}>
     { c = Cast<to = 1>(b)  y = Add(x, c) })");
-  EXPECT_THAT(put_weights({counted("gone", {3}, 1, 2)}, "served", &message).missing, ElementsAre("'gone' float[3]"));
+  const PutWeights put = put_weights({counted("gone", {3}, 1, 2)}, "served", &message);
+  EXPECT_THAT(put.missing, ElementsAre("'gone' float[3]"));
+  EXPECT_EQ(put.tensors, 0u);  // though b is a part of it
   EXPECT_THAT(error_of([&] { put_weights({counted("b", {2}, 1, 1e6f)}, "served", &message); }),
               HasSubstr("'b' is float16 there, and 1e+06, which it has now, is more than that holds"));
   EXPECT_THAT(elements(contents(message, "b")), ElementsAre(1, 2));
