@@ -28,6 +28,11 @@ def start(*arguments, threads=1, command=COMMAND):
     )  # fmt: skip
 
 
+def output(*arguments):
+    """What the command writes to standard output, without what it says beside it."""
+    return start(*arguments).communicate(timeout=PATIENCE)[0]
+
+
 def run(*arguments, status=0, timeout=PATIENCE, threads=1, command=COMMAND):
     """Runs the command to its end and returns what it printed; fails with its messages on another exit status."""
     process = start(*arguments, threads=threads, command=command)

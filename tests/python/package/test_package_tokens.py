@@ -327,11 +327,6 @@ def test_parquet_is_read_where_pyarrow_is_installed(training, tmp_path):
     np.testing.assert_array_equal(read.losses, onnx_train.fit(training, arrays, epochs=1).losses)
 
 
-def sampled(*arguments):
-    """What `sample` writes, without the lines about how it was computed."""
-    return tool.start("sample", *arguments).communicate(timeout=tool.PATIENCE)[0]
-
-
 def test_the_command_and_python_write_the_same_texts(tmp_path):
     model = onnx.load(tool.ROOT / "tests" / "fixtures" / "next.onnx")
     table = np.random.default_rng(0).normal(size=(128, 128)).astype(np.float32)
@@ -347,11 +342,11 @@ def test_the_command_and_python_write_the_same_texts(tmp_path):
                                 on_token=lambda text, token: seen.append((text, token)))  # fmt: skip
     assert [len(text) for text in texts] == [20, 20] and texts[0] != texts[1]
     assert seen[:2] == [(0, texts[0][0]), (1, texts[1][0])]
-    written = sampled(tmp_path / "lm.onnx", "--prompt-ids", "104,105", *flags)
+    written = tool.output("sample", tmp_path / "lm.onnx", "--prompt-ids", "104,105", *flags)
     assert [int(word) for word in written.split()] == prompt + texts[0]
-    written = sampled(tmp_path / "lm.onnx", "--prompt", "hi", *flags)
+    written = tool.output("sample", tmp_path / "lm.onnx", "--prompt", "hi", *flags)
     assert written == "hi" + bytes(texts[0]).decode() + "\n"
-    written = sampled(tmp_path / "lm.onnx", "--prompt", "hi", "--texts", 2, "--ids", *flags)
+    written = tool.output("sample", tmp_path / "lm.onnx", "--prompt", "hi", "--texts", 2, "--ids", *flags)
     assert [[int(word) for word in line.split()] for line in written.splitlines()] == [prompt + text for text in texts]
 
     class Letters:

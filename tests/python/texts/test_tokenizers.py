@@ -76,10 +76,10 @@ def test_a_model_learns_texts_and_writes_them(language_model, tmp_path):
     evaluated = tool.run("eval", last, "--data", tmp_path / "train.jsonl", "--tokenizer", folder / "tokenizer.json", "--block-size", 16)
     assert "another" not in evaluated
     # The same text, to the token that ends it; once more as numbers.
-    assert tool.run("sample", last, "--tokenizer", folder, "--prompt", "Übung", "--temperature", 0).strip() == sentence
+    assert tool.output("sample", last, "--tokenizer", folder, "--prompt", "Übung", "--temperature", 0).strip() == sentence
     tokens = tokenizer.encode(sentence).ids
     first = len(tokenizer.encode("Übung").ids)
-    numbers = tool.run("sample", last, "--tokenizer", folder, "--prompt", "Übung", "--temperature", 0, "--ids").split()
+    numbers = tool.output("sample", last, "--tokenizer", folder, "--prompt", "Übung", "--temperature", 0, "--ids").split()
     assert [int(number) for number in numbers] == [*tokens, 0] and first < len(tokens)
     for wrong in (["sample", last, "--prompt", "Übung"], ["eval", last, "--data", tmp_path / "train.jsonl", "--block-size", 16]):
         assert "--tokenizer" in tool.run(*wrong, status=2 if wrong[0] == "sample" else 1)
