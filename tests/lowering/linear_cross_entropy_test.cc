@@ -43,7 +43,7 @@ Var logits_of(const Example& e, Var h, Var table) {
     logits = matmul(h, e.tied ? transpose(table, {1, 0}) : weight("head", {kWidth, kClasses}));
     if (e.biased) logits = logits + weight("bias", {kClasses});
   }
-  if (e.scale != 1) logits = logits * e.scale;
+  if (e.scale != 1) logits = e.biased ? e.scale * logits : logits * e.scale;
   return e.cap == 0 ? logits : tanh(logits / e.cap) * e.cap;
 }
 
