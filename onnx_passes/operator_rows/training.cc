@@ -20,13 +20,13 @@ constexpr const char* kCrossEntropyGrad =
     "dloss[] logits[S...] labels:index[L...] log_sum_exp[L...] weight?[_] @label_smoothing[] -> dlogits[S...] "
     "where #S = #L + 1, -#S <= @axis:1 < #S";
 
+#define LINEAR_LOSS \
+  " labels:index[L...] bias?[V] weight?[V] dloss?[] @label_smoothing[] @scale[] @cap[] -> loss[] correct?:bool[L...] "
 constexpr const char* kLinearCrossEntropy =
-    "h:float[L..., D] w:float[V, D] labels:index[L...] bias?[V] weight?[V] dloss?[] @label_smoothing[] @scale[] @cap[] "
-    "-> "
-    "loss[] correct:bool[L...] dh?:float[L..., D] dw?[V, D] dbias?[V] where @transposed = 1 | "
-    "h:float[L..., D] w:float[D, V] labels:index[L...] bias?[V] weight?[V] dloss?[] @label_smoothing[] @scale[] @cap[] "
-    "-> "
-    "loss[] correct:bool[L...] dh?:float[L..., D] dw?[D, V] dbias?[V] where @transposed = 0";
+    "h:float[L..., D] w:float[V, D]" LINEAR_LOSS
+    "dh?:float[L..., D] dw?[V, D] dbias?[V] where @transposed = 1 | "
+    "h:float[L..., D] w:float[D, V]" LINEAR_LOSS "dh?:float[L..., D] dw?[D, V] dbias?[V] where @transposed = 0";
+#undef LINEAR_LOSS
 
 // The logits, and of what the node makes the gradients of h and w: a product each.
 double multiply_adds_of_linear_cross_entropy(const Node& node) {

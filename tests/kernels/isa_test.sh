@@ -19,7 +19,7 @@ done
 
 suites=(CpuFeatures '*OpCases' NodeTests Conv '*Convolutions' ChannelsLast FuseBatchNormalization '*Products' Gemm
   'Bfloat16*' 'Files/Golden' MixedPrecision NarrowStorage RoundedRecurrence Fused FusedOperators 'Elementwise*' Lines Movement
-  Normalization Resize SparseUpdates Dropout Philox '*Optimizers' BlockAttention)
+  Normalization Resize SparseUpdates Dropout Philox '*Optimizers' BlockAttention LinearCrossEntropy)
 filter=$(printf '%s.*:' "${suites[@]}")
 echo "$level, below this machine's $highest:"
 ONNX_TRAIN_ISA=$level OPENBLAS_CORETYPE=${cores[$level]} "$unit_tests" --gtest_brief=1 --gtest_filter="$filter-Amx*:Cuda*:*HaveGradients:*_BlockAttention*"

@@ -37,7 +37,7 @@ class LinearLoss {
         biased_(spec.has_input(kBias)),
         dh_type_(spec.has_output(kDh) ? spec.out_type(kDh) : dtype_of<T>()),
         threads_(std::max(spec.threads(), 1)) {
-    for (int i = kDh; i <= kDbias; ++i) makes_[static_cast<size_t>(i)] = spec.has_output(i);
+    for (int i = kCorrect; i <= kDbias; ++i) makes_[static_cast<size_t>(i)] = spec.has_output(i);
     for (const int64_t rows : size_.chunks()) chunks_.emplace_back(spec, *this, rows);
     const int64_t most = chunks_[0].rows;
     logits_ = workspace_.reserve(bytes<S>(most * size_.classes));
@@ -171,7 +171,7 @@ class LinearLoss {
         continue;
       }
       losses[i] = 0;
-      launch.out<bool>(kCorrect)[i] = false;
+      if (makes_[kCorrect]) launch.out<bool>(kCorrect)[i] = false;
       if (dh) std::memset(dh + static_cast<size_t>(i) * row, 0, row);
     }
     return count;
@@ -265,7 +265,7 @@ class LinearLoss {
     T most = 0;
     vectorized([&] {
       most = largest_of(n, x);
-      launch.out<bool>(kCorrect)[position] = is_first_of_largest(x, label, most);
+      if (makes_[kCorrect]) launch.out<bool>(kCorrect)[position] = is_first_of_largest(x, label, most);
     });
     if (trains_ && ce_.smoothing == 0) return finish_row(launch, scales, {position, label, most}, x, row);
     const PositionBlock piece{0, position, 1};
@@ -347,7 +347,7 @@ class LinearLoss {
   const bool trains_, biased_;
   const DType dh_type_;
   const int64_t threads_;
-  std::array<bool, kDbias + 1> makes_ = {};  // of the outputs, from dh on
+  std::array<bool, kDbias + 1> makes_ = {};  // of the outputs but the loss
   std::vector<Chunk> chunks_;                // the larger one first
   Workspace workspace_;
   OperandPlace logits_, row_, h_, dh_, losses_, counted_, scratch_;

@@ -26,12 +26,12 @@ bool keeps_columns(const Node& node) {
          columns_of(from) == columns_of(to);
 }
 
-// The number by which the node multiplies its input 0; nothing for another node.
-std::optional<double> factor_of(const Node& node) {
-  const bool divides = node.is("Div");
-  if (!divides && !node.is("Mul")) return {};
-  const Tensor number = constant_of(node.input(1));
-  if (number.size() != 1 || !is_float(number.dtype()) || !has_type_of(*node.input(0), *node.output())) return {};
+// The number by which the node multiplies its input i; nothing for another node.
+std::optional<double> factor_of(const Node& node, int i) {
+  const bool divides = node.is("Div") && i == 0;
+  if ((!divides && !node.is("Mul")) || !has_type_of(*node.input(i), *node.output())) return {};
+  const Tensor number = constant_of(node.input(1 - i));
+  if (number.size() != 1 || !is_float(number.dtype())) return {};
   return divides ? 1 / number.at(0) : number.at(0);
 }
 
@@ -90,7 +90,8 @@ class Search {
         if (found_.rounding != DType::kUndefined && found_.rounding != value->dtype()) return false;
         found_.rounding = value->dtype();
       }
-      if (const auto factor = factor_of(*node)) {
+      int operand = 0;
+      if (const auto factor = factor_in(*node, &operand)) {
         found_.scale *= *factor;
         after_.insert(after_.begin(), node);
       } else if (node->is("Tanh") && !tanh_) {
@@ -104,8 +105,19 @@ class Search {
       } else if (!keeps_columns(*node) && !is_widening(*node) && !is_rounding(*node)) {
         return is_product(node);
       }
-      value = node->input(0);
+      value = node->input(operand);
     }
+  }
+
+  // The number by which the node multiplies one of its inputs, number `operand`.
+  static std::optional<double> factor_in(const Node& node, int* operand) {
+    for (int i = 0; i < 2; ++i) {
+      const auto factor = factor_of(node, i);
+      if (!factor) continue;
+      *operand = i;
+      return factor;
+    }
+    return {};
   }
 
   bool add_bias(const Node& node) {
@@ -238,7 +250,7 @@ class Search {
         const DType narrow = is_rounding(node) ? node.output()->dtype() : value->dtype();
         return narrow == found_.rounding && only_products_read(node.output(), factor, passed_tanh, true);
       }
-      if (const auto more = factor_of(node); more && use.index == 0)
+      if (const auto more = factor_of(node, use.index))
         return only_products_read(node.output(), factor * *more, passed_tanh, false);
       const auto& slopes = tanh_gradients_;
       if (use.index == 0 && !passed_tanh && std::find(slopes.begin(), slopes.end(), use.node) != slopes.end())
