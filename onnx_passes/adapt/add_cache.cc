@@ -10,6 +10,7 @@
 #include "onnx_passes/adapt/token_axes.h"
 #include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
+#include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/recognize/simplify.h"
@@ -288,6 +289,14 @@ class CacheWriter {
   std::optional<AllPositions> positions_;
 };
 
+// Operators for attention and rotary positions as the nodes that they stand for.
+void write_out_attention(Graph* graph) {
+  for (Node* node : graph->nodes()) {
+    if (node->is("Attention") || node->is("RotaryEmbedding")) inline_function(node);
+  }
+  infer_types(graph);
+}
+
 // Where an export with a cache of its own puts new keys after earlier ones, of which there are none (drop_cache).
 void drop_empty_pieces(Graph* graph) {
   for (Node* node : graph->nodes()) {
@@ -306,6 +315,7 @@ void drop_empty_pieces(Graph* graph) {
 
 std::vector<CachedTensor> add_cache(Model* model, CacheForm form) {
   infer_types(model->graph.get());
+  write_out_attention(model->graph.get());
   drop_empty_pieces(model->graph.get());
   simplify_indexing(*model);
   simplify(*model);
