@@ -73,7 +73,7 @@ class CacheWriter {
       Builder b(&graph_, node);
       const Var mask = b.var(node->input(0));
       const Var part = lengths_.rows ? gather(mask, b.var(lengths_.rows), 1)
-                                     : slice(mask, b.var(lengths_.past), b.ints({INT64_MAX}), b.ints({1}));
+                                     : slice(mask, b.var(lengths_.past), b.var(lengths_.total), b.ints({1}));
       graph_.replace(node->output(), part.value());
     }
   }
@@ -198,7 +198,7 @@ class CacheWriter {
       (axis + shift == axes.tokens ? tokens : keys) = axis;
     }
     if (!is_of_tokens)
-      fail("[Cache] ", node.label(), " computes with a number that depends on how many tokens there ", "are, '",
+      fail("[Cache] ", node.label(), " computes with a number that depends on how many tokens there are, '",
            input->name(), "'");
     return positions_->rows_and_keys(input, tokens, keys);
   }

@@ -41,8 +41,8 @@ std::vector<CommandOption> generation_options(GenerationOptions* options);
 // its own without it, whose twin has one again.
 Model load_text_model(const std::string& path);
 
-// The tokens of "15496,995". Throws UsageError.
-std::vector<int64_t> tokens_of(const std::string& text);
+// The tokens of "15496,995". Throws UsageError that names the option.
+std::vector<int64_t> tokens_of(const std::string& option, const std::string& text);
 
 inline constexpr const char* kNoCache = "--no-cache";
 
