@@ -253,6 +253,13 @@ Texts generate(Session* session, const Texts& prompts, const GenerationOptions& 
   return written;
 }
 
+std::string note_of(const GenerationReport& report) {
+  if (!report.uncached.empty() && report.uncached != kNoCache)
+    return concat("without a cache, all tokens are read anew for each one: ", report.uncached);
+  if (report.context == 0) return "";
+  return concat("a text is longer than the ", report.context, " tokens of --context, which are read anew for each one");
+}
+
 int64_t vocabulary_of(const Session& session) {
   for (const Value* output : session.model().graph->outputs()) {
     const TensorType& type = output->type();

@@ -55,6 +55,9 @@ struct GenerationReport {
   double reading = 0, writing = 0;
 };
 
+// Why the tokens were not written as fast as with a cache, in a line; "" if they were, or if nobody asked for one.
+std::string note_of(const GenerationReport& report);
+
 // Called with each token that is drawn and the number of its text; false ends all.
 using OnToken = std::function<bool(size_t text, int64_t token)>;
 

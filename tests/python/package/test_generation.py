@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import warnings
 
 import numpy as np
 import onnx
@@ -255,3 +256,12 @@ def test_a_text_stops_at_a_sequence(tmp_path):
     stop = f"{text[3]},{text[4]}"
     end = next(i for i in range(1, 20) if text[i - 1 : i + 1] == text[3:5]) + 1
     assert written_by_command(*arguments, "--stop", "99", "--stop", stop)[0] == prompt + text[:end]
+
+
+def test_python_says_why_there_is_no_cache():
+    path = tool.ROOT / "tests" / "fixtures" / "next.onnx"
+    with pytest.warns(UserWarning, match="read anew for each one: .* no attention was found"):
+        written = onnx_train.generate(path, [1, 2], tokens=3, temperature=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert onnx_train.generate(path, [1, 2], tokens=3, temperature=0, cache=False) == written
