@@ -24,8 +24,15 @@ onnx_train_status onnx_train_generate(onnx_train_session* session, const int64_t
       if (lengths[i] > 0) required(prompts[i], "a prompt");
       texts.emplace_back(prompts[i], prompts[i] + lengths[i]);
     }
-    generate(&s.session, texts, given,
-             [&](size_t text, int64_t token) { return on_token(user, text, token) == ONNX_TRAIN_CONTINUE; });
+    GenerationReport report;
+    generate(
+        &s.session, texts, given,
+        [&](size_t text, int64_t token) { return on_token(user, text, token) == ONNX_TRAIN_CONTINUE; }, &report);
+    s.generate_note = note_of(report);
   });
+}
+
+const char* onnx_train_generate_note(const onnx_train_session* session) {
+  return session ? session->generate_note.c_str() : "";
 }
 }

@@ -94,6 +94,7 @@ struct onnx_train_session {
   std::vector<onnx_train_metric> metrics;                      // views of `evaluated`
   onnx_train::MetricTables by_class;                           // what its metrics say by class
   std::vector<onnx_train_tensor> tables;                       // views of `by_class`
+  std::string generate_note;                                   // of the last onnx_train_generate
   std::map<std::string, onnx_train::TensorMap> adapters;       // by the names that the program gave them
   std::string plan_text, plan_json;                            // of the last onnx_train_session_plan
   std::atomic<bool> busy{false};

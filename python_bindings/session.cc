@@ -496,6 +496,7 @@ void define_session(nb::module_& module) {
       .def("evaluate", &SessionHandle::evaluate, nb::arg("data"), nb::arg("options"))
       .def("metrics", &SessionHandle::metrics, nb::arg("statistics"))
       .def("predict", &SessionHandle::predict, nb::arg("data"), nb::arg("options"))
+      .def("generate_note", &SessionHandle::generate_note)
       .def("generate", &SessionHandle::generate, nb::arg("prompts"), nb::arg("options"), nb::arg("on_token").none())
       .def("fit", &SessionHandle::fit, nb::arg("options"), nb::arg("data"), nb::arg("evaluation").none(),
            nb::arg("on_step"), nb::arg("on_evaluation"), nb::arg("on_note"))

@@ -181,6 +181,8 @@ class SessionHandle {
   // The tokens after each prompt. on_token(text, token), unless None, ends all by returning False.
   std::vector<std::vector<int64_t>> generate(const std::vector<std::vector<int64_t>>& prompts, const Options& options,
                                              const nb::object& on_token);
+  // Why the last generate() was not as fast as with a cache; "" if it was.
+  std::string generate_note() const { return onnx_train_generate_note(handle_.get()); }
   // The metrics that are made of statistics, arrays by name: numbers, and arrays by class.
   Named metrics(const Named& statistics);
   // Trains; returns the reason of the end. Data are arrays by name, a Dataset, or (begin, next, number of batches).

@@ -92,11 +92,7 @@ class Printer {
 
 // How fast it was, and why it was not faster, after the text.
 void say(const GenerationReport& report) {
-  if (!report.uncached.empty() && report.uncached != kNoCache)
-    std::fprintf(stderr, "without a cache, all tokens are read anew for each one: %s\n", report.uncached.c_str());
-  if (report.context > 0)
-    std::fprintf(stderr, "a text is longer than the %lld tokens of --context, which are read anew for each one\n",
-                 static_cast<long long>(report.context));
+  if (const std::string note = note_of(report); !note.empty()) std::fprintf(stderr, "%s\n", note.c_str());
   const auto rate = [](int64_t tokens, double seconds) {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
   };

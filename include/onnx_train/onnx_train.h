@@ -576,6 +576,10 @@ typedef onnx_train_next (*onnx_train_on_token)(void* user, size_t text, int64_t 
 onnx_train_status onnx_train_generate(onnx_train_session* session, const int64_t* const* prompts, const size_t* lengths,
                                       size_t num_texts, const onnx_train_option* options, size_t count,
                                       onnx_train_on_token on_token, void* user);
+/* Why the last onnx_train_generate of the session was not as fast as it is with a cache, in a line: the node that mixes
+ * tokens in another way than by attention, or a text that is longer than the context. "" if it was, and with "no-cache".
+ * Valid until the next one. */
+const char* onnx_train_generate_note(const onnx_train_session* session);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

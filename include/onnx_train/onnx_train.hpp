@@ -851,5 +851,8 @@ inline std::vector<std::vector<int64_t>> generate(Session& session, const std::v
   return std::move(written.texts);
 }
 
+// Why the last generate() was not as fast as with a cache; "" if it was: onnx_train_generate_note.
+inline std::string generate_note(const Session& session) { return onnx_train_generate_note(session.get()); }
+
 }  // namespace v0
 }  // namespace onnx_train

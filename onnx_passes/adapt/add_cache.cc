@@ -10,6 +10,7 @@
 #include "onnx_passes/adapt/token_axes.h"
 #include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
+#include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/recognize/simplify.h"
@@ -72,7 +73,7 @@ class CacheWriter {
       Builder b(&graph_, node);
       const Var mask = b.var(node->input(0));
       const Var part = lengths_.rows ? gather(mask, b.var(lengths_.rows), 1)
-                                     : slice(mask, b.var(lengths_.past), b.ints({INT64_MAX}), b.ints({1}));
+                                     : slice(mask, b.var(lengths_.past), b.var(lengths_.total), b.ints({1}));
       graph_.replace(node->output(), part.value());
     }
   }
@@ -197,7 +198,7 @@ class CacheWriter {
       (axis + shift == axes.tokens ? tokens : keys) = axis;
     }
     if (!is_of_tokens)
-      fail("[Cache] ", node.label(), " computes with a number that depends on how many tokens there ", "are, '",
+      fail("[Cache] ", node.label(), " computes with a number that depends on how many tokens there are, '",
            input->name(), "'");
     return positions_->rows_and_keys(input, tokens, keys);
   }
@@ -288,6 +289,14 @@ class CacheWriter {
   std::optional<AllPositions> positions_;
 };
 
+// Operators for attention and rotary positions as the nodes that they stand for.
+void write_out_attention(Graph* graph) {
+  for (Node* node : graph->nodes()) {
+    if (node->is("Attention") || node->is("RotaryEmbedding")) inline_function(node);
+  }
+  infer_types(graph);
+}
+
 // Where an export with a cache of its own puts new keys after earlier ones, of which there are none (drop_cache).
 void drop_empty_pieces(Graph* graph) {
   for (Node* node : graph->nodes()) {
@@ -306,6 +315,7 @@ void drop_empty_pieces(Graph* graph) {
 
 std::vector<CachedTensor> add_cache(Model* model, CacheForm form) {
   infer_types(model->graph.get());
+  write_out_attention(model->graph.get());
   drop_empty_pieces(model->graph.get());
   simplify_indexing(*model);
   simplify(*model);

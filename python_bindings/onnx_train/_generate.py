@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ._errors import UsageError
+from ._errors import UsageError, warn
 from ._options import options_of
 from ._session import Session
 from ._tokenize import Tokenizer
@@ -32,7 +32,7 @@ def generate(
     The model maps int[batch, tokens] to logits float[batch, tokens, vocabulary]. Inputs named as masks, positions and
     token types are filled. A prompt is read at once, and then each token alone, with a cache of the keys and values of
     earlier ones, which is made of the model's attention; prompts of one length are side by side. Of a model in which
-    tokens are mixed in another way, all are read anew for each token.
+    tokens are mixed in another way, all are read anew for each token; a warning names the node.
 
     Args:
         model: a `Session`, with the weights that it has at present, or anything that makes one.
@@ -76,6 +76,8 @@ def generate(
     )  # fmt: skip
     session = model if isinstance(model, Session) else Session(model)
     written: list[Any] = session._core.generate(texts, options, on_token)
+    if note := session._core.generate_note():
+        warn(note)
     if known is not None:
         written = [known.decode(text) for text in written]
     return written[0] if is_one else written

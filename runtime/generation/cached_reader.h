@@ -34,8 +34,8 @@ class CachedReader {
   // `context`: the most tokens that are read; of a longer text the last ones are, anew for each token.
   CachedReader(const CachedModel& model, int64_t context);
 
-  // The logits after the last token of each text. The texts are those of the call before, each with one token more, or
-  // any others of one length.
+  // The logits after the last token of each text. Texts that are one token longer than those of the call before are
+  // those with one token more; any others are read whole.
   Logits next(const Texts& texts);
   // The seconds that calls until now have taken to plan: once for each of a few sizes.
   double planning() const { return planning_; }

@@ -190,7 +190,7 @@ Model load_text_model(const std::string& path) {
   return model;
 }
 
-std::vector<int64_t> tokens_of(const std::string& text) {
+std::vector<int64_t> tokens_of(const std::string& option, const std::string& text) {
   std::vector<int64_t> tokens;
   for (size_t start = 0; start <= text.size();) {
     const size_t end = std::min(text.find(',', start), text.size());
@@ -198,7 +198,7 @@ std::vector<int64_t> tokens_of(const std::string& text) {
     int64_t token = 0;
     const auto [last, error] = std::from_chars(text.data() + start, stop, token);
     if (error != std::errc() || last != stop)
-      throw UsageError(concat("tokens are whole numbers separated by commas, not '", text, "'"));
+      throw UsageError(concat(option, " is whole numbers separated by commas, not '", text, "'"));
     tokens.push_back(token);
     start = end + 1;
   }
@@ -217,7 +217,8 @@ std::vector<CommandOption> generation_options(GenerationOptions* o) {
        "draw among the fewest tokens that have this probability together [1]",
        "P"},
       {"--end", &o->end, "the token that completes a text", "ID"},
-      {"--stop", stops, "what a text is complete with when it ends so: tokens, 198,198; once for each", "TEXT"},
+      {"--stop", stops,
+       "a text is complete when it ends with this: tokens, 198,198, or bytes if the prompt is; once for each", "TEXT"},
       {"--context", &o->context, "tokens that are read [what the input or the table of positions has, else 1024]", "N"},
       {"--seed", &o->seed, "what is drawn depends on it [0]", "N"},
       {kNoCache, &o->no_cache, "read all tokens anew for each one that is drawn, without their keys and values"},
@@ -228,7 +229,7 @@ Texts generate(Session* session, const Texts& prompts, const GenerationOptions& 
                GenerationReport* report) {
   Texts texts = prompts, written(prompts.size()), stops;
   if (texts.empty()) return written;
-  for (const std::string& stop : options.stop) stops.push_back(tokens_of(stop));
+  for (const std::string& stop : options.stop) stops.push_back(tokens_of("--stop", stop));
   check_prompts(prompts);
   GenerationReport own;
   NextLogits next_logits(session, texts, options, report ? report : &own);
@@ -250,6 +251,13 @@ Texts generate(Session* session, const Texts& prompts, const GenerationOptions& 
     if (std::ranges::all_of(is_complete, [](bool done) { return done; })) break;
   }
   return written;
+}
+
+std::string note_of(const GenerationReport& report) {
+  if (!report.uncached.empty() && report.uncached != kNoCache)
+    return concat("without a cache, all tokens are read anew for each one: ", report.uncached);
+  if (report.context == 0) return "";
+  return concat("a text is longer than the ", report.context, " tokens of --context, which are read anew for each one");
 }
 
 int64_t vocabulary_of(const Session& session) {

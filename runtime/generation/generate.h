@@ -41,8 +41,8 @@ std::vector<CommandOption> generation_options(GenerationOptions* options);
 // its own without it, whose twin has one again.
 Model load_text_model(const std::string& path);
 
-// The tokens of "15496,995". Throws UsageError.
-std::vector<int64_t> tokens_of(const std::string& text);
+// The tokens of "15496,995". Throws UsageError that names the option.
+std::vector<int64_t> tokens_of(const std::string& option, const std::string& text);
 
 inline constexpr const char* kNoCache = "--no-cache";
 
@@ -54,6 +54,9 @@ struct GenerationReport {
   int64_t read = 0, written = 0;
   double reading = 0, writing = 0;
 };
+
+// Why the tokens were not written as fast as with a cache, in a line; "" if they were, or if nobody asked for one.
+std::string note_of(const GenerationReport& report);
 
 // Called with each token that is drawn and the number of its text; false ends all.
 using OnToken = std::function<bool(size_t text, int64_t token)>;

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import warnings
 
 import numpy as np
 import onnx
@@ -105,7 +106,7 @@ def with_onnxruntime(path, prompts, tokens):
     written = []
     for _ in range(tokens):
         given = dict(cache)
-        given[session.get_inputs()[0].name] = read
+        given["input_ids" if "input_ids" in inputs else "tokens"] = read
         total += read.shape[1]
         if "attention_mask" in inputs:
             given["attention_mask"] = np.ones((rows, total), np.int64)
@@ -197,6 +198,45 @@ def test_grouped_query_attention_of_onnxruntime_is_cached(tmp_path):
     assert written_by_command(*arguments, "--no-cache")[0] == text
 
 
+def attention_of_one_node(path, operator, heads=4, size=16):
+    """With a cache of its own, and positions that are an input."""
+    random, key_heads = np.random.default_rng(0), heads // 2 if operator == "Attention" else heads
+    width, of_keys = heads * size, key_heads * size
+    sizes = {"words": (VOCABULARY, width), "places": (64, width), "wq": (width, width), "wk": (width, of_keys),
+             "wv": (width, of_keys), "head": (width, VOCABULARY)}  # fmt: skip
+    arrays = {name: random.normal(size=size).astype(np.float32) / (8 if name[0] == "w" else 1) for name, size in sizes.items()}
+    past, present = (["past_key_values.0.key", "past_key_values.0.value"], ["present.0.key", "present.0.value"])
+    n = helper.make_node
+    if operator == "Attention":
+        attention = n(operator, ["q", "k", "v", "", *past], ["attended", *present], q_num_heads=heads, kv_num_heads=key_heads, is_causal=1)
+    else:
+        attention = n(operator, ["q", "k", "v", "", "", "", *past], ["attended", *present], domain="com.microsoft",
+                      num_heads=heads, unidirectional=1)  # fmt: skip
+    nodes = [
+        n("Gather", ["words", "input_ids"], ["e"]), n("Gather", ["places", "position_ids"], ["p"]), n("Add", ["e", "p"], ["x"]),
+        *(n("MatMul", ["x", f"w{name}"], [name]) for name in "qkv"), attention, n("Add", ["x", "attended"], ["y"]),
+        n("MatMul", ["y", "head"], ["logits"]),
+    ]  # fmt: skip
+    value, kinds = helper.make_tensor_value_info, (TensorProto.FLOAT, TensorProto.INT64)
+    inputs = [value(name, kinds[1], ["batch", "tokens"]) for name in ("position_ids", "input_ids")]
+    inputs += [value(name, kinds[0], ["batch", key_heads, "past", size]) for name in past]
+    outputs = [value("logits", kinds[0], ["batch", "tokens", VOCABULARY])]
+    outputs += [value(name, kinds[0], ["batch", key_heads, "total", size]) for name in present]
+    graph = helper.make_graph(nodes, "main_graph", inputs, outputs, [numpy_helper.from_array(a, name) for name, a in arrays.items()])
+    domains = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=domains, ir_version=11), path)
+
+
+@pytest.mark.parametrize("operator", ["Attention", "MultiHeadAttention"])
+def test_other_operators_for_attention_are_cached(operator, tmp_path):
+    path = tmp_path / "model.onnx"
+    attention_of_one_node(path, operator)
+    arguments = str(path), "--prompt-ids", "5,9,2,7", "--tokens", "20", "--temperature", "0"
+    text, said = written_by_command(*arguments)
+    assert text == [5, 9, 2, 7, *with_onnxruntime(path, [[5, 9, 2, 7]], 20)[0]] and "anew" not in said
+    assert written_by_command(*arguments, "--no-cache")[0] == text
+
+
 def test_a_model_of_a_fixed_number_of_tokens_is_opened(tmp_path):
     """Width, vocabulary and number of positions of this one are the same number."""
     training = onnx_train.build(tool.ROOT / "models" / "gpt.onnx", optimizer="sgd")
@@ -216,3 +256,12 @@ def test_a_text_stops_at_a_sequence(tmp_path):
     stop = f"{text[3]},{text[4]}"
     end = next(i for i in range(1, 20) if text[i - 1 : i + 1] == text[3:5]) + 1
     assert written_by_command(*arguments, "--stop", "99", "--stop", stop)[0] == prompt + text[:end]
+
+
+def test_python_says_why_there_is_no_cache():
+    path = tool.ROOT / "tests" / "fixtures" / "next.onnx"
+    with pytest.warns(UserWarning, match="read anew for each one: .* no attention was found"):
+        written = onnx_train.generate(path, [1, 2], tokens=3, temperature=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert onnx_train.generate(path, [1, 2], tokens=3, temperature=0, cache=False) == written
