@@ -31,6 +31,7 @@ void idx(Input input);
 void coco(Input input);
 void pictures(Input input);  // PNG, JPEG, WebP and their EXIF
 void tokens(Input input);
+void chat_template(Input input);  // of Jinja, written for two messages
 void tokenizer(Input input);  // a tokenizer.json, and texts through it
 void store_queries(Input input);  // what connects to the port of rank 0 says
 void options(Input input);        // options.json, --config
@@ -59,6 +60,7 @@ inline constexpr Harness kHarnesses[] = {
     {"pictures", pictures, 16384},
     {"tokens", tokens, 4096},
     {"tokenizer", tokenizer, 8192},
+    {"chat_template", chat_template, 4096},
     {"store_queries", store_queries, 4096},
     {"options", options, 4096},
     {"option_texts", option_texts, 512},

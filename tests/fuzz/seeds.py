@@ -121,7 +121,8 @@ def add_texts(seeds):
     seeds.add("options", json.dumps(values).encode())
     seeds.add("options", b"lr: 1e-3\noptimizer: adamw\ntrain: [a, 'b*']\naccumulate: true\nderived: {a: {b: c}}\n# end\n")
     seeds.add("options", b"lr: &x 1\nseed: *x\nschedule: |\n  cosine\n? - a\n: b\n--- !!map {a: b}\n...\n")
-    seeds.add_files("tokenizer", sorted((ROOT / "tests/fuzz/corpus/tokenizer").iterdir()))
+    for harness in "tokenizer", "chat_template":
+        seeds.add_files(harness, sorted((ROOT / "tests/fuzz/corpus" / harness).iterdir()))
     boxes = {"images": [{"id": 1, "file_name": "a.png", "width": 8, "height": 8}],
              "annotations": [{"id": 1, "image_id": 1, "category_id": 3, "bbox": [1, 1, 2.5, 3], "iscrowd": 0, "area": 7.5}],
              "categories": [{"id": 3, "name": "cat"}]}  # fmt: skip

@@ -10,6 +10,7 @@
 
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/chats/conversations.h"
 #include "runtime/data/files/npy.h"
 #include "runtime/data/files/readers.h"
 #include "runtime/data/files/safetensors.h"
@@ -92,6 +93,19 @@ std::vector<std::string> files_like(const std::string& pattern) {
   return files;
 }
 
+// Files of tokens, of texts, or, with a tokenizer, of conversations, which the first one tells.
+DataArrays open_texts(const std::vector<TokenFiles>& sources, const std::vector<InputSpec>& inputs,
+                      const ReadOptions& options) {
+  if (options.tokenizer.empty() || !holds_conversations(sources[0].paths[0]))
+    return open_tokens(sources, inputs, options);
+  std::vector<std::string> paths;
+  for (const TokenFiles& source : sources) {
+    if (source.weight) throw UsageError(concat("'", source.name, "': conversations have no weights"));
+    paths.insert(paths.end(), source.paths.begin(), source.paths.end());
+  }
+  return open_conversations(paths, inputs, options);
+}
+
 DataArrays open_folder(const std::string& folder, const std::vector<InputSpec>& inputs, const ReadOptions& options) {
   const bool train = is_for_training(options);
   const std::string set = train ? "train" : "t10k";
@@ -102,7 +116,7 @@ DataArrays open_folder(const std::string& folder, const std::vector<InputSpec>& 
   const auto is_array = [&](const InputSpec& spec) { return fs::exists(fs::path(folder) / (spec.name + ".npy")); };
   if (token_inputs(inputs).tokens && std::none_of(inputs.begin(), inputs.end(), is_array)) {
     if (const auto files = token_files(folder, train); !files.empty())
-      return open_tokens({{folder, files}}, inputs, options);
+      return open_texts({{folder, files}}, inputs, options);
   }
   const bool has_arrays = !files_of(folder, [](const std::string& name) { return name.ends_with(".npy"); }).empty();
   const auto pictures = has_arrays ? nullptr : find_pictures(folder, train);
@@ -247,7 +261,7 @@ Opened open_labelled_lines(const std::string& path, const Inputs& inputs, const 
 }
 
 Opened open_token_file(const std::string& path, const Inputs& inputs, const ReadOptions& options) {
-  if (token_inputs(inputs).tokens) return open_tokens({{path, {path}}}, inputs, options);
+  if (token_inputs(inputs).tokens) return open_texts({{path, {path}}}, inputs, options);
   if (path.ends_with(".bin")) return std::nullopt;  // CIFAR-10's
   fail_as(ErrorCode::kData, path, " holds tokens, but the model has no input int64[batch, tokens]");
 }
@@ -311,7 +325,7 @@ DataArrays open_data(const std::string& path, const std::vector<InputSpec>& inpu
   const bool exists = fs::exists(path, error);
   if (!exists && token_inputs(inputs).tokens) {
     const auto sources = token_sources(path, is_for_training(options));
-    if (!sources.empty()) return open_tokens(sources, inputs, options);
+    if (!sources.empty()) return open_texts(sources, inputs, options);
   }
   if (!exists && path.find_first_of("*?[") != std::string::npos) return open_pattern(path, inputs, options);
   if (const size_t comma = path.find(','); comma != std::string::npos && !exists) {

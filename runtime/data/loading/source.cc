@@ -145,7 +145,8 @@ DataArrays read_arrays(const std::string& path, const Model& model, const EntryN
   for (InputSpec& spec : others) spec.has_default = true;
   ReadOptions options = given;
   if (!options.role) options.role = trains(entry.kind()) ? DataRole::kTrain : DataRole::kEvaluate;
-  if (options.document_end || options.shift_labels) options.ignored_label = ignored_label(model, entry, inputs);
+  if (options.document_end || options.shift_labels || !options.tokenizer.empty())
+    options.ignored_label = ignored_label(model, entry, inputs);
   options.vocabulary = [&](const std::string& input) { return vocabulary_of(model, entry, input); };
   for (const char* key : kTableMetadata) {
     if (const std::string text = model.metadata(key); !text.empty()) options.metadata[key] = text;
