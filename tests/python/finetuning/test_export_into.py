@@ -225,13 +225,13 @@ def genai_decoder(path, dtype):
              domain="com.microsoft", num_heads=2, kv_num_heads=2),
         node("MatMul", ["attended", o], ["projected"]), node("Add", ["x", "projected"], ["h"]), node("MatMul", ["h", head], ["logits"]),
     ]  # fmt: skip
-    cache = ["batch_size", 2, "past_sequence_length", size]
+    cache = ["batch_size", 2, "past_sequence_length", "kv_cache_dim"]
     ids = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"]),
            helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"])]  # fmt: skip
     graph = helper.make_graph(
         nodes, "main_graph", ids + [helper.make_tensor_value_info(name, kind, cache) for name in PAST],
         [helper.make_tensor_value_info("logits", kind, ["batch_size", "sequence_length", VOCABULARY])]
-        + [helper.make_tensor_value_info(name, kind, [*cache[:2], "total_sequence_length", size]) for name in PRESENT], tensors,
+        + [helper.make_tensor_value_info(name, kind, [*cache[:2], "total_sequence_length", "kv_cache_dim"]) for name in PRESENT], tensors,
     )  # fmt: skip
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
