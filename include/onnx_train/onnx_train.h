@@ -152,8 +152,8 @@ onnx_train_status onnx_train_model_sizes(const onnx_train_model* forward, const 
 /* The inference model alone: no training entry points, no state but the weights. */
 onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx_train_model** inference);
 /* The same with options of the command `onnx-train export`: "merge", "dtype", "tta", "original-types",
- * "adapter-inputs", "into", "base". Fails with ONNX_TRAIN_DATA for weights that the model of "into" does not hold, and with
- * ONNX_TRAIN_UNSUPPORTED where an option has nothing to do, as "merge" without adapters. */
+ * "adapter-inputs", "into", "base". Fails with ONNX_TRAIN_DATA for weights that the model of "into" does not hold, and
+ * with ONNX_TRAIN_UNSUPPORTED where an option has nothing to do, as "merge" without adapters. */
 onnx_train_status onnx_train_model_export_with(const onnx_train_model* training, const onnx_train_option* options,
                                                size_t count, onnx_train_model** inference);
 /* Writes the adapters of a training model, and the other weights that it trains, into `folder` as PEFT has them:
