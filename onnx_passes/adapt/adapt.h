@@ -32,6 +32,8 @@ Pass untie(const std::vector<std::string>& names);
 // tokens is open or fixed, and its outputs present* are left out. Returns whether there were such. Throws Error that
 // names the input where the model cannot do without it.
 bool drop_cache(Model* model);
+// Whether it has inputs past*.
+bool has_cache(const Graph& graph);
 // Before import: the inputs past* and outputs present* of single operators for attention (GroupQueryAttention,
 // MultiHeadAttention, Attention), which then read the tokens of their inputs alone.
 void drop_operator_caches(onnx::GraphProto* graph);

@@ -43,6 +43,19 @@ int64_t axis_of_earlier(const Value& past, const Value& tokens) {
   return axis;
 }
 
+// A size of a cache. Where its type leaves that open, as GenAI's builder does with the size of heads ("kv_cache_dim"),
+// the tokens that a Concat puts after it have the same.
+Dim size_of_cache(const Value& past, int64_t axis) {
+  const auto at = static_cast<size_t>(axis);
+  const Dim& own = (*past.type().dims)[at];
+  for (const Use& use : past.uses()) {
+    const Value* later = use.node->is("Concat") && use.index == 0 ? use.node->input(1) : nullptr;
+    const bool tells = !own.known() && later && later->has_rank() && later->rank() == past.rank();
+    if (tells && (*later->type().dims)[at].known()) return (*later->type().dims)[at];
+  }
+  return own;
+}
+
 std::vector<Cache> find_caches(const Graph& graph, const Value& tokens) {
   std::vector<Cache> caches;
   for (Value* input : graph.inputs()) {
@@ -93,6 +106,11 @@ void infer_anew(Graph* graph, const std::string& first, int64_t earlier) {
 
 }  // namespace
 
+bool has_cache(const Graph& graph) {
+  return std::ranges::any_of(graph.inputs(),
+                             [](const Value* input) { return starts_with_word(input->name(), "past"); });
+}
+
 bool drop_cache(Model* model) {
   Graph& graph = *model->graph;
   Value* tokens = nullptr;
@@ -121,7 +139,7 @@ bool drop_cache(Model* model) {
     b.set_name(past->name());
     std::vector<Var> sizes;
     for (int64_t i = 0; i < past->rank(); ++i) {
-      const Dim& size = (*past->type().dims)[static_cast<size_t>(i)];
+      const Dim size = size_of_cache(*past, i);
       sizes.push_back(i == axis ? b.ints({0}) : size.known() ? b.ints({size.value()}) : dim(b.var(tokens), 0));
     }
     const Var empty = full(concat(sizes, 0), past->dtype(), 0);

@@ -30,7 +30,7 @@ struct PutWeights {
 };
 
 // Puts what has changed of `weights`, all weights of the trained model, into `message`. `source` is for messages: the
-// file. The message is as it was if this throws.
+// file. The message is as it was if this throws; where some are missing it has the others.
 PutWeights put_weights(const std::vector<TrainedWeight>& weights, const std::string& source, ModelMessage* message);
 
 }  // namespace onnx_train

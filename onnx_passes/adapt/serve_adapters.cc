@@ -50,25 +50,72 @@ void make_input(Graph* graph, const AdapterPart& part) {
   graph->add_input(value->name(), {value->dtype(), dims});
 }
 
-// result + B A x of layers that have one weight, without types: a file may have operators that nothing here knows.
-void add_beside(Graph* graph, const std::vector<LinearLayer>& layers, const std::pair<AdapterPart, AdapterPart>& parts,
+// A product of a served model, beside which an adapter is to be.
+struct ServedProduct {
+  Value *x, *result;
+  int64_t in, out;
+  DType dtype;  // of both
+};
+using ServedProducts = std::map<std::string, std::vector<ServedProduct>>;  // by the weight in the training model
+
+bool have_equal_numbers(const Tensor& a, const Tensor& b) {
+  bool equal = a.size() == b.size();
+  for (int64_t i = 0; equal && i < a.size(); ++i) equal = a.at(i) == b.at(i);
+  return equal;
+}
+
+// Adds products with integers, which importing has made of MatMulNBits: those with the names and the scales of the
+// file.
+void find_products_of_bits(const Model& training, const Graph& served, ServedProducts* products) {
+  for (const AdapterPart& part : adapter_parts(training)) {
+    const Value* floats = training.graph->find(part.weight);
+    const Node* node = part.part == parts::kA && floats ? floats->producer() : nullptr;
+    if (!node || !node->is("DequantizeLinear") || !node->input(0)->is_initializer() ||
+        !node->input(1)->is_initializer())
+      continue;
+    const Shape shape = constant_shape(*node->input(0));
+    for (const Node* bits = served.first(); bits; bits = bits->next()) {
+      if (!bits->is("MatMulNBits", "com.microsoft") || bits->num_inputs() < 3 || !bits->input(2)->is_initializer())
+        continue;
+      const bool is_it = node->input(0)->name() == bits->input(1)->name() + "_quantized" && shape.size() == 2 &&
+                         bits->attr("N", 0) == shape[0] && bits->attr("K", 0) == shape[1] &&
+                         have_equal_numbers(contents_of(*node->input(1)), contents_of(*bits->input(2)));
+      if (is_it)
+        (*products)[part.weight].push_back(
+            {bits->input(0), bits->output(), shape[1], shape[0], bits->input(2)->dtype()});
+    }
+  }
+}
+
+ServedProducts find_products(const Model& training, const std::map<std::string, std::string>& weights,
+                             const Model& served) {
+  ServedProducts products;
+  for (const LinearLayer& layer : LinearLayers(served).all()) {
+    const auto weight = weights.find(layer.weight->name());
+    if (weight == weights.end() || layer.is_convolution()) continue;
+    products[weight->second].push_back(
+        {layer.node->input(0), layer.result(), layer.in(), layer.out(), layer.weight->dtype()});
+  }
+  find_products_of_bits(training, *served.graph, &products);
+  return products;
+}
+
+// result + B A x of products that have one weight, without types: a file may have operators that nothing here knows.
+void add_beside(Graph* graph, const std::vector<ServedProduct>& products, const AdapterPart& a, const AdapterPart& b,
                 DType dtype) {
-  const auto& [a, b] = parts;
-  const LinearLayer& first = layers[0];
-  for (const auto& [part, shape] : {std::pair(&a, Shape{1, first.in()}), std::pair(&b, Shape{first.out(), 1})}) {
+  const ServedProduct& first = products[0];
+  for (const auto& [part, shape] : {std::pair(&a, Shape{1, first.in}), std::pair(&b, Shape{first.out, 1})}) {
     if (graph->find(part->tensor)) fail("the model has a value '", part->tensor, "' already");
     graph->add_initializer(part->tensor, Tensor(dtype, shape));
     make_input(graph, *part);
   }
-  for (const LinearLayer& layer : layers) {
-    Value* result = layer.result();
-    Node* before = result->producer()->next();
-    const std::string module = module_of_part(a);
+  for (const ServedProduct& product : products) {
+    Node* before = product.result->producer()->next();
     const auto add = [&](const char* op, const std::vector<Value*>& inputs) {
-      return graph->add_node(op, inputs, {graph->unique_name(module + "/lora")}, "", before);
+      return graph->add_node(op, inputs, {graph->unique_name(module_of_part(a) + "/lora")}, "", before);
     };
     const auto cast = [&](Value* x, DType to) {
-      if (layer.weight->dtype() == dtype) return x;
+      if (product.dtype == dtype) return x;
       Node* node = add("Cast", {x});
       node->set_attr("to", static_cast<int64_t>(to));
       return node->output();
@@ -78,11 +125,11 @@ void add_beside(Graph* graph, const std::vector<LinearLayer>& layers, const std:
       node->set_attr("perm", std::vector<int64_t>{1, 0});
       return node->output();
     };
-    Value* low = add("MatMul", {cast(layer.node->input(0), dtype), turned(a)})->output();
-    Value* change = cast(add("MatMul", {low, turned(b)})->output(), layer.weight->dtype());
-    Node* sum = add("Add", {result, change});
-    sum->output()->set_type(result->type());
-    put_after(result, sum->output());
+    Value* low = add("MatMul", {cast(product.x, dtype), turned(a)})->output();
+    Value* change = cast(add("MatMul", {low, turned(b)})->output(), product.dtype);
+    Node* sum = add("Add", {product.result, change});
+    sum->output()->set_type(product.result->type());
+    put_after(product.result, sum->output());
   }
 }
 
@@ -133,19 +180,16 @@ std::vector<std::string> serve_adapters_beside(const Model& training,
       fail_as(ErrorCode::kWeightsMisfit, source, ": '", tensor, "' holds '", known->second, "' and '", weight,
               "', which are equal: nothing tells beside which of them an adapter is");
   }
-  std::map<std::string, std::vector<LinearLayer>> layers;
-  for (const LinearLayer& layer : LinearLayers(*served).all()) {
-    if (const auto weight = weights.find(layer.weight->name()); weight != weights.end() && !layer.is_convolution())
-      layers[weight->second].push_back(layer);
-  }
+  const ServedProducts products = find_products(training, weights, *served);
   for (const AdapterPart& part : adapter_parts(training)) {
     const Value* a = training.graph->find(part.tensor);
     if (part.part != parts::kA || !a) continue;
-    const std::string b = module_of_part(part) + "." + parts::kB + ".weight";
-    if (!layers.count(part.weight) || a->rank() != 2)
+    const auto found = products.find(part.weight);
+    if (found == products.end() || a->rank() != 2 || a->type().shape()[1] != found->second[0].in)
       fail_as(ErrorCode::kWeightsMisfit, source, " has no product with '", part.weight,
               "' alone, beside which the adapter '", part.tensor, "' could be");
-    add_beside(served->graph.get(), layers.at(part.weight), {part, {b, parts::kB, part.weight}}, a->dtype());
+    const std::string b = module_of_part(part) + "." + parts::kB + ".weight";
+    add_beside(served->graph.get(), found->second, part, {b, parts::kB, part.weight}, a->dtype());
     names.insert(names.end(), {part.tensor, b});
   }
   return names;

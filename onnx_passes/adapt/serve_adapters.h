@@ -21,7 +21,8 @@ std::vector<std::string> serve_adapters(Model* inference, const std::vector<std:
 // The same for another model that has the weights beside the adapters of `training`, such as a decoder with a cache:
 // `tensors_of` has the names of its initializers that hold them, by the names that they have in the training model. Its
 // layers get nodes of the standard beside them, in its opset, and all else of it stays. Only adapters of low rank
-// beside products. `source` is for messages.
+// beside products, also with the integers of a MatMulNBits where the file is the one that was trained. `source` is for
+// messages.
 std::vector<std::string> serve_adapters_beside(const Model& training,
                                                const std::multimap<std::string, std::string>& tensors_of,
                                                const std::string& source, Model* served);

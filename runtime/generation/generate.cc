@@ -33,8 +33,7 @@ void check_is_causal(const Logits& one, const Logits& other) {
 
 // The model of an export with a cache of its own, without it; null for any other model.
 std::unique_ptr<Session> without_own_cache(const Session& session) {
-  const auto is_past = [](const Value* input) { return input->name().starts_with("past"); };
-  if (std::ranges::none_of(session.model().graph->inputs(), is_past)) return nullptr;
+  if (!has_cache(*session.model().graph)) return nullptr;
   Model model = strip_training(session.snapshot());
   infer_types(model.graph.get());
   if (!drop_cache(&model)) return nullptr;

@@ -117,6 +117,24 @@ TEST(Adapt, ACacheIsEmptyAndNotComputed) {
   EXPECT_FALSE(drop_cache(&model));
 }
 
+// GenAI's model builder gives the size of heads a name.
+TEST(Adapt, ACacheHasTheSizeOfHeadsOfTheTokensAfterIt) {
+  Model model = adaptable(R"((int64[N,T] ids, float[N,2,past,dim] "past.0.key") => (float[N,T,2] logits,
+      float[N,2,total,dim] "present.0.key", float[N,2,T,total] scores)
+    <float[3,2] "wte.weight" = {1,2,3,4,5,6}, int64[4] split = {0,0,2,1}>
+    {
+      logits = Gather("wte.weight", ids)
+      heads = Reshape(logits, split)
+      keys = Transpose<perm = [0,2,1,3]>(heads)
+      "present.0.key" = Concat<axis = 2>("past.0.key", keys)
+      turned = Transpose<perm = [0,1,3,2]>("present.0.key")
+      scores = MatMul(keys, turned)
+    })");
+  EXPECT_TRUE(drop_cache(&model));
+  EXPECT_THAT(to_text(model), HasSubstr("{0}"));  // earlier tokens
+  EXPECT_THAT(to_text(model), HasSubstr("{1}"));  // elements of a head
+}
+
 // One layer, whose mask hides tokens, with `past` and other sizes in the file.
 std::string cached_layer(const std::string& past, const std::string& mask, const std::string& name = "past.0.key") {
   return "(int64[N,T] ids, float[N," + mask + "] mask, float[N," + past + R"(,1] ")" + name +

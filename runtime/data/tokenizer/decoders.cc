@@ -111,12 +111,12 @@ Decoder strip_texts(const Json& json) {
 }
 
 Decoder replace_in_texts(const Json& json) {
-  const Pattern pattern = pattern_of(json);
+  const TextPattern pattern = pattern_of(json);
   const std::string content = json.at("content");
   return [=](Texts* tokens) {
     for (std::string& token : *tokens) {
       std::string replaced;
-      pattern.for_each(token, [&](const Match& part) {
+      pattern.for_each(token, [&](const TextMatch& part) {
         replaced += part.is_match ? std::string_view(content)
                                   : std::string_view(token).substr(part.begin, part.end - part.begin);
       });
@@ -133,7 +133,7 @@ Decoder ends_of_words(const Json& json) {
   };
 }
 
-constexpr StepRow<Decoder> kDecoders[] = {
+constexpr TokenizerStep<Decoder> kDecoders[] = {
     {"ByteLevel", [](const Json&) -> Decoder { return bytes_to_text; }},
     {"Metaspace", spaces_of_marks},
     {"WordPiece", words_of_pieces},

@@ -55,11 +55,11 @@ Normalizer strip(const Json& json) {
 }
 
 Normalizer replace(const Json& json) {
-  const Pattern pattern = pattern_of(json);
+  const TextPattern pattern = pattern_of(json);
   const std::string content = json.at("content");
   return [pattern, content](NormalizedText* text) {
     std::string replaced;
-    pattern.for_each(text->text, [&](const Match& part) {
+    pattern.for_each(text->text, [&](const TextMatch& part) {
       const std::string_view was = std::string_view(text->text).substr(part.begin, part.end - part.begin);
       replaced += part.is_match ? content : was;
       // What is written for several characters stands at the place of the last one.
@@ -122,7 +122,7 @@ void nmt(NormalizedText* text) {
   });
 }
 
-constexpr StepRow<Normalizer> kNormalizers[] = {
+constexpr TokenizerStep<Normalizer> kNormalizers[] = {
     {"NFC", [](const Json&) { return unicode_form(Normalization::kNFC); }},
     {"NFD", [](const Json&) { return unicode_form(Normalization::kNFD); }},
     {"NFKC", [](const Json&) { return unicode_form(Normalization::kNFKC); }},
@@ -145,10 +145,10 @@ constexpr StepRow<Normalizer> kNormalizers[] = {
 
 }  // namespace
 
-Pattern pattern_of(const Json& json) {
+TextPattern pattern_of(const Json& json) {
   const Json& pattern = json.at("pattern");
-  if (const auto regex = pattern.find("Regex"); regex != pattern.end()) return Pattern::regex(*regex);
-  return Pattern::text(pattern.at("String"));
+  if (const auto regex = pattern.find("Regex"); regex != pattern.end()) return TextPattern::regex(*regex);
+  return TextPattern::text(pattern.at("String"));
 }
 
 std::vector<Normalizer> normalizers_of(const Json& json) {

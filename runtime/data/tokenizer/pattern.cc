@@ -69,9 +69,9 @@ class Regex {
 
 }  // namespace
 
-Pattern Pattern::text(std::string wanted) {
+TextPattern TextPattern::text(std::string wanted) {
   if (wanted.empty()) fail("a pattern is an empty text");
-  return Pattern([wanted = std::move(wanted)](std::string_view text, const OnMatch& each) {
+  return TextPattern([wanted = std::move(wanted)](std::string_view text, const OnMatch& each) {
     size_t covered = 0;
     for (size_t at = 0; (at = text.find(wanted, at)) != std::string_view::npos;) {
       if (covered < at) each({covered, at, false});
@@ -82,13 +82,13 @@ Pattern Pattern::text(std::string wanted) {
   });
 }
 
-Pattern Pattern::regex(const std::string& expression) {
+TextPattern TextPattern::regex(const std::string& expression) {
   auto regex = std::make_shared<const Regex>(expression);
-  return Pattern([regex](std::string_view text, const OnMatch& each) { regex->for_each(text, each); });
+  return TextPattern([regex](std::string_view text, const OnMatch& each) { regex->for_each(text, each); });
 }
 
-Pattern Pattern::characters(bool (*belongs)(char32_t)) {
-  return Pattern([belongs](std::string_view text, const OnMatch& each) {
+TextPattern TextPattern::characters(bool (*belongs)(char32_t)) {
+  return TextPattern([belongs](std::string_view text, const OnMatch& each) {
     size_t covered = 0, at = 0;
     while (at < text.size()) {
       const Character next = first_character(text.substr(at));
@@ -111,16 +111,16 @@ Behavior behavior_of(const std::string& name) {
   return static_cast<Behavior>(found - kNames.begin());
 }
 
-void split_at(const Pattern& pattern, std::string_view text, Behavior behavior, bool invert,
+void split_at(const TextPattern& pattern, std::string_view text, Behavior behavior, bool invert,
               const std::function<void(size_t, size_t)>& each) {
   // Of the behaviors that merge: the part that the next one may continue.
-  std::optional<Match> pending;
+  std::optional<TextMatch> pending;
   const auto flush = [&] {
     if (pending) each(pending->begin, pending->end);
     pending.reset();
   };
-  pattern.for_each(text, [&](const Match& found) {
-    const Match part = {found.begin, found.end, found.is_match != invert};
+  pattern.for_each(text, [&](const TextMatch& found) {
+    const TextMatch part = {found.begin, found.end, found.is_match != invert};
     if (behavior == Behavior::kRemoved || behavior == Behavior::kIsolated) {
       if (!part.is_match || behavior == Behavior::kIsolated) each(part.begin, part.end);
       return;

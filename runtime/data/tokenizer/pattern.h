@@ -11,24 +11,24 @@
 namespace onnx_train {
 
 // A part of a text, [begin, end), and whether it is a match.
-struct Match {
+struct TextMatch {
   size_t begin, end;
   bool is_match;
 };
-using OnMatch = std::function<void(const Match&)>;
+using OnMatch = std::function<void(const TextMatch&)>;
 
-class Pattern {
+class TextPattern {
  public:
-  static Pattern text(std::string wanted);  // which is not empty
-  static Pattern regex(const std::string& expression);
-  static Pattern characters(bool (*belongs)(char32_t));  // each is a match
+  static TextPattern text(std::string wanted);  // which is not empty
+  static TextPattern regex(const std::string& expression);
+  static TextPattern characters(bool (*belongs)(char32_t));  // each is a match
 
   // Calls `each` with the matches and what is between them, in order: they cover the text.
   void for_each(std::string_view text, const OnMatch& each) const { search_(text, each); }
 
  private:
   using Search = std::function<void(std::string_view, const OnMatch&)>;
-  explicit Pattern(Search search) : search_(std::move(search)) {}
+  explicit TextPattern(Search search) : search_(std::move(search)) {}
 
   Search search_;
 };
@@ -39,7 +39,7 @@ Behavior behavior_of(const std::string& name);  // throws Error
 
 // Calls `each` with the begin and end of the pieces into which the matches split the text. `invert`: what is between
 // matches are the matches.
-void split_at(const Pattern& pattern, std::string_view text, Behavior behavior, bool invert,
+void split_at(const TextPattern& pattern, std::string_view text, Behavior behavior, bool invert,
               const std::function<void(size_t, size_t)>& each);
 
 }  // namespace onnx_train

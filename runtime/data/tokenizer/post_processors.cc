@@ -29,7 +29,7 @@ Template parts(const Json& json) {
   return parts;
 }
 
-constexpr StepRow<Template> kPostProcessors[] = {
+constexpr TokenizerStep<Template> kPostProcessors[] = {
     {"TemplateProcessing", parts},
     {"BertProcessing", around},
     {"RobertaProcessing", around},

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-PreTokenizer split_by(const Pattern& pattern, Behavior behavior, bool invert = false) {
+PreTokenizer split_by(const TextPattern& pattern, Behavior behavior, bool invert = false) {
   return [=](const Piece& piece, const OnPiece& each) {
     split_at(pattern, piece.text, behavior, invert, [&](size_t begin, size_t end) {
       each({piece.text.substr(begin, end - begin), piece.is_first && begin == 0});
@@ -28,22 +28,22 @@ PreTokenizer split(const Json& json) {
 // Words and signs; \w has more characters in Oniguruma than in Rust, whose definition this is.
 PreTokenizer whitespace(const Json& /*json*/) {
   const std::string word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\xE2\x80\x8C\xE2\x80\x8D";  // and both joiners
-  return split_by(Pattern::regex(concat("[", word, "]+|[^", word, "\\s]+")), Behavior::kRemoved, /*invert=*/true);
+  return split_by(TextPattern::regex(concat("[", word, "]+|[^", word, "\\s]+")), Behavior::kRemoved, /*invert=*/true);
 }
 
 PreTokenizer bert_words(const Json& /*json*/) {
-  const Pattern spaces = Pattern::characters(is_space), signs = Pattern::characters(is_punctuation);
+  const TextPattern spaces = TextPattern::characters(is_space), signs = TextPattern::characters(is_punctuation);
   const PreTokenizer words = split_by(spaces, Behavior::kRemoved), parts = split_by(signs, Behavior::kIsolated);
   return [=](const Piece& piece, const OnPiece& each) { words(piece, [&](const Piece& word) { parts(word, each); }); };
 }
 
 PreTokenizer digits(const Json& json) {
-  return split_by(Pattern::characters(is_numeric),
+  return split_by(TextPattern::characters(is_numeric),
                   json.at("individual_digits") ? Behavior::kIsolated : Behavior::kContiguous);
 }
 
 PreTokenizer punctuation(const Json& json) {
-  return split_by(Pattern::characters(is_punctuation), behavior_of(json.value("behavior", "Isolated")));
+  return split_by(TextPattern::characters(is_punctuation), behavior_of(json.value("behavior", "Isolated")));
 }
 
 // One character, as a text.
@@ -54,7 +54,7 @@ std::string character_of(const Json& json, const char* field) {
 }
 
 PreTokenizer delimiter(const Json& json) {
-  return split_by(Pattern::text(character_of(json, "delimiter")), Behavior::kRemoved);
+  return split_by(TextPattern::text(character_of(json, "delimiter")), Behavior::kRemoved);
 }
 
 PreTokenizer fixed_length(const Json& json) {
@@ -74,7 +74,7 @@ PreTokenizer byte_level(const Json& json) {
   const bool adds_space = json.at("add_prefix_space"), splits = json.value("use_regex", true);
   // GPT-2's: https://github.com/openai/gpt-2/blob/master/src/encoder.py
   const PreTokenizer words =
-      split_by(Pattern::regex(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"),
+      split_by(TextPattern::regex(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"),
                Behavior::kIsolated);
   return [=](const Piece& piece, const OnPiece& each) {
     std::string spaced;
@@ -107,11 +107,11 @@ PreTokenizer metaspace(const Json& json) {
   const std::string mark = character_of(json, "replacement");
   const Prepend scheme = prepend_of(json);
   const Json splits = json.value("split", Json());
-  const Pattern space = Pattern::text(" ");
-  const PreTokenizer words = split_by(Pattern::text(mark), Behavior::kMergedWithNext);
+  const TextPattern space = TextPattern::text(" ");
+  const PreTokenizer words = split_by(TextPattern::text(mark), Behavior::kMergedWithNext);
   return [=, is_split = splits.is_null() || splits.get<bool>()](const Piece& piece, const OnPiece& each) {
     std::string marked;
-    space.for_each(piece.text, [&](const Match& part) {
+    space.for_each(piece.text, [&](const TextMatch& part) {
       marked += part.is_match ? std::string_view(mark) : piece.text.substr(part.begin, part.end - part.begin);
     });
     const bool prepends = scheme == Prepend::kAlways || (scheme == Prepend::kFirst && piece.is_first);
@@ -121,12 +121,12 @@ PreTokenizer metaspace(const Json& json) {
   };
 }
 
-constexpr StepRow<PreTokenizer> kPreTokenizers[] = {
+constexpr TokenizerStep<PreTokenizer> kPreTokenizers[] = {
     {"ByteLevel", byte_level},
     {"Split", split},
     {"Metaspace", metaspace},
     {"Whitespace", whitespace},
-    {"WhitespaceSplit", [](const Json&) { return split_by(Pattern::characters(is_space), Behavior::kRemoved); }},
+    {"WhitespaceSplit", [](const Json&) { return split_by(TextPattern::characters(is_space), Behavior::kRemoved); }},
     {"BertPreTokenizer", bert_words},
     {"Digits", digits},
     {"Punctuation", punctuation},

@@ -11,14 +11,14 @@
 namespace onnx_train {
 
 template <typename Step>
-struct StepRow {
+struct TokenizerStep {
   const char* type;
   Step (*make)(const nlohmann::json&);
 };
 
 // Adds the steps that `json` describes; null describes none. A Sequence holds others in its field `list`.
 template <typename Step, size_t N>
-void add_steps(const nlohmann::json& json, const StepRow<Step> (&rows)[N], const char* kind, const char* list,
+void add_steps(const nlohmann::json& json, const TokenizerStep<Step> (&rows)[N], const char* kind, const char* list,
                std::vector<Step>* steps, int depth = 0) {
   constexpr int kDeepest = 16;
   if (json.is_null()) return;
@@ -28,7 +28,7 @@ void add_steps(const nlohmann::json& json, const StepRow<Step> (&rows)[N], const
     for (const nlohmann::json& part : json.at(list)) add_steps(part, rows, kind, list, steps, depth + 1);
     return;
   }
-  for (const StepRow<Step>& row : rows) {
+  for (const TokenizerStep<Step>& row : rows) {
     if (type == row.type) return steps->push_back(row.make(json));
   }
   fail("the ", kind, " '", type, "' is not known here");

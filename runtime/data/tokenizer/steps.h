@@ -48,7 +48,7 @@ std::vector<TemplatePart> template_of(const nlohmann::json& json);  // empty: th
 Normalizer charsmap_normalizer(const std::string& base64);
 
 // "pattern": {"String": ...} or {"Regex": ...}
-Pattern pattern_of(const nlohmann::json& json);
+TextPattern pattern_of(const nlohmann::json& json);
 
 // Bytes as the characters that ByteLevel writes for them, and back: a token with other characters stays as it is.
 std::string byte_characters(std::string_view bytes);

@@ -161,7 +161,8 @@ std::string uppercase(std::string_view text) {
   constexpr char32_t kSharpS = 0xDF;
   std::string upper;
   for_each_character(text, [&](char32_t code, size_t) {
-    append(&upper, code == kSharpS ? U'S' : static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code))));
+    append(&upper,
+           code == kSharpS ? U'S' : static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code))));
     if (code == kSharpS) upper += 'S';
   });
   return upper;

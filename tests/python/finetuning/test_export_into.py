@@ -225,13 +225,13 @@ def genai_decoder(path, dtype):
              domain="com.microsoft", num_heads=2, kv_num_heads=2),
         node("MatMul", ["attended", o], ["projected"]), node("Add", ["x", "projected"], ["h"]), node("MatMul", ["h", head], ["logits"]),
     ]  # fmt: skip
-    cache = ["batch_size", 2, "past_sequence_length", size]
+    cache = ["batch_size", 2, "past_sequence_length", "kv_cache_dim"]
     ids = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"]),
            helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"])]  # fmt: skip
     graph = helper.make_graph(
         nodes, "main_graph", ids + [helper.make_tensor_value_info(name, kind, cache) for name in PAST],
         [helper.make_tensor_value_info("logits", kind, ["batch_size", "sequence_length", VOCABULARY])]
-        + [helper.make_tensor_value_info(name, kind, [*cache[:2], "total_sequence_length", size]) for name in PRESENT], tensors,
+        + [helper.make_tensor_value_info(name, kind, [*cache[:2], "total_sequence_length", "kv_cache_dim"]) for name in PRESENT], tensors,
     )  # fmt: skip
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
@@ -275,6 +275,36 @@ def test_a_decoder_of_genai_is_trained_and_served(files, place, dtype):
     base = place / "base" / "model.onnx"
     np.testing.assert_array_equal(decode_genai(base, ids[:3], dtype), decode_genai(served / "model.onnx", ids[:3], dtype))
     np.testing.assert_allclose(decode_genai(base, ids[:3], dtype, options), expected, **near)
+
+
+def test_adapters_are_served_beside_integers(files, place):
+    import onnxruntime.quantization.matmul_nbits_quantizer as nbits
+
+    genai_decoder(place / "float.onnx", np.float32)
+    quantizer = nbits.MatMulNBitsQuantizer(onnx.load(place / "float.onnx"), block_size=16, is_symmetric=True)
+    quantizer.process()
+    served = place / "int4.onnx"
+    quantizer.model.save_model_to_file(str(served))
+    assert sum(node.op_type == "MatMulNBits" for node in onnx.load(served).graph.node) == 3
+    ids = tool.load(files / "data.npz")["input_ids"]
+    tool.save(place / "data.npz", tool.load(files / "data.npz") | {"attention_mask": np.ones_like(ids)})
+    tool.run("build", served, "-o", place / "train.onnx", "--loss", "cross_entropy", "--lora", "rank=2,alpha=8")
+    tool.run("fit", place / "train.onnx", "--data", place / "data.npz", "--steps", 5, "--lr", 0.05, "--out", place / "run")
+    trained = place / "run" / "last.onnx"
+    tool.run("predict", trained, "--inputs", place / "data.npz", "-o", place / "y.npz")
+    said = tool.run("export", trained, "--adapter-inputs", "--into", served, "-o", place / "base.onnx")
+    assert "inputs for adapters beside 2 weights" in said
+    tool.run("export", trained, "-o", place / "a.onnx_adapter")
+    adapter, options = onnxruntime.LoraAdapter(), onnxruntime.RunOptions()
+    adapter.Load(str(place / "a.onnx_adapter"))
+    options.add_active_adapter(adapter)
+    expected = tool.load(place / "y.npz")["logits"][:3]
+    np.testing.assert_allclose(decode_genai(place / "base.onnx", ids[:3], np.float32, options), expected, atol=1e-4)
+    plain = decode_genai(served, ids[:3], np.float32)
+    np.testing.assert_array_equal(decode_genai(place / "base.onnx", ids[:3], np.float32), plain)
+    assert np.abs(plain - expected).max() > 0.1
+    message = tool.run("export", trained, "--merge", "--into", served, "-o", place / "no.onnx", status=1)
+    assert "holds it as integers" in message and not (place / "no.onnx").exists()
 
 
 def test_what_does_not_fit_leaves_files_as_they_were(files, place):
