@@ -20,7 +20,6 @@ class InnerProduct {
   InnerProduct(const NodeSpec& spec, const Product& product, const Types& types, bool bias = false);
 
   size_t scratch_bytes() const { return prepared_.workspace; }
-  const std::string& form() const { return prepared_.form; }
 
   // y = a b. `launch` is that of the kernel; `scratch` has scratch_bytes() and the alignment of a workspace.
   struct Operands {
