@@ -90,18 +90,13 @@ class Printer {
   size_t printed_ = 0;
 };
 
-int run(const SampleArguments& arguments) {
-  const auto tokenizer = arguments.tokenizer.empty() ? nullptr : std::make_unique<Tokenizer>(arguments.tokenizer);
-  const std::vector<int64_t> prompt = prompt_of(arguments, tokenizer.get());
-  const bool ids = arguments.ids || (!tokenizer && !arguments.prompt_ids.empty());
-  GenerationOptions generation = arguments.generation;
-  if (tokenizer && !generation.end) generation.end = tokenizer->end();
-  Session session(in_precision(load_any_model(arguments.model), "float32"), options_of_session(arguments.runtime));
-  const int64_t vocabulary = vocabulary_of(session);
+// Whether the model's tokens are those that are printed, as far as it knows.
+void check_tokens(const Session& session, const std::string& path, const Tokenizer* tokenizer, bool ids) {
   const std::string trained = session.model().metadata(kTokenizer);
+  const int64_t vocabulary = vocabulary_of(session);
   if (!ids && !tokenizer && (vocabulary > kMostOfBytes || !trained.empty())) {
     throw UsageError(
-        concat(arguments.model,
+        concat(path,
                trained.empty() ? concat(" tells ", vocabulary, " tokens apart")
                                : concat(" was trained with the tokens of ", trained),
                ", so they are no bytes: --tokenizer names the tokenizer.json that belongs to it, or give the "
@@ -111,6 +106,16 @@ int run(const SampleArguments& arguments) {
     print_notes(
         {concat(tokenizer->path(), " is ", tokenizer->identity(), ", and the model was trained with ", trained)});
   }
+}
+
+int run(const SampleArguments& arguments) {
+  const auto tokenizer = arguments.tokenizer.empty() ? nullptr : std::make_unique<Tokenizer>(arguments.tokenizer);
+  const std::vector<int64_t> prompt = prompt_of(arguments, tokenizer.get());
+  const bool ids = arguments.ids || (!tokenizer && !arguments.prompt_ids.empty());
+  GenerationOptions generation = arguments.generation;
+  if (tokenizer && !generation.end) generation.end = tokenizer->end();
+  Session session(in_precision(load_any_model(arguments.model), "float32"), options_of_session(arguments.runtime));
+  check_tokens(session, arguments.model, tokenizer.get(), ids);
   const std::atomic<bool>& is_stopped = catch_interrupts();
   const auto print_all = [&](const std::vector<int64_t>& text) {
     Printer printer(ids, tokenizer.get());

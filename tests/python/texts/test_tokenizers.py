@@ -85,6 +85,13 @@ def test_a_model_learns_texts_and_writes_them(language_model, tmp_path):
         assert "--tokenizer" in tool.run(*wrong, status=2 if wrong[0] == "sample" else 1)
 
 
+def test_a_tokenizer_without_texts_is_said(language_model, tmp_path):
+    folder, _ = language_model
+    np.arange(40, dtype=np.uint16).tofile(tmp_path / "a.bin")
+    said = tool.run("fit", folder / "train.onnx", "--data", tmp_path / "a.bin", "--tokenizer", folder, "--block-size", 4, "--steps", 1)
+    assert "--tokenizer has no use: " in said and "a.bin holds no texts" in said
+
+
 def test_tokens_beyond_the_model_are_named(language_model, tmp_path):
     folder, _ = language_model
     larger = tokenizer_families.gpt2()
