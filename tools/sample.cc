@@ -112,16 +112,13 @@ std::vector<std::string> as_tokens(const std::vector<std::string>& texts, Tokeni
   return tokens;
 }
 
-int run(const SampleArguments& arguments) {
-  const auto tokenizer = arguments.tokenizer.empty() ? nullptr : std::make_unique<Tokenizer>(arguments.tokenizer);
-  const std::vector<int64_t> prompt = prompt_of(arguments, tokenizer.get());
-  const bool ids = arguments.ids || (!tokenizer && !arguments.prompt_ids.empty());
-  Session session(in_precision(load_text_model(arguments.model), "float32"), options_of_session(arguments.runtime));
-  const int64_t vocabulary = vocabulary_of(session);
+// Whether the model's tokens are those that are printed, as far as it knows.
+void check_tokens(const Session& session, const std::string& path, const Tokenizer* tokenizer, bool ids) {
   const std::string trained = session.model().metadata(kTokenizer);
+  const int64_t vocabulary = vocabulary_of(session);
   if (!ids && !tokenizer && (vocabulary > kMostOfBytes || !trained.empty())) {
     throw UsageError(
-        concat(arguments.model,
+        concat(path,
                trained.empty() ? concat(" tells ", vocabulary, " tokens apart")
                                : concat(" was trained with the tokens of ", trained),
                ", so they are no bytes: --tokenizer names the tokenizer.json that belongs to it, or give the "
@@ -131,9 +128,17 @@ int run(const SampleArguments& arguments) {
     print_notes(
         {concat(tokenizer->path(), " is ", tokenizer->identity(), ", and the model was trained with ", trained)});
   }
+}
+
+int run(const SampleArguments& arguments) {
+  const auto tokenizer = arguments.tokenizer.empty() ? nullptr : std::make_unique<Tokenizer>(arguments.tokenizer);
+  const std::vector<int64_t> prompt = prompt_of(arguments, tokenizer.get());
+  const bool ids = arguments.ids || (!tokenizer && !arguments.prompt_ids.empty());
   GenerationOptions options = arguments.generation;
   if (tokenizer && !options.end) options.end = tokenizer->end();
   if (!arguments.prompt.empty()) options.stop = as_tokens(options.stop, tokenizer.get());
+  Session session(in_precision(load_text_model(arguments.model), "float32"), options_of_session(arguments.runtime));
+  check_tokens(session, arguments.model, tokenizer.get(), ids);
   GenerationReport report;
   const std::atomic<bool>& is_stopped = catch_interrupts();
   const auto print_all = [&](const std::vector<int64_t>& text) {

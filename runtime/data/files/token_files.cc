@@ -112,9 +112,12 @@ class TokenizedDocuments {
 
   TokenShard shard(const std::string& path) const {
     const std::string after = end_ ? concat("the token ", *end_, " after each") : "nothing between them";
-    return {path, Tensor(DType::kUint32, {std::ssize(*tokens_)}, tokens_->data(), tokens_),
+    return {path,
+            Tensor(DType::kUint32, {std::ssize(*tokens_)}, tokens_->data(), tokens_),
             concat(documents_, documents_ == 1 ? " document" : " documents", ", ", after, ", by ", tokenizer_->path()),
-            ""};
+            "",
+            /*is_text=*/false,
+            /*is_tokenized=*/true};
   }
 
  private:

@@ -340,7 +340,8 @@ DataArrays open_tokens(const std::vector<TokenFiles>& sources, const std::vector
   }
   DataArrays file;
   file.summary = summary_of(shards, *blocks);
-  if (tokenizer) remember_tokenizer(*tokenizer, options, &file);
+  const auto is_tokenized = [](const TokenShard& shard) { return shard.is_tokenized; };
+  if (std::any_of(shards.begin(), shards.end(), is_tokenized)) remember_tokenizer(*tokenizer, options, &file);
   if (!shards[0].guess.empty()) file.notes.push_back(shards[0].guess);
   const std::vector<DataPart> parts = parts_of(sources, *blocks);
   double weights = 0;

@@ -24,10 +24,11 @@ class Tokenizer;
 
 struct TokenShard {
   std::string path;
-  Tensor tokens;         // one axis of integers; a view of the file where it can be
-  std::string kind;      // "uint16 tokens (llm.c's header)"
-  std::string guess;     // "" or what was guessed, and the option that says otherwise
-  bool is_text = false;  // its bytes are the tokens
+  Tensor tokens;              // one axis of integers; a view of the file where it can be
+  std::string kind;           // "uint16 tokens (llm.c's header)"
+  std::string guess;          // "" or what was guessed, and the option that says otherwise
+  bool is_text = false;       // its bytes are the tokens
+  bool is_tokenized = false;  // a tokenizer made them of a text
 };
 
 // Models whose tokens are bytes tell as many apart at most: ByT5's 256 bytes, marks and rows to fill.

@@ -152,6 +152,8 @@ DataArrays read_arrays(const std::string& path, const Model& model, const EntryN
     if (const std::string text = model.metadata(key); !text.empty()) options.metadata[key] = text;
   }
   DataArrays arrays = read_needed(path, inputs, options, others);
+  if (!options.tokenizer.empty() && arrays.metadata.count(kTokenizer) == 0)
+    arrays.notes.push_back(concat("--tokenizer has no use: ", path, " holds no texts"));
   if (arrays.pictures) check_categories(*arrays.pictures, model, entry, inputs);
   check_positions(arrays, model, inputs);
   if (options.shift_labels && entry != Entry::kPredict) {

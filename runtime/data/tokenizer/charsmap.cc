@@ -85,11 +85,10 @@ Normalizer charsmap_normalizer(const std::string& base64) {
         made += whole;
         continue;
       }
-      for_each_character(grapheme, [&](char32_t code, size_t at) {
+      for_each_character(grapheme, [&](char32_t /*code*/, size_t at) {
         const std::string_view part = grapheme.substr(at, first_character(grapheme.substr(at)).bytes);
         const char* const rule = rules->rule_for(part);
         rule ? made += rule : made += part;
-        (void)code;
       });
     }
     text->text = std::move(made);

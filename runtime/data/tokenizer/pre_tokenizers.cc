@@ -25,7 +25,7 @@ PreTokenizer split(const Json& json) {
   return split_by(pattern_of(json), behavior_of(json.at("behavior")), json.at("invert"));
 }
 
-// Words and signs; \w has more characters in Oniguruma than in Rust, whose definition this is.
+// Words and signs: Rust's \w+|[^\w\s]+, with its definition of \w.
 PreTokenizer whitespace(const Json& /*json*/) {
   const std::string word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\xE2\x80\x8C\xE2\x80\x8D";  // and both joiners
   return split_by(TextPattern::regex(concat("[", word, "]+|[^", word, "\\s]+")), Behavior::kRemoved, /*invert=*/true);

@@ -223,7 +223,7 @@ OPTIONS = {
             "--dtype": ["float64", "x"],
             "--block-size": NUMBERS, "--document-end": NUMBERS, "--limit": NUMBERS, "--skip": NUMBERS, "--val-split": NUMBERS,
             "--folds": NUMBERS, "--fold": NUMBERS, "--overfit-batches": NUMBERS, "--best": [*TEXTS, "accuracy"],
-            "--columns": [*TEXTS, "x=x0", "x=x0,x0,,"], "--map": [*TEXTS, "x0=x", "labels=labels"]},
+            "--tokenizer": [*TEXTS, "/dev/zero", "/"], "--columns": [*TEXTS, "x=x0", "x=x0,x0,,"], "--map": [*TEXTS, "x0=x", "labels=labels"]},
     "bench": {"--batch-size": NUMBERS, "--top": NUMBERS, "--threads": NUMBERS, "--entry": TEXTS, "--memory": NUMBERS,
               "--trace": ["/", "", "/missing/x"]},
     "show": {"--batch": NUMBERS, "--dim": ["", "=", "N", "N=", "=3", "N=-1", "N=9223372036854775807", "N=x", "N=3,M=4"],

@@ -73,5 +73,6 @@ def test_the_command_trains_on_conversations(language_model, tmp_path):
                        "--batch-size", 4, "--out", tmp_path / "run")  # fmt: skip
     assert "12 conversations of 128 tokens" in printed and "4 without an answer in them are left out" in printed
     (language_model / "chat_template.jinja").write_text("{{ messages | rot13 }}")
-    refused = tool.run("fit", language_model / "train.onnx", "--data", chats, "--tokenizer", language_model, "--block-size", LENGTH, "--steps", 1, status=1)
+    refused = tool.run("fit", language_model / "train.onnx", "--data", chats, "--tokenizer", language_model, "--block-size", LENGTH, "--steps", 1,
+                       "--out", tmp_path / "refused", status=1)  # fmt: skip
     assert "the filter 'rot13' is not known here" in refused and "chats.jsonl, line 1" in refused

@@ -85,11 +85,20 @@ def test_a_model_learns_texts_and_writes_them(language_model, tmp_path):
         assert "--tokenizer" in tool.run(*wrong, status=2 if wrong[0] == "sample" else 1)
 
 
+def test_a_tokenizer_without_texts_is_said(language_model, tmp_path):
+    folder, _ = language_model
+    np.arange(40, dtype=np.uint16).tofile(tmp_path / "a.bin")
+    said = tool.run("fit", folder / "train.onnx", "--data", tmp_path / "a.bin", "--tokenizer", folder, "--block-size", 4, "--steps", 1,
+                    "--out", tmp_path / "run")  # fmt: skip
+    assert "--tokenizer has no use: " in said and "a.bin holds no texts" in said
+
+
 def test_tokens_beyond_the_model_are_named(language_model, tmp_path):
     folder, _ = language_model
     larger = tokenizer_families.gpt2()
     larger.add_tokens(["Meister"])
     larger.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "a.txt").write_text("macht den Meister " * 20)
-    said = tool.run("fit", folder / "train.onnx", "--data", tmp_path / "a.txt", "--tokenizer", tmp_path, "--block-size", 4, "--steps", 1, status=1)
+    said = tool.run("fit", folder / "train.onnx", "--data", tmp_path / "a.txt", "--tokenizer", tmp_path, "--block-size", 4, "--steps", 1,
+                    "--out", tmp_path / "run", status=1)  # fmt: skip
     assert f"token {larger.get_vocab_size() - 1} at position " in said and "a.txt" in said and "another tokenizer" in said
