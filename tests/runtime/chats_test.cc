@@ -64,6 +64,7 @@ TEST(ChatTemplate, LoopsNamespacesAndMacrosAreThoseOfJinja) {
 TEST(ChatTemplate, WhatIsNotKnownIsNamedWithItsLine) {
   EXPECT_EQ(error("a\n{{ 'x' | rot13 }}"), "line 2: the filter 'rot13' is not known here");
   EXPECT_EQ(error("{{ 1 is prime }}"), "line 1: the test 'prime' is not known here");
+  EXPECT_EQ(error("a\n{{ '\x83' | tojson }}"), "line 2: byte 6 of the template is no UTF-8");
   EXPECT_EQ(error("{{ cycler(1) }}"), "line 1: cycler is no function that is known here");
   EXPECT_EQ(error("{% include 'x' %}"), "line 1: {% include %} is not known here, or stands in no place for it");
   EXPECT_EQ(error("{% if true %}a"), "line 1: {% endif %} is missing");

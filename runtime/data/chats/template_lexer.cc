@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/tokenizer/unicode.h"
 
 namespace onnx_train::chats {
 namespace {
@@ -164,6 +165,12 @@ class Lexer {
 
 }  // namespace
 
-std::vector<Token> tokens_of_template(const std::string& source) { return Lexer(source).all(); }
+std::vector<Token> tokens_of_template(const std::string& source) {
+  if (const size_t at = invalid_at(source); at != std::string::npos) {
+    const auto line = 1 + std::count(source.begin(), source.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+    fail("line ", line, ": byte ", at, " of the template is no UTF-8");
+  }
+  return Lexer(source).all();
+}
 
 }  // namespace onnx_train::chats
