@@ -28,10 +28,7 @@ endfunction()
 
 add_system_library(xxhash xxhash.h xxhash)
 add_system_library(openblas cblas.h openblas)
-add_system_library(onig oniguruma.h onig)
-# It has functions of POSIX's names, such as regcomp, of another kind. The C library stands before it, so that a program
-# which asks for these finds its own.
-set_property(TARGET onig PROPERTY INTERFACE_LINK_LIBRARIES "-lc;${onig_library}")
+add_system_library(pcre2 pcre2.h pcre2-8)
 add_system_library(utf8proc utf8proc.h utf8proc)
 if(NOT ONNX_TRAIN_MINIMAL)
   find_package(PNG REQUIRED)

@@ -1,6 +1,7 @@
 #include "runtime/data/tokenizer/pattern.h"
 
-#include <oniguruma.h>
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
 
 #include <algorithm>
 #include <array>
@@ -12,44 +13,39 @@
 namespace onnx_train {
 namespace {
 
-const OnigUChar* onig_text(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
+PCRE2_SPTR units_of(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
 
-std::string onig_message(int code, OnigErrorInfo* info = nullptr) {
-  std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> message{};
-  const int length =
-      info ? onig_error_code_to_str(message.data(), code, info) : onig_error_code_to_str(message.data(), code);
-  return {reinterpret_cast<const char*>(message.data()), static_cast<size_t>(std::max(length, 0))};
+std::string message_of(int code) {
+  std::array<PCRE2_UCHAR, 256> message{};
+  pcre2_get_error_message(code, message.data(), message.size());
+  return reinterpret_cast<const char*>(message.data());
 }
 
 class Regex {
  public:
+  // ^ and $ are at each line, as in the syntax of Hugging Face's library.
   explicit Regex(std::string expression) : expression_(std::move(expression)) {
-    static const int ready = [] {
-      OnigEncoding utf8 = ONIG_ENCODING_UTF8;
-      return onig_initialize(&utf8, 1);
-    }();
-    if (ready != ONIG_NORMAL) fail("Oniguruma does not start: ", onig_message(ready));
-    OnigErrorInfo info{};
-    const char* const begin = expression_.data();
-    const int code = onig_new(&regex_, onig_text(begin), onig_text(begin + expression_.size()), ONIG_OPTION_NONE,
-                              ONIG_ENCODING_UTF8, ONIG_SYNTAX_RUBY, &info);
-    if (code != ONIG_NORMAL) fail("the regular expression '", expression_, "' is none: ", onig_message(code, &info));
+    int code = 0;
+    size_t at = 0;
+    regex_ = pcre2_compile(units_of(expression_), expression_.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code,
+                           &at, nullptr);
+    if (!regex_) fail("the regular expression '", expression_, "' is none, at its byte ", at, ": ", message_of(code));
+    pcre2_jit_compile(regex_, PCRE2_JIT_COMPLETE);  // where there is no compiler it is interpreted
   }
-  ~Regex() { onig_free(regex_); }
+  ~Regex() { pcre2_code_free(regex_); }
   Regex(const Regex&) = delete;
 
   // Matches do not overlap, and an empty one does not follow another at once.
   void for_each(std::string_view text, const OnMatch& each) const {
-    const std::unique_ptr<OnigRegion, void (*)(OnigRegion*)> region(onig_region_new(),
-                                                                    [](OnigRegion* r) { onig_region_free(r, 1); });
-    const OnigUChar *begin = onig_text(text.data()), *end = begin + text.size();
+    const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> match(
+        pcre2_match_data_create_from_pattern(regex_, nullptr), pcre2_match_data_free);
     size_t from = 0, covered = 0;
     std::optional<size_t> last;
+    uint32_t options = 0;  // the first search checks that the text is UTF-8
     while (from <= text.size()) {
-      const int found = onig_search(regex_, begin, end, begin + from, end, region.get(), ONIG_OPTION_NONE);
-      if (found == ONIG_MISMATCH) break;
-      if (found < 0) fail("the regular expression '", expression_, "' fails on a text: ", onig_message(found));
-      const auto start = static_cast<size_t>(region->beg[0]), stop = static_cast<size_t>(region->end[0]);
+      if (!finds(text, from, options, match.get())) break;
+      options = PCRE2_NO_UTF_CHECK;
+      const size_t *const ends = pcre2_get_ovector_pointer(match.get()), start = ends[0], stop = ends[1];
       if (start == stop && last == stop) {
         from += from < text.size() ? first_character(text.substr(from)).bytes : 1;
         continue;
@@ -63,8 +59,19 @@ class Regex {
   }
 
  private:
+  bool finds(std::string_view text, size_t from, uint32_t options, pcre2_match_data* match) const {
+    const auto search = [&](uint32_t more) {
+      return pcre2_match(regex_, units_of(text), text.size(), from, options | more, match, nullptr);
+    };
+    int found = search(0);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = search(PCRE2_NO_JIT);
+    if (found < 0 && found != PCRE2_ERROR_NOMATCH)
+      fail("the regular expression '", expression_, "' fails on a text: ", message_of(found));
+    return found >= 0;
+  }
+
   std::string expression_;
-  regex_t* regex_ = nullptr;
+  pcre2_code* regex_ = nullptr;
 };
 
 }  // namespace

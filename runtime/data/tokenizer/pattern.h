@@ -1,6 +1,6 @@
-// What a step of a tokenizer looks for in a text: a text, a regular expression (by Oniguruma, which Hugging Face's
-// tokenizers use, too), or characters. Values; any thread may search with one. They throw Error for an expression that
-// is not one, and for a text on which it takes too long.
+// What a step of a tokenizer looks for in a text: a text, a regular expression (by PCRE2), or characters. Values; any
+// thread may search with one. They throw Error for an expression that is not one, and for a text on which it takes too
+// long.
 #pragma once
 
 #include <functional>
