@@ -152,8 +152,8 @@ onnx_train_status onnx_train_model_sizes(const onnx_train_model* forward, const 
 /* The inference model alone: no training entry points, no state but the weights. */
 onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx_train_model** inference);
 /* The same with options of the command `onnx-train export`: "merge", "cache", "dtype", "tta", "original-types",
- * "adapter-inputs", "into", "base". Fails with ONNX_TRAIN_DATA for weights that the model of "into" does not hold, and with
- * ONNX_TRAIN_UNSUPPORTED where an option has nothing to do, as "merge" without adapters. */
+ * "adapter-inputs", "into", "base". Fails with ONNX_TRAIN_DATA for weights that the model of "into" does not hold, and
+ * with ONNX_TRAIN_UNSUPPORTED where an option has nothing to do, as "merge" without adapters. */
 onnx_train_status onnx_train_model_export_with(const onnx_train_model* training, const onnx_train_option* options,
                                                size_t count, onnx_train_model** inference);
 /* Writes the adapters of a training model, and the other weights that it trains, into `folder` as PEFT has them:
@@ -567,18 +567,18 @@ typedef onnx_train_next (*onnx_train_on_token)(void* user, size_t text, int64_t 
 
 /* Writes on texts with a causal language model, whose "predict" maps int[batch, tokens] to logits float[batch, tokens,
  * vocabulary]: the command `onnx-train sample`. Text i begins with the lengths[i] tokens prompts[i], at least one. A
- * prompt is read at once and then each token alone, with a cache of the keys and values of earlier ones, by a model with
- * a copy of the weights; where the graph mixes tokens in another way than by attention, all are read anew for each one.
- * `on_token` gets what is drawn; ONNX_TRAIN_STOP ends all. Options: "tokens" (at most, after each prompt) [100],
- * "temperature" [1; 0: always the most likely], "top-k", "top-p", "end" (the token that completes a text), "stop" (tokens,
- * "198,198", that complete it; once for each), "context" (tokens that are read), "seed", "no-cache". A model whose logits
- * depend on what comes after them is refused. */
+ * prompt is read at once and then each token alone, with a cache of the keys and values of earlier ones, by a model
+ * with a copy of the weights; where the graph mixes tokens in another way than by attention, all are read anew for each
+ * one. `on_token` gets what is drawn; ONNX_TRAIN_STOP ends all. Options: "tokens" (at most, after each prompt) [100],
+ * "temperature" [1; 0: always the most likely], "top-k", "top-p", "end" (the token that completes a text), "stop"
+ * (tokens, "198,198", that complete it; once for each), "context" (tokens that are read), "seed", "no-cache". A model
+ * whose logits depend on what comes after them is refused. */
 onnx_train_status onnx_train_generate(onnx_train_session* session, const int64_t* const* prompts, const size_t* lengths,
                                       size_t num_texts, const onnx_train_option* options, size_t count,
                                       onnx_train_on_token on_token, void* user);
 /* Why the last onnx_train_generate of the session was not as fast as it is with a cache, in a line: the node that mixes
- * tokens in another way than by attention, or a text that is longer than the context. "" if it was, and with "no-cache".
- * Valid until the next one. */
+ * tokens in another way than by attention, or a text that is longer than the context. "" if it was, and with
+ * "no-cache". Valid until the next one. */
 const char* onnx_train_generate_note(const onnx_train_session* session);
 
 #ifdef __GNUC__
