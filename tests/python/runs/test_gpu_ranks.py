@@ -259,7 +259,7 @@ def test_ranks_compute_products_together(tmp_path, count, options):
         status, output, errors = run(line(model, tmp_path / name, "--epochs", 2, *devices))
         assert status == 0, errors
         printed.append(" ".join(output.split()))
-    assert "2 compute together 2 of 2 products, 85% of the trained weights" in printed[1], printed[1]
+    assert "2 compute together 2 of 2 products and lookups, 85% of the trained weights" in printed[1], printed[1]
     assert ("in 2 groups that share out the 2 batches of a step" in printed[1]) == (count == 4)
     assert ("and the states of the optimizer" in printed[1]) == bool(options)
     same_runs(tmp_path / "one", tmp_path / "many")

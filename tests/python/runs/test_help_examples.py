@@ -1,5 +1,6 @@
 """Every example that `onnx-train COMMAND --help` prints runs as it stands, in a folder with the files that it names."""
 
+import json
 import os
 import re
 import shutil
@@ -125,6 +126,9 @@ def folders(tmp_path_factory):
     tool.run("fit", text / "train.onnx", "--data", text / "text.txt", "--block-size", 16, "--steps", 2, "--batch-size", 2,
              "--out", text / "run")  # fmt: skip
     bigrams(text / "gpt2.onnx", 50257)
+    (text / "gpt2").mkdir()
+    words = {"type": "WordLevel", "vocab": {word: i for i, word in enumerate("Once upon a time [UNK]".split())}, "unk_token": "[UNK]"}
+    (text / "gpt2/tokenizer.json").write_text(json.dumps({"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "model": words}))
     tool.run("build", scaled / "model.onnx", "-o", scaled / "train.onnx", "--accumulate")
     tool.run("build", untrained / "model.onnx", "-o", untrained / "train.onnx")
     return root
