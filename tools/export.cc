@@ -192,9 +192,8 @@ int run(const ExportArguments& arguments) {
               "and give -o a .onnx file or a folder");
     return export_into(load_training_model(arguments.model), arguments);
   }
-  if (!is_model &&
-      (settings.cache || !settings.tta.empty() || stores_other_type(settings) || settings.original_types ||
-       settings.adapter_inputs))
+  if (!is_model && (settings.cache || !settings.tta.empty() || stores_other_type(settings) || settings.original_types ||
+                    settings.adapter_inputs))
     fail_as(ErrorCode::kUsage, "--cache, --tta, --dtype, --original-types and --adapter-inputs change the model, and ",
             arguments.output, " holds float32 weights alone: take a .onnx file");
   if ((is_model || is_adapter) && !arguments.rename.empty())

@@ -32,7 +32,7 @@ void coco(Input input);
 void pictures(Input input);  // PNG, JPEG, WebP and their EXIF
 void tokens(Input input);
 void chat_template(Input input);  // of Jinja, written for two messages
-void tokenizer(Input input);  // a tokenizer.json, and texts through it
+void tokenizer(Input input);      // a tokenizer.json, and texts through it
 void store_queries(Input input);  // what connects to the port of rank 0 says
 void options(Input input);        // options.json, --config
 void option_texts(Input input);   // losses, optimizers, schedules, steps on pictures, ... as options write them

@@ -74,6 +74,9 @@ TEST(ChatTemplate, WhatIsNotKnownIsNamedWithItsLine) {
   EXPECT_THAT(error("{{ range(2000000) }}"), HasSubstr("more than 1048576 numbers"));
   EXPECT_THAT(error("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
               HasSubstr("'f' calls itself more than 16 times"));
+  EXPECT_THAT(error("{% for a in range(9999) %}{% for b in range(9999) %}{% set c = 1 %}{% endfor %}{% endfor %}"),
+              HasSubstr("the template runs more than 1048576 statements"));
+  EXPECT_THAT(error("{% for a in range(9999) %}{{ 'x' * 100000 }}{% endfor %}"), HasSubstr("writes more than"));
   EXPECT_THAT(error(std::string(5000, '(')), "");  // text
   EXPECT_THAT(error("{{ " + std::string(5000, '(') + std::string(5000, ')') + " }}"), HasSubstr("deeper than 50"));
   EXPECT_EQ(error("{{ " + std::string(5000, '-') + "1 }}"), "");

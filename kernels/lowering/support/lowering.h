@@ -132,8 +132,8 @@ bool quantize_products(Model& model, const Device& device);
 // Fuses a product with the residual sum, the activation or its gradient that follows it, where `device` has a kernel.
 bool fuse_products(Model& model, const Device& device);
 
-// Replaces the product that makes the logits of a large vocabulary, their cross entropy and the gradients of both by one
-// node that holds the logits of some positions at a time, where `device` has a kernel.
+// Replaces the product that makes the logits of a large vocabulary, their cross entropy and the gradients of both by
+// one node that holds the logits of some positions at a time, where `device` has a kernel.
 bool linear_cross_entropy(Model& model, const Device& device);
 
 // Pads the logits of a large vocabulary with unread columns to a multiple of 64, where tensor cores could not read

@@ -10,8 +10,11 @@ namespace {
 using Kind = Token::Kind;
 
 Flow run_all(const std::vector<Statement>& statements, Scope* scope, Written* written) {
+  constexpr size_t kMostBytes = size_t{1} << 26;
   for (const Statement& statement : statements) {
+    scope->count_statement();
     if (const Flow flow = statement(scope, written); flow != Flow::kGoOn) return flow;
+    if (written->text.size() > kMostBytes) fail("the template writes more than ", kMostBytes, " bytes");
   }
   return Flow::kGoOn;
 }
@@ -290,6 +293,12 @@ class Parser {
 Value Scope::find(const std::string& name) const {
   if (const Value* value = chats::find(values_, name)) return *value;
   return outer_ ? outer_->find(name) : Value(Value::Data(Undefined{name}));
+}
+
+// A template is a file from elsewhere: loops in loops must end.
+void Scope::count_statement() {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  if (++outermost()->statements_ > kMost) fail("the template runs more than ", kMost, " statements");
 }
 
 TemplateProgram::TemplateProgram(const std::string& source) {

@@ -20,11 +20,14 @@ class Scope {
 
   Value find(const std::string& name) const;  // undefined if there is none
   void set(const std::string& name, Value value) { put(&values_, name, std::move(value)); }
+  // Throws Error once a template has run a million statements.
+  void count_statement();
   Scope* outermost() { return outer_ ? outer_->outermost() : this; }
 
  private:
   Dict values_;
   Scope* outer_;
+  int64_t statements_ = 0;  // of the outermost scope
 };
 
 // What was written, and the parts of it that {% generation %} marks, [begin, end).
