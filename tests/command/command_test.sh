@@ -51,10 +51,10 @@ for file in best.onnx last.onnx metrics.jsonl metrics.csv epochs.jsonl options.j
   [ -s "whole/$file" ] || fail "whole/$file is not there"
 done
 [ "$(wc -l < whole/metrics.jsonl)" = 56 ] || fail "metrics.jsonl has not one line a step"
-# The table has the columns that the lines have, with the same numbers, and one for a loss scale, which is empty here.
-head -n 1 whole/metrics.jsonl | grep -o '"[a-z_]*":' | tr -d '":' | paste -sd , | sed 's/$/,loss_scale/' > columns
+# The table has the columns that the lines have, with the same numbers, and those of what this model lacks, which are empty.
+head -n 1 whole/metrics.jsonl | grep -o '"[a-z_]*":' | tr -d '":' | paste -sd , | sed 's/$/,loss_scale,tokens,utilization/' > columns
 head -n 1 whole/metrics.csv > header && same columns header
-sed 's/"[a-z_]*"://g; s/[{}]//g; s/$/,/' whole/metrics.jsonl > lines
+sed 's/"[a-z_]*"://g; s/[{}]//g; s/$/,,,/' whole/metrics.jsonl > lines
 tail -n +2 whole/metrics.csv > rows && same lines rows
 for key in '"lr": 0.02' '"threads": ' '"device": ' '"steps": 56' '"precision": "float32"' '"data": "100 samples (' '"seed"'; do
   says "$key" whole/options.json
