@@ -248,18 +248,23 @@ def decode_genai(path, ids, dtype, options=None):
     return np.concatenate(parts, 1)
 
 
+def train_adapters(served, files, place):
+    """The checkpoint, and the tokens; y.npz has its logits."""
+    ids = tool.load(files / "data.npz")["input_ids"]
+    tool.save(place / "data.npz", tool.load(files / "data.npz") | {"attention_mask": np.ones_like(ids)})
+    tool.run("build", served, "-o", place / "train.onnx", "--loss", "cross_entropy", "--lora", "rank=2,alpha=8")
+    tool.run("fit", place / "train.onnx", "--data", place / "data.npz", "--steps", 5, "--lr", 0.05, "--out", place / "run")
+    tool.run("predict", place / "run" / "last.onnx", "--inputs", place / "data.npz", "-o", place / "y.npz")
+    return place / "run" / "last.onnx", ids
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_a_decoder_of_genai_is_trained_and_served(files, place, dtype):
     served, out = place / "served", place / "out"
     served.mkdir()
     genai_decoder(served / "model.onnx", dtype)
     (served / "genai_config.json").write_text(json.dumps({"model": {"decoder": {"filename": "model.onnx"}}}))
-    ids = tool.load(files / "data.npz")["input_ids"]
-    tool.save(place / "data.npz", tool.load(files / "data.npz") | {"attention_mask": np.ones_like(ids)})
-    tool.run("build", served, "-o", place / "train.onnx", "--loss", "cross_entropy", "--lora", "rank=2,alpha=8")
-    tool.run("fit", place / "train.onnx", "--data", place / "data.npz", "--steps", 5, "--lr", 0.05, "--out", place / "run")
-    trained = place / "run" / "last.onnx"
-    tool.run("predict", trained, "--inputs", place / "data.npz", "-o", place / "y.npz")
+    trained, ids = train_adapters(served, files, place)
     expected = tool.load(place / "y.npz")["logits"][:3]
     assert "2 trained weights in 2 tensors" in tool.run("export", trained, "--merge", "--into", served, "-o", out)
     near = dict(rtol=1e-4, atol=1e-4) if dtype == np.float32 else dict(rtol=2e-2, atol=2e-2)
@@ -286,12 +291,7 @@ def test_adapters_are_served_beside_integers(files, place):
     served = place / "int4.onnx"
     quantizer.model.save_model_to_file(str(served))
     assert sum(node.op_type == "MatMulNBits" for node in onnx.load(served).graph.node) == 3
-    ids = tool.load(files / "data.npz")["input_ids"]
-    tool.save(place / "data.npz", tool.load(files / "data.npz") | {"attention_mask": np.ones_like(ids)})
-    tool.run("build", served, "-o", place / "train.onnx", "--loss", "cross_entropy", "--lora", "rank=2,alpha=8")
-    tool.run("fit", place / "train.onnx", "--data", place / "data.npz", "--steps", 5, "--lr", 0.05, "--out", place / "run")
-    trained = place / "run" / "last.onnx"
-    tool.run("predict", trained, "--inputs", place / "data.npz", "-o", place / "y.npz")
+    trained, ids = train_adapters(served, files, place)
     said = tool.run("export", trained, "--adapter-inputs", "--into", served, "-o", place / "base.onnx")
     assert "inputs for adapters beside 2 weights" in said
     tool.run("export", trained, "-o", place / "a.onnx_adapter")
