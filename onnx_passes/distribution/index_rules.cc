@@ -8,16 +8,6 @@ namespace {
 
 using Found = std::optional<NodeLayouts>;
 
-// Whether input 0 is cut along the node's axis into one run, whose size is known.
-bool is_one_run_along_axis(const LayoutRequest& r, int64_t default_axis) {
-  if (!r.is_part(0)) return false;
-  const Value& x = *r.node.input(0);
-  const Cut& cut = r.given[0].cut;
-  const Dim& size = (*x.type().dims)[static_cast<size_t>(cut.axis)];
-  return cut.axis == normalize_axis(r.node.attr("axis", default_axis), x.rank()) && size.known() &&
-         size.value() == cut.period;
-}
-
 Found from_part(const LayoutRequest& r, const Layout& output) {
   NodeLayouts layouts = r.whole();
   layouts.inputs[0] = r.given[0];
@@ -27,7 +17,7 @@ Found from_part(const LayoutRequest& r, const Layout& output) {
 
 // One rank has the element, and the others have 0. Along other axes all operands are cut.
 Found gather_elements_rule(const LayoutRequest& r) {
-  if (is_one_run_along_axis(r, 0)) return from_part(r, Layout::term());
+  if (is_one_run_along_axis(r)) return from_part(r, Layout::term());
   if (!r.is_part(0) || r.given[0].cut.axis == normalize_axis(r.node.attr("axis", 0), r.node.input(0)->rank()))
     return std::nullopt;
   NodeLayouts layouts = r.whole();
@@ -37,17 +27,25 @@ Found gather_elements_rule(const LayoutRequest& r) {
 
 // Each rank adds what its elements get.
 Found scatter_elements_rule(const LayoutRequest& r) {
-  if (r.node.attr("reduction", "none") != "add" || !is_one_run_along_axis(r, 0)) return std::nullopt;
+  if (r.node.attr("reduction", "none") != "add" || !is_one_run_along_axis(r)) return std::nullopt;
   return from_part(r, r.given[0]);
 }
 
 // All ranks know the highest element of each, and where it is.
 Found arg_max_rule(const LayoutRequest& r) {
-  if (r.node.attr("select_last_index", 0) == 0 && is_one_run_along_axis(r, 0)) return from_part(r, Layout());
+  if (r.node.attr("select_last_index", 0) == 0 && is_one_run_along_axis(r)) return from_part(r, Layout());
   return std::nullopt;
 }
 
 }  // namespace
+
+bool is_one_run_along_axis(const LayoutRequest& r) {
+  if (!r.is_part(0)) return false;
+  const Value& x = *r.node.input(0);
+  const Cut& cut = r.given[0].cut;
+  const Dim& size = (*x.type().dims)[static_cast<size_t>(cut.axis)];
+  return cut.axis == normalize_axis(r.node.attr("axis", 0), x.rank()) && size.known() && size.value() == cut.period;
+}
 
 std::vector<MovementRule> index_rules() {
   return {{"", "GatherElements", gather_elements_rule},

@@ -167,13 +167,8 @@ Found gather_rule(const LayoutRequest& r) {
   }
   if (!r.is_part(0)) return std::nullopt;
   Cut cut = cut_of_first(r);
-  if (cut.axis == axis) {  // each rank has one run of rows, and 0 in the place of the others
-    if (sizes(x)[static_cast<size_t>(axis)] != Dim(cut.period)) return std::nullopt;
-    NodeLayouts layouts = r.whole();
-    layouts.inputs[0] = r.given[0];
-    layouts.outputs[0] = Layout::term();
-    return layouts;
-  }
+  // Each rank has one run of rows, and 0 in the place of the others.
+  if (cut.axis == axis) return is_one_run_along_axis(r) ? moved_terms(r) : std::nullopt;
   if (cut.axis > axis) cut.axis += indices->rank() - 1;
   return moved(r, cut);
 }

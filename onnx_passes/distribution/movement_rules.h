@@ -26,6 +26,8 @@ struct MovementRule {
 
 std::vector<MovementRule> movement_rules();
 std::vector<MovementRule> index_rules();  // index_rules.cc
+// Whether input 0 is cut along the node's attribute `axis` into one run, whose size is known.
+bool is_one_run_along_axis(const LayoutRequest& r);
 
 // The rule of operators whose row names the axes that may be shared out; the others' has no such node.
 bool shares_axes(const Node& node);
