@@ -36,6 +36,7 @@ std::string what_lowering_does(const std::string& pass) {
       {"sum_products", "makes each product of a sum add to what is there before it"},
       {"pack_attention", "lets attention read and write where the products around it do"},
       {"narrow_storage", "lets kernels read and write 16 bits instead of casts around them"},
+      {"round_constants", "rounds frozen weights once, not in every step"},
       {"quantize_products", "stores operands of products that are rounded to 8 bits in 8 bits"},
       {"linear_cross_entropy", "makes one node of a product, the loss of its result and their gradients"},
       {"fuse_products", "merges a product with the residual, the activation or its gradient that follows it"},

@@ -37,8 +37,8 @@ struct Message {
     pieces.back().bytes += bytes;
     length += bytes.size();
   }
-  void add_contents(size_t reference, size_t bytes) {
-    pieces.back().reference = reference;
+  void add_contents(size_t reference, size_t bytes, size_t fields) {
+    pieces.back() = {std::move(pieces.back().bytes), reference, fields, bytes};
     pieces.emplace_back();
     length += bytes;
   }
@@ -46,12 +46,35 @@ struct Message {
     std::string header;
     add_header(field, inner.length, &header);
     add(header);
-    pieces.back().bytes += inner.pieces.front().bytes;
-    pieces.back().reference = inner.pieces.front().reference;
+    const MessagePiece& first = inner.pieces.front();
+    pieces.back() = {pieces.back().bytes + first.bytes, first.reference, first.fields, first.contents};
     pieces.insert(pieces.end(), inner.pieces.begin() + 1, inner.pieces.end());
     length += inner.length;
   }
 };
+
+// A name of so many bytes. The last of several names in a message is the one that counts: those before are padding.
+std::string padding(size_t bytes) {
+  std::string field;
+  add_header(onnx::TensorProto::kNameFieldNumber, bytes, &field);
+  return field + std::string(bytes, ' ');
+}
+
+// Moves padding from behind the contents to the front of their tensor, until they are aligned. Lengths of messages
+// stay.
+void align(std::vector<MessagePiece>* pieces) {
+  const std::string none = padding(0), all = padding(kAlignment - 1);
+  size_t at = 0;
+  for (size_t i = 0; i < pieces->size(); ++i) {
+    MessagePiece& piece = (*pieces)[i];
+    at += piece.bytes.size();
+    if (!piece.reference) continue;
+    const size_t missing = align_up(at) - at;
+    piece.bytes.replace(piece.bytes.size() - piece.fields - none.size(), none.size(), padding(missing));
+    (*pieces)[i + 1].bytes.replace(0, all.size(), padding(kAlignment - 1 - missing));
+    at += missing + piece.contents;
+  }
+}
 
 Message cut_tensor(const std::string& bytes) {
   Message message;
@@ -64,11 +87,13 @@ Message cut_tensor(const std::string& bytes) {
   }
   tensor.clear_external_data();
   tensor.clear_data_location();
-  message.add(tensor.SerializeAsString());
-  std::string header;
-  add_header(onnx::TensorProto::kRawDataFieldNumber, declared_bytes(tensor), &header);
-  message.add(header);
-  message.add_contents(*reference, declared_bytes(tensor));
+  std::string fields = tensor.SerializeAsString();
+  add_header(onnx::TensorProto::kRawDataFieldNumber, declared_bytes(tensor), &fields);
+  message.add(padding(0) + fields);
+  message.add_contents(*reference, declared_bytes(tensor), fields.size());
+  onnx::TensorProto again;
+  again.set_name(tensor.name());
+  message.add(padding(kAlignment - 1) + again.SerializeAsString());
   return message;
 }
 
@@ -123,9 +148,12 @@ Message cut_training_info(const std::string& bytes) {
 }  // namespace
 
 std::vector<MessagePiece> cut_at_references(const onnx::ModelProto& proto) {
-  return cut_fields(proto.SerializeAsString(), {{onnx::ModelProto::kGraphFieldNumber, cut_graph},
-                                                {onnx::ModelProto::kTrainingInfoFieldNumber, cut_training_info}})
-      .pieces;
+  std::vector<MessagePiece> pieces =
+      cut_fields(proto.SerializeAsString(), {{onnx::ModelProto::kGraphFieldNumber, cut_graph},
+                                             {onnx::ModelProto::kTrainingInfoFieldNumber, cut_training_info}})
+          .pieces;
+  align(&pieces);
+  return pieces;
 }
 
 }  // namespace onnx_train

@@ -115,7 +115,7 @@ class AtomicFile {
   size_t waiting_ = 0;         // bytes written since the last request to start writing to disk
 };
 
-constexpr size_t kAlignment = 4096;           // so that readers can map each tensor
+constexpr size_t kPage = 4096;                // so that readers can map each tensor
 constexpr int kMaxDepth = 100;                // of messages, when the file being replaced is read
 constexpr const char* kData = ".data";        // what a model's name has after it where its large tensors are
 constexpr const char* kOtherData = ".data2";  // the same, while the old model needs the first
@@ -129,7 +129,7 @@ bool move_to_raw_data(onnx::TensorProto* tensor) {
   return tensor->raw_data().size() >= kMinBytesBeside;
 }
 
-size_t aligned(size_t at) { return (at + kAlignment - 1) / kAlignment * kAlignment; }
+size_t aligned(size_t at) { return (at + kPage - 1) / kPage * kPage; }
 
 // Writes the contents of one message and passes them to the caller's observer.
 class ContentsWriter {
@@ -155,7 +155,7 @@ class ContentsWriter {
 // Moves large tensors of `model` into `file`, which the model refers to as `location`.
 void write_external_data(onnx::ModelProto* model, const std::string& location, const ContentsWriter& contents,
                          AtomicFile* file) {
-  const std::string padding(kAlignment, '\0');
+  const std::string padding(kPage, '\0');
   size_t at = 0;
   for_each_tensor(model, [&](onnx::TensorProto* tensor, bool) {
     const auto reference = reference_of(*tensor);
@@ -212,7 +212,7 @@ void save_with_external_data(onnx::ModelProto* model, const std::string& path, c
 void save(const onnx::ModelProto& proto, const std::vector<Tensor>& contents, const std::string& path,
           const SaveOptions& options) {
   size_t bytes = proto.ByteSizeLong();
-  for (const Tensor& tensor : contents) bytes += tensor.bytes();
+  for (const Tensor& tensor : contents) bytes += tensor.bytes() + 2 * kAlignment;  // and padding
   const ContentsWriter writer(contents, options);
   if (bytes > options.max_bytes) {
     onnx::ModelProto copy = proto;

@@ -18,6 +18,7 @@ double read_kibibytes(const std::string& key) {
 }  // namespace
 
 double resident_memory() { return read_kibibytes("VmRSS:"); }
+double resident_pages_of_files() { return read_kibibytes("RssFile:"); }
 double peak_memory() { return read_kibibytes("VmHWM:"); }
 
 }  // namespace onnx_train

@@ -6,6 +6,8 @@
 namespace onnx_train {
 
 double resident_memory();
+// Of these, pages of mapped files.
+double resident_pages_of_files();
 double peak_memory();
 
 }  // namespace onnx_train

@@ -378,6 +378,24 @@ TEST_F(Loading, LargeTensorsStayInTheFile) {
   EXPECT_TRUE(back.SerializeAsString() == proto.SerializeAsString());
 }
 
+TEST_F(Loading, WhatThisProgramWritesIsReadInPlace) {
+  save(large_model());
+  for (const size_t shift : {0, 1, 7, 60}) {  // where the contents would lie
+    ModelMessage message = load_message(path("m.onnx"));
+    message.proto.set_producer_name(std::string(1000 + shift, 'p'));
+    save_message(message, path("aligned.onnx"));
+    const ModelMessage back = load_message(path("aligned.onnx"));
+    ASSERT_EQ(back.contents.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(back.contents[i].data()) % kAlignment, 0u) << shift;
+      EXPECT_EQ(back.contents[i].at(999), message.contents[i].at(999));
+    }
+    onnx::ModelProto expected = large_model();
+    expected.set_producer_name(message.proto.producer_name());
+    EXPECT_TRUE(load_proto(path("aligned.onnx")).SerializeAsString() == expected.SerializeAsString());
+  }
+}
+
 TEST_F(Loading, WritesToAMappedTensorGoToACopy) {
   save(large_model());
   ModelMessage message = load_message(path("m.onnx"));

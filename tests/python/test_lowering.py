@@ -73,6 +73,7 @@ def test_no_pass_changes_the_training_of_large_tables(exported, tmp_path):
 
 @pytest.mark.parametrize("name, options, among", [
     ("gpt", ("--lora", "rank=2", "--quantize-base", "int8"), {"dequantize_at_readers", "merge_updates"}),
+    ("gpt", ("--lora", "rank=2", "--precision", "bf16"), {"round_constants", "narrow_storage"}),
     ("digits_cnn", ("--precision", "bf16"), {"round_once", "drop_zero_biases", "narrow_storage"})])  # fmt: skip
 def test_exact_passes_keep_the_bits_of_narrow_numbers(tmp_path, name, options, among):
     """Those that change the plan of integers and of bfloat16, which the networks above do not have."""

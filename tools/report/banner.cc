@@ -105,7 +105,10 @@ MemoryRows memory_rows(const Session& session, const Plan& plan, const StateStor
   const auto arena = static_cast<double>(session.arena_bytes()), constants = static_cast<double>(plan.constant_bytes());
   const auto copy = static_cast<double>(trainer.checkpoint_bytes());
   const double passing = batch + bytes_of_ports(plan.outputs());
-  const double to_come = passing + copy + mapped_constants(plan) + data.mapped + data.made;
+  const double mapped = mapped_constants(plan) + data.mapped;
+  // Kernels may have been timed on them.
+  const double mapped_by_now = std::min(resident_pages_of_files(), mapped);
+  const double to_come = passing + copy + mapped - mapped_by_now + data.made;
   // An estimate, of which the bound for --memory-limit is twice as much.
   const double first_steps = session.device().uses_host_memory() ? bytes_of_first_steps(session.model()) / 2 : 0;
   const double total = std::max(peak_memory(), resident_memory() + to_come + first_steps);

@@ -125,6 +125,9 @@ bool sum_products(Model& model, const Device& device);
 // Absorbs the casts around a node whose kernel of `device` reads and writes 16-bit floats (narrow_nodes.h).
 bool narrow_storage(Model& model, const Device& device);
 
+// Makes constants of 16 bits of float32 constants that Casts round; plans share them (io/shared_copy.h).
+bool round_constants(Model& model);
+
 // Replaces products of operands that FakeQuantize has rounded to 8-bit floats by products of operands that are stored
 // in 8 bits, where `device` has kernels for both.
 bool quantize_products(Model& model, const Device& device);
