@@ -1,4 +1,5 @@
 // Products with weights in a few bits of com.microsoft. Such weights are frozen; gradients flow to the other operand.
+#include <bit>
 #include <limits>
 
 #include "onnx_passes/foreign/foreign.h"
@@ -9,16 +10,17 @@
 namespace onnx_train {
 namespace {
 
-// Takes integers of `bits` apart that are packed from the low bits of each byte on, in rows that begin with a byte.
-Tensor unpack(const Tensor& bytes, int64_t rows, int64_t columns, int64_t bits) {
+// Takes integers of `bits` apart that are packed from the low bits of each byte on, in rows of `stride` bytes, of which
+// the first `columns` integers are kept.
+Tensor unpack(const Tensor& bytes, int64_t rows, int64_t columns, int64_t stride, int64_t bits) {
   Tensor integers(DType::kUint8, {rows, columns});
-  const int64_t per_byte = 8 / bits, stride = (columns + per_byte - 1) / per_byte;
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) {
-      const int byte = bytes.data<uint8_t>()[r * stride + c / per_byte];
-      integers.data<uint8_t>()[r * columns + c] =
-          static_cast<uint8_t>(byte >> (c % per_byte * bits) & ((1 << bits) - 1));
-    }
+  const int64_t mask = (1 << bits) - 1, within = 8 / bits - 1;  // the place of an integer in its byte
+  const int places = std::popcount(static_cast<uint64_t>(within));
+  const uint8_t* from = bytes.data<uint8_t>();
+  auto* to = integers.data<uint8_t>();
+  for (int64_t r = 0; r < rows; ++r, from += stride, to += columns) {
+    for (int64_t c = 0; c < columns; ++c)
+      to[c] = static_cast<uint8_t>(from[c >> places] >> ((c & within) * bits) & mask);
   }
   return integers;
 }
@@ -48,16 +50,12 @@ Results matmul_of_bits(Foreign& f) {
   const int64_t blocks = (k + block - 1) / block, row_bytes = blocks * ((block * bits + 7) / 8);
   const Tensor packed = constant_input(f, 1, "weights", DType::kUint8, n * row_bytes);
   const Tensor scales = constant_input(f, 2, "scales", f.x(2).dtype(), n * blocks);
-  Tensor integers(DType::kUint8, {n, k});
-  const Tensor whole = unpack(packed, n, blocks * block, bits);
-  for (int64_t r = 0; r < n; ++r) {
-    for (int64_t c = 0; c < k; ++c) integers.data<uint8_t>()[r * k + c] = whole.data<uint8_t>()[r * blocks * block + c];
-  }
+  const Tensor integers = unpack(packed, n, k, row_bytes, bits);
   Tensor zeros = Tensor::full(DType::kUint8, {n, blocks}, static_cast<double>(1 << (bits - 1)));
   if (f.has(3)) {
     if (f.x(3).dtype() != DType::kUint8) f.refuse("its zero points are floats; quantize the model with integer ones");
     const int64_t per_row = (blocks * bits + 7) / 8;
-    zeros = unpack(constant_input(f, 3, "zero points", DType::kUint8, n * per_row), n, blocks, bits);
+    zeros = unpack(constant_input(f, 3, "zero points", DType::kUint8, n * per_row), n, blocks, per_row, bits);
   }
   Builder& b = f.b();
   Graph& graph = b.graph();

@@ -284,6 +284,7 @@ class Graph {
   // Makes `value` (an input or a value without producer) an initializer, or replaces its data; keeps its position.
   void set_initializer(Value* value, onnx::TensorProto tensor);
   void set_initializer(Value* value, const Tensor& tensor);
+  void set_initializer(Value* value, std::shared_ptr<const onnx::TensorProto> tensor);
   // Removes an unused initializer, and the input of the same name if there is one.
   void remove_initializer(Value* value);
   // Removes every initializer that is not used and is neither input nor output; false if there is none.
@@ -307,7 +308,6 @@ class Graph {
   Node* add_node(Node::Shell shell, const std::vector<Value*>& inputs, const std::vector<std::string>& outputs,
                  Node* before);
   Value* add_value(const std::string& name);
-  void set_initializer(Value* value, std::shared_ptr<const onnx::TensorProto> tensor);
   void delete_value(Value* value);
   void link(Node* node, Node* before);
   void unlink(Node* node);

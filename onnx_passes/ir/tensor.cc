@@ -88,7 +88,10 @@ Tensor Tensor::on_device(DType dtype, Shape shape, const void* address) {
 
 Tensor Tensor::full(DType dtype, Shape shape, double value) {
   Tensor tensor(dtype, std::move(shape));
-  for (int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, value);
+  visit(dtype, [&](auto tag) {
+    using T = decltype(tag);
+    std::fill_n(tensor.data<T>(), tensor.size(), convert<T>(value));
+  });
   return tensor;
 }
 
@@ -106,7 +109,35 @@ Tensor Tensor::reshaped(Shape shape) const {
   return view;
 }
 
+namespace {
+
+// What all 65,536 numbers of a 16-bit type are as floats.
+template <typename T>
+const std::vector<float>& floats_of() {
+  static const std::vector<float> all = [] {
+    std::vector<float> numbers(1 << 16);
+    for (size_t bits = 0; bits < numbers.size(); ++bits) {
+      const auto stored = static_cast<uint16_t>(bits);
+      numbers[bits] = convert<float>(load_element<T>(&stored, 0));
+    }
+    return numbers;
+  }();
+  return all;
+}
+
+// Weights come by the hundred million.
+Tensor widened_by_table(const Tensor& narrow) {
+  Tensor out(DType::kFloat, narrow.shape());
+  const std::vector<float>& floats = narrow.dtype() == DType::kFloat16 ? floats_of<Float16>() : floats_of<BFloat16>();
+  auto* result = out.data<float>();
+  for (int64_t i = 0; i < narrow.size(); ++i) result[i] = floats[load_element<uint16_t>(narrow.data<char>(), i)];
+  return out;
+}
+
+}  // namespace
+
 Tensor Tensor::cast(DType to) const {
+  if (is_16_bit_float(dtype_) && to == DType::kFloat && size_ >= 1 << 16) return widened_by_table(*this);
   Tensor out(to, shape_);
   visit(dtype_, [&](auto in_tag) {
     using In = decltype(in_tag);

@@ -287,7 +287,8 @@ const char* reason_of(const Value& value) {
   if (all_of(readers, [](const Use& use) { return makes_settings(use, 0); }) && !is_learned_exponent) return kSetting;
   if (belongs_to_groups(value) || belongs_to_samples(value)) return kGroups;
   if (origin == Origin::kNamed) return standardizes_input(after_own_numbers(readers)) ? kNormalizes : nullptr;
-  if (is_number(value)) return kNumber;
+  // Builder's name of a number that the body of an operator has.
+  if (is_number(value)) return value.name().starts_with("const/") ? kSetting : kNumber;
   if (are_frequencies(value)) return kFrequencies;
   const Tensor contents = stored_contents(value);
   const char* kind = kind_of_contents(contents, readers);

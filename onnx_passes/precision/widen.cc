@@ -30,6 +30,15 @@ onnx::TensorProto widened(const onnx::TensorProto& tensor) {
   return wide;
 }
 
+// The same, whose large contents are beside the message.
+std::shared_ptr<const onnx::TensorProto> widened_initializer(const Value& value) {
+  const auto plain = changed_initializer(value, stored_contents(value).cast(DType::kFloat));
+  onnx::TensorProto wide = *plain;
+  set_entry(wide.mutable_metadata_props(), kKey, name(static_cast<DType>(value.initializer()->data_type())));
+  if (const Tensor* contents = contents_beside(plain)) return make_initializer(std::move(wide), *contents);
+  return std::make_shared<const onnx::TensorProto>(std::move(wide));
+}
+
 // The type that casts, random nodes, windows and quantization have as an attribute.
 bool names_type(const onnx::AttributeProto& attribute) {
   const std::string& name = attribute.name();
@@ -62,7 +71,7 @@ int64_t widen(Graph* graph) {
   int64_t count = 0;
   for (Value* value : graph->initializers()) {
     if (!is_16_bit_float(static_cast<DType>(value->initializer()->data_type()))) continue;
-    graph->set_initializer(value, widened(whole_message(*value)));
+    graph->set_initializer(value, widened_initializer(*value));
     ++count;
   }
   for (Value* value : graph->initializers()) value->set_type(widened(value->type()));
