@@ -27,9 +27,7 @@ static onnx_train_next on_checkpoint(void* user, const char* path) {
   return onnxtrainOnCheckpoint((uintptr_t)user, (char*)path);
 }
 
-static onnx_train_next on_note(void* user, const char* text) {
-  return onnxtrainOnNote((uintptr_t)user, (char*)text);
-}
+static onnx_train_next on_note(void* user, const char* text) { return onnxtrainOnNote((uintptr_t)user, (char*)text); }
 
 static onnx_train_next on_token(void* user, size_t text, int64_t token) {
   return onnxtrainOnToken((uintptr_t)user, text, token);

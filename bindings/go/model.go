@@ -57,12 +57,12 @@ func LoadModel(path string) (*Model, error) {
 func ModelFromBytes(data []byte) (*Model, error) {
 	var c scope
 	defer c.free()
-	var first *byte
-	if len(data) > 0 {
-		first = &data[0]
+	count := len(data)
+	if count == 0 {
+		data = make([]byte, 1) // of none an address, too
 	}
 	return c.model(func(to **C.onnx_train_model) C.onnx_train_status {
-		return C.onnx_train_model_from_bytes(unsafe.Pointer(first), C.size_t(len(data)), to)
+		return C.onnx_train_model_from_bytes(unsafe.Pointer(&data[0]), C.size_t(count), to)
 	})
 }
 

@@ -223,6 +223,21 @@ func TestManyInputsAreInPlace(t *testing.T) {
 	}
 }
 
+// Memory that C reads may be part of an object that also has pointers, which C does not see.
+func TestSlicesOfObjectsWithPointersAreInPlace(t *testing.T) {
+	session := newSession(t)
+	object := &struct {
+		other  *Session
+		x      [32]float32
+		values [3]float32
+	}{other: session, values: [3]float32{7, 8, 9}}
+	if err := SetState(session, "fc2.bias", object.values[:]); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, must(GetState[float32](session, "fc2.bias")), object.values[:])
+	must(session.Run("predict", NewInput("x", []int64{8, 4}, object.x[:])))
+}
+
 func TestStatesAreSeenWhereTheyAre(t *testing.T) {
 	session, other := newSession(t), newSession(t)
 	copy(must(State[float32](session, "fc2.bias")), []float32{1, 2, 3})

@@ -20,7 +20,7 @@ type KnownOption struct {
 	Text  string // what it does, as the command says it
 }
 
-// KnownOptions are those of "build", "forward", "session", "fit", "samples" or "data".
+// KnownOptions are those of "build", "forward", "session", "fit", "samples", "data", "check", "export" or "generate".
 func KnownOptions(of string) ([]KnownOption, error) {
 	var c scope
 	defer c.free()

@@ -330,14 +330,13 @@ func SetState[T Number](s *Session, name string, values []T) error {
 	var c scope
 	defer c.free()
 	text := c.text(name)
-	var first *T
-	if len(values) > 0 {
-		first = &values[0]
+	count := len(values)
+	if count == 0 {
+		values = make([]T, 1) // of none an address, too
 	}
 	return s.call(&c, func() C.onnx_train_status {
-		var zero T
-		bytes := C.size_t(len(values)) * C.size_t(unsafe.Sizeof(zero))
-		return C.onnx_train_session_set(s.handle, text, unsafe.Pointer(first), bytes)
+		bytes := C.size_t(count) * C.size_t(unsafe.Sizeof(values[0]))
+		return C.onnx_train_session_set(s.handle, text, unsafe.Pointer(&values[0]), bytes)
 	})
 }
 

@@ -29,7 +29,7 @@ impl Options {
         self
     }
 
-    /// The options of "build", "forward", "session", "fit", "samples" or "data".
+    /// The options of "build", "forward", "session", "fit", "samples", "data", "check", "export" or "generate".
     pub fn known(of: &str) -> Result<Vec<OptionDescription>> {
         let of = c_string(of)?;
         // SAFETY: a constant string, or null.
