@@ -5,6 +5,7 @@ import re
 import sys
 from ctypes import byref, c_char_p, c_size_t, c_void_p
 
+import pages
 import pytest
 import tool
 
@@ -106,6 +107,13 @@ def test_bindings_have_the_version_of_the_library():
             for suffix, pattern in VERSIONS.items():
                 if path.name.endswith(suffix):
                     assert re.search(pattern, path.read_text(), re.MULTILINE)[1] == version, path
+
+
+@pytest.mark.parametrize("language, compiled", [("rust", "rust/src/lib.rs"), ("go", "go/example_test.go")])
+def test_the_page_shows_what_is_compiled(language, compiled):
+    shown = [block for name, block in pages.blocks("docs/languages.md") if name == language]
+    lines = {line.strip().removeprefix("//! ") for line in (FOLDER / compiled).read_text().splitlines()}
+    assert shown and [line for block in shown for line in block.splitlines() if line and line.strip() not in lines] == []
 
 
 class Option(ctypes.Structure):
