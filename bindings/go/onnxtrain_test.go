@@ -250,7 +250,7 @@ func TestStatesAreSeenWhereTheyAre(t *testing.T) {
 		t.Fatal(err)
 	}
 	equal(t, must(State[float32](session, "fc2.bias")), []float32{4, 4, 4})
-	fails(t, SetState(session, "fc2.bias", []float32{4, 4}), Usage)
+	fails(t, SetState(session, "fc2.bias", []float32{4, 4}), DataError)
 	fails(t, SetState(session, "fc2.bias", []float64{4, 4, 4}), Usage)
 	_, err := State[float64](session, "fc2.bias")
 	fails(t, err, Usage)
@@ -275,7 +275,7 @@ func TestStatesAreSeenWhereTheyAre(t *testing.T) {
 	if err := session.Initialize(1); err != nil {
 		t.Fatal(err)
 	}
-	fails(t, session.LoadAdapter("a", "no/folder"), Unsupported)
+	fails(t, session.LoadAdapter("a", "no/folder"), Usage)
 	fails(t, session.SetAdapter("a"), Usage)
 }
 
