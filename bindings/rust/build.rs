@@ -21,7 +21,9 @@ fn main() {
     let folder = match given.or_else(installed).or_else(built) {
         Some(folder) => folder,
         None => {
-            eprintln!("libonnx_train.so is not found: set ONNX_TRAIN_LIB_DIR to its folder, or install it for pkg-config");
+            eprintln!(
+                "libonnx_train.so is not found: set ONNX_TRAIN_LIB_DIR to its folder, or install it for pkg-config"
+            );
             std::process::exit(1);
         }
     };

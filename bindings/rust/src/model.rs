@@ -198,10 +198,9 @@ impl Model {
     /// `onnx-train check`.
     pub fn check(&self, options: &Options) -> Result<Report> {
         let options = options.views()?;
-        let report = made(|report| unsafe {
-            sys::onnx_train_model_check(self.get(), options.as_ptr(), options.len(), report)
-        })?
-        .as_ptr();
+        let report =
+            made(|report| unsafe { sys::onnx_train_model_check(self.get(), options.as_ptr(), options.len(), report) })?
+                .as_ptr();
         let (mut obstacles, mut others) = (null(), null());
         unsafe {
             let read = Report {

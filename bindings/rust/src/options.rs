@@ -49,7 +49,8 @@ impl Options {
     }
 
     pub(crate) fn views(&self) -> Result<OptionViews> {
-        let texts: Result<Vec<_>> = self.0.iter().map(|(name, value)| Ok((c_string(name)?, c_string(value)?))).collect();
+        let texts: Result<Vec<_>> =
+            self.0.iter().map(|(name, value)| Ok((c_string(name)?, c_string(value)?))).collect();
         let texts = texts?;
         let views =
             texts.iter().map(|(name, value)| sys::onnx_train_option { name: name.as_ptr(), value: value.as_ptr() });

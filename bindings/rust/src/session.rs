@@ -15,6 +15,11 @@ use crate::trainer::{StopReason, Trainer};
 
 /// A training model's state on a device. It moves from thread to thread, and is used by one at a time. What it gives in
 /// its own memory lives until the next call that takes it as `&mut`.
+///
+/// ```compile_fail,E0277
+/// fn is_shared<T: Sync>() {}
+/// is_shared::<onnx_train::Session>(); // it is not: this does not compile
+/// ```
 pub struct Session(NonNull<sys::onnx_train_session>);
 
 // SAFETY: a session belongs to one thread at a time, and to no particular one. It is not Sync.
@@ -183,9 +188,7 @@ impl Session {
     /// Along which axis an input of an entry point holds its samples.
     pub fn sample_axis(&self, entry: &str, input: &str) -> Result<usize> {
         let (entry, input, mut axis) = (c_string(entry)?, c_string(input)?, 0);
-        check(unsafe {
-            sys::onnx_train_session_sample_axis(self.get(), entry.as_ptr(), input.as_ptr(), &mut axis)
-        })?;
+        check(unsafe { sys::onnx_train_session_sample_axis(self.get(), entry.as_ptr(), input.as_ptr(), &mut axis) })?;
         Ok(axis as usize)
     }
 
@@ -219,13 +222,8 @@ impl Session {
     /// The plan of an entry point. Options: "batch", "dim". Makes it if there is none for these sizes; runs nothing.
     pub fn plan(&mut self, entry: &str, options: &Options) -> Result<Plan> {
         let (entry, options) = (c_string(entry)?, options.views()?);
-        let mut plan = sys::onnx_train_plan {
-            text: null(),
-            json: null(),
-            arena_bytes: 0,
-            workspace_bytes: 0,
-            constant_bytes: 0,
-        };
+        let mut plan =
+            sys::onnx_train_plan { text: null(), json: null(), arena_bytes: 0, workspace_bytes: 0, constant_bytes: 0 };
         unsafe {
             check(sys::onnx_train_session_plan(
                 self.get(),

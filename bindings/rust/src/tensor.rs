@@ -289,6 +289,15 @@ impl std::fmt::Debug for Tensor<'_> {
 }
 
 /// Tensors in the session's memory, until the next call that changes the session.
+///
+/// ```compile_fail,E0499
+/// # fn f(session: &mut onnx_train::Session, data: &[onnx_train::Input<'_>]) -> onnx_train::Result<()> {
+/// let outputs = session.run("step", data)?;
+/// session.run("step", data)?;
+/// outputs.scalar::<f32>("loss")?; // are gone: this does not compile
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 pub struct Outputs<'a> {
     tensors: &'a [sys::onnx_train_tensor],

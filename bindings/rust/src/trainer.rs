@@ -224,9 +224,7 @@ impl<'a> Trainer<'a> {
         let (mut metrics, mut num_metrics) = (null(), 0);
         self.call(data.into(), None, options, |session, data, _, options, count, observer| {
             // SAFETY: as in fit.
-            unsafe {
-                sys::onnx_train_evaluate(session, data, options, count, observer, &mut metrics, &mut num_metrics)
-            }
+            unsafe { sys::onnx_train_evaluate(session, data, options, count, observer, &mut metrics, &mut num_metrics) }
         })?;
         // SAFETY: valid until the next call with the session.
         Ok(unsafe { metrics_of(metrics, num_metrics) })

@@ -69,7 +69,7 @@ fn models_are_built_changed_and_written() {
     let bias = Input::new("fc2.bias", &[3], &[1.0f64; 3]).unwrap();
     let changed = forward.with_weights(&[bias], true).unwrap();
     let wrong = Input::new("fc9", &[3], &[1.0f32; 3]).unwrap();
-    assert_eq!(changed.with_weights(&[wrong.clone()], true).unwrap_err().status(), Status::Data);
+    assert_eq!(changed.with_weights(std::slice::from_ref(&wrong), true).unwrap_err().status(), Status::Data);
     changed.with_weights(&[wrong], false).unwrap();
 
     let (chosen, note) = forward.build_for_arrays(&batch(), &none()).unwrap();
@@ -92,6 +92,9 @@ fn options_are_described_and_refused() {
     let known = Options::known("fit").unwrap();
     let epochs = known.iter().find(|option| option.name == "epochs").unwrap();
     assert!(epochs.kind == "integer" && !epochs.text.is_empty());
+    for of in ["build", "forward", "session", "samples", "data", "check", "export", "generate"] {
+        assert!(!Options::known(of).unwrap().is_empty(), "{of}");
+    }
     assert_eq!(Options::known("nothing").unwrap_err().status(), Status::Usage);
     let options: Options = [("lr", 0.5)].into_iter().collect();
     assert_eq!(options, Options::new().set("lr", "0.5"));
