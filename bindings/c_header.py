@@ -35,7 +35,6 @@ class Header:
     handles: list[str] = field(default_factory=list)  # structs without fields
     callbacks: dict[str, Function] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
-    comments: dict[str, str] = field(default_factory=dict)  # the comment before a function, struct or enum
 
 
 BASE_TYPES = "void char double int32_t int64_t size_t uint64_t"
@@ -82,19 +81,18 @@ def read_enum(text):
 
 
 def declarations(text):
-    """(the comment before it, the declaration on one line) of each declaration that ends at the outermost level."""
+    """Each declaration that ends at the outermost level, on one line and without comments."""
     text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif\n", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    if macro := re.search(r"^#define (?!ONNX_TRAIN_H$).*", text, re.MULTILINE):
+        raise ValueError(f"onnx_train.h: a macro, which no other language has: {macro[0]!r}")
     text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
-    comment, code, depth = "", "", 0
-    for part in re.findall(r"/\*.*?\*/|[;{}]|[^;{}/]+", text, re.DOTALL):
-        if part.startswith("/*"):
-            if not code.strip():
-                comment = re.sub(r"\s*\n \* ?", "\n", part[2:-2]).strip()
-            continue
+    code, depth = "", 0
+    for part in re.findall(r"[;{}]|[^;{}]+", text):
         depth += (part == "{") - (part == "}")
         if part == ";" and depth == 0:
-            yield comment, re.sub(r"\s+", " ", code).strip()
-            comment, code = "", ""
+            yield re.sub(r"\s+", " ", code).strip()
+            code = ""
         else:
             code += part
     if code.strip():
@@ -103,23 +101,17 @@ def declarations(text):
 
 def read(path=HEADER):
     header = Header()
-    for comment, text in declarations(Path(path).read_text()):
+    for text in declarations(Path(path).read_text()):
         if enum := re.fullmatch(r"typedef enum (\w+) \{(.*)\} \1", text):
-            name = enum[1]
-            header.enums[name] = read_enum(enum[2])
+            header.enums[enum[1]] = read_enum(enum[2])
         elif struct := re.fullmatch(r"typedef struct (\w+) \{(.*)\} \1", text):
-            name = struct[1]
-            header.structs[name] = read_fields(struct[2])
+            header.structs[struct[1]] = read_fields(struct[2])
         elif handle := re.fullmatch(r"typedef struct (\w+) \1", text):
-            name = handle[1]
-            header.handles.append(name)
+            header.handles.append(handle[1])
         elif callback := re.fullmatch(r"typedef (.*)\(\*(\w+)\)\((.*)\)", text):
-            name = callback[2]
-            header.callbacks[name] = Function(name, read_type(callback[1]), read_parameters(callback[3]))
+            header.callbacks[callback[2]] = Function(callback[2], read_type(callback[1]), read_parameters(callback[3]))
         elif function := re.fullmatch(r"(.*[\s*])(onnx_train_\w+)\((.*)\)", text):
-            name = function[2]
-            header.functions[name] = Function(name, read_type(function[1]), read_parameters(function[3]))
+            header.functions[function[2]] = Function(function[2], read_type(function[1]), read_parameters(function[3]))
         else:
             raise ValueError(f"onnx_train.h: a declaration of an unknown form: {text!r}")
-        header.comments[name] = comment
     return header
