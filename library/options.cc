@@ -3,7 +3,10 @@
 #include <map>
 
 #include "onnx_train/onnx_train.h"
+#include "runtime/generation/generate.h"
 #include "runtime/models/build_settings.h"
+#include "runtime/models/check_report.h"
+#include "runtime/models/inference_export.h"
 
 namespace onnx_train {
 
@@ -51,9 +54,18 @@ std::map<std::string, std::string> all_lines() {
   BuildSettings build;
   DataOptions data;
   SampleOptions samples;
-  return {{"build", lines_of(build_options(&build))},          {"forward", lines_of(options_of_forward_run(&build))},
-          {"session", lines_of(options_of_session(&session))}, {"data", lines_of(data_options(&data))},
-          {"samples", lines_of(sample_options(&samples))},     {"fit", lines_of(options_of_fit(&fit))}};
+  CheckSettings check;
+  ExportSettings exported;
+  GenerationOptions generation;
+  return {{"build", lines_of(build_options(&build))},
+          {"forward", lines_of(options_of_forward_run(&build))},
+          {"session", lines_of(options_of_session(&session))},
+          {"data", lines_of(data_options(&data))},
+          {"samples", lines_of(sample_options(&samples))},
+          {"fit", lines_of(options_of_fit(&fit))},
+          {"check", lines_of(check_options(&check))},
+          {"export", lines_of(export_options(&exported))},
+          {"generate", lines_of(generation_options(&generation))}};
 }
 
 }  // namespace

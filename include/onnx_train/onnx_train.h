@@ -4,11 +4,27 @@
  * takes null, too. A function that can fail returns a status; the text of the last failure of the calling thread is
  * onnx_train_last_error(). What a function gives is written only when it returns ONNX_TRAIN_OK. No function throws.
  *
- * Threads: a model may be read by any number of threads at once. A session belongs to one thread at a time; a call from
- * another one while it works returns ONNX_TRAIN_USAGE. Sessions share nothing that changes.
+ * Threads: a model, a dataset and a report may be read by any number of threads at once. A session belongs to one
+ * thread at a time, and to no particular one; a call from another one while it works returns ONNX_TRAIN_USAGE. Sessions
+ * share nothing that changes. The text of a failure belongs to the thread of the call: a language whose tasks move
+ * between threads of the system holds the thread until it has read the text.
  *
- * Strings are UTF-8 and end with a zero byte. The layout of the structs and the numbers below never change within one
- * major version of the library. */
+ * Memory: the caller's arrays, strings and structs are read until the call returns, and inputs are never written to; a
+ * batch of a program's own data, until the next one is asked for. A pointer to an array may be null where its count is
+ * 0. Data of inputs are at multiples of their elements' size. Apart from handles, what a function gives is the
+ * library's, and the function says how long it lives; "until the next call with the session" means any call that takes
+ * the session.
+ *
+ * Callbacks run on the thread of the call. They return: an exception or a jump out of them leaves the library in the
+ * middle of its work. They free nothing that the call uses, which are the session and the data.
+ *
+ * Strings are UTF-8 and end with a zero byte. Names of a model's file in another encoding are given and taken as they
+ * are, and so are paths.
+ *
+ * The numbers below and the layout of the structs never change within one major version of the library, but for structs
+ * that begin with `size`, at whose end a version may add fields: set `size` to that of the struct that the program was
+ * compiled with, and the new fields are zero. An enum is an int of four bytes. A later version may give numbers that
+ * are not here. */
 #ifndef ONNX_TRAIN_H
 #define ONNX_TRAIN_H
 
@@ -41,7 +57,7 @@ typedef enum onnx_train_status {
 } onnx_train_status;
 
 /* One line that names the node, tensor or file, what was found, and what to do. Valid until the next failure of the
- * calling thread; "" before the first. */
+ * calling thread; "" before the first. A call that succeeds leaves it as it is. */
 const char* onnx_train_last_error(void);
 /* Its code, "OT1001", which stays the same from version to version; "" for a failure that has none. `onnx-train explain
  * OT1001` and docs/errors/OT1001.md say what it means and what to do. The text is constant, and never freed. */
@@ -73,7 +89,8 @@ typedef enum onnx_train_memory {
 } onnx_train_memory;
 
 /* A dense tensor in row-major order that somebody else owns. `shape` has `rank` sizes and may be null for a scalar.
- * Only inputs of runs may be in device memory. */
+ * Elements of bool are bytes, 0 or 1; those of float16 and bfloat16 are their 16 bits. Only inputs of runs may be in
+ * device memory. */
 typedef struct onnx_train_tensor {
   const char* name;
   onnx_train_type type;
@@ -114,7 +131,8 @@ typedef struct onnx_train_option {
 
 /* The options of "build" (onnx_train_model_build), "forward" (those of "build" that a training takes with a forward
  * model), "session" (onnx_train_session_create), "fit" (onnx_train_fit), "samples" (those of "fit" that say which
- * samples of arrays and files it takes) or "data" (onnx_train_dataset_open_with), a line each: its name, its type, what
+ * samples of arrays and files it takes), "data" (onnx_train_dataset_open_with), "check" (onnx_train_model_check),
+ * "export" (onnx_train_model_export_with) or "generate" (onnx_train_generate), a line each: its name, its type, what
  * its value is, and what it does, with tabs between them. Types are bool, integer, number, text and list; "|auto" where
  * the word auto is a value, too. What it does is said as the command says it:
  * --seed is the option "seed". Null for another word. The text is constant, and never freed. */
@@ -410,7 +428,8 @@ onnx_train_status onnx_train_dataset_open_with(const char* path, onnx_train_sess
 void onnx_train_dataset_free(onnx_train_dataset* dataset);
 /* The arrays in the element types of the file. They are views of mapped files where that is possible (blocks of tokens
  * are copied, pictures decoded and preprocessed as the session's model says, at the first call): not to be written to,
- * and at addresses that need not be multiples of the elements' size. Valid as long as the dataset. */
+ * and at addresses that need not be multiples of the elements' size: copy those that are not before a run reads them.
+ * Valid as long as the dataset. */
 onnx_train_status onnx_train_dataset_arrays(const onnx_train_dataset* dataset, const onnx_train_tensor** arrays,
                                             size_t* count);
 /* The number of samples, and that of an epoch's batches of `batch_size` samples; 0: the size that onnx_train_fit takes

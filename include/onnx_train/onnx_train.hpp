@@ -168,8 +168,8 @@ inline std::vector<onnx_train_tensor> views(const std::vector<Input>& inputs) {
 
 }  // namespace detail
 
-// The options of "build", "forward", "session", "fit", "samples" or "data", a line each: onnx_train_options. Throws
-// Error for another word.
+// The options of "build", "forward", "session", "fit", "samples", "data", "check", "export" or "generate", a line each:
+// onnx_train_options. Throws Error for another word.
 inline std::string options_of(const std::string& function) {
   const char* const lines = onnx_train_options(function.c_str());
   if (!lines) throw Error(ONNX_TRAIN_USAGE, "no options are known of '" + function + "'");

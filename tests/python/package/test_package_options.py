@@ -54,6 +54,13 @@ def test_a_session_has_the_same_options_in_c_and_python():
     assert {name.replace("_", "-") for name in arguments} == set(options_of_c("session"))
 
 
+@pytest.mark.parametrize("of, function", [("export", "onnx_train_model_export_with"), ("generate", "onnx_train_generate")])
+def test_the_header_names_the_options_of_a_function(of, function):
+    header = (tool.ROOT / "include/onnx_train/onnx_train.h").read_text()
+    comment = re.findall(r"/\*(?:(?!\*/).)*\*/", header.partition(f"onnx_train_status {function}(")[0], re.DOTALL)[-1]
+    assert set(options_of_c(of)) == {name for name in re.findall(r'"([a-z-]+)"', comment) if name != "predict"}
+
+
 def test_options_of_an_unknown_word_are_none():
     table = ctypes.CDLL(tool.COMMAND.parent / "libonnx_train.so").onnx_train_options
     table.restype = ctypes.c_char_p

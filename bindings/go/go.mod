@@ -1,0 +1,3 @@
+module onnxtrain
+
+go 1.19
