@@ -6,13 +6,13 @@
       "target_name": "onnx_train",
       "sources": ["src/addon.cc", "src/models.cc", "src/sessions.cc", "src/training.cc", "src/values.cc"],
       "variables": {
-        "library%": "<!(node -p \"require('path').resolve(process.env.ONNX_TRAIN_LIB_DIR || '../../build')\")",
-        "headers%": "<!(node -p \"require('path').resolve(process.env.ONNX_TRAIN_INCLUDE_DIR || '../../include')\")"
+        "onnx_train_lib_dir%": "<!(node -p \"require('path').resolve(process.env.ONNX_TRAIN_LIB_DIR || '../../build')\")",
+        "onnx_train_include_dir%": "<!(node -p \"require('path').resolve(process.env.ONNX_TRAIN_INCLUDE_DIR || '../../include')\")"
       },
-      "include_dirs": ["<(headers)"],
+      "include_dirs": ["<(onnx_train_include_dir)"],
       "cflags_cc!": ["-fno-exceptions", "-std=gnu++17"],
       "cflags_cc": ["-fexceptions", "-std=c++17", "-fvisibility=hidden"],
-      "libraries": ["-L<(library)", "-lonnx_train", "-Wl,-rpath,'$$ORIGIN'", "-Wl,-rpath,<(library)"]
+      "libraries": ["-L<(onnx_train_lib_dir)", "-lonnx_train", "-Wl,-rpath,'$$ORIGIN'", "-Wl,-rpath,<(onnx_train_lib_dir)"]
     }
   ]
 }
