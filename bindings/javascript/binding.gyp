@@ -11,7 +11,7 @@
       },
       "include_dirs": ["<(onnx_train_include_dir)"],
       "cflags_cc!": ["-fno-exceptions", "-std=gnu++17"],
-      "cflags_cc": ["-fexceptions", "-std=c++17", "-fvisibility=hidden"],
+      "cflags_cc": ["-fexceptions", "-std=c++17", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wshadow", "-Werror"],
       "libraries": ["-L<(onnx_train_lib_dir)", "-lonnx_train", "-Wl,-rpath,'$$ORIGIN'", "-Wl,-rpath,<(onnx_train_lib_dir)"]
     }
   ]

@@ -207,6 +207,7 @@ export class Dataset {
 }
 
 export const version: string;
-export function options(of: 'build' | 'forward' | 'session' | 'fit' | 'samples' | 'data'): string;
+/** The options of "build", "session", "fit", "data" and others, as onnx_train_options lists them, a line each. */
+export function options(of: string): string;
 export function learningRate(step: number, options?: Options): number;
 export function split(samples: number, options?: Options): { training: number[]; evaluation: number[] };

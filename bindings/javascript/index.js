@@ -36,7 +36,7 @@ class OnnxTrainError extends Error {
     this.code = code;
   }
 }
-addon.setError((status, text, code) => new OnnxTrainError(text, STATUS[status], code));
+addon.setError((status, text, code) => new OnnxTrainError(text, STATUS[status] || String(status), code));
 
 /** A tensor over a typed array, which the library reads in place. */
 class Tensor {
@@ -339,7 +339,7 @@ class Session extends Owner {
     const parts = [...kindOf(training), ...(evaluation ? kindOf(evaluation) : [])];
     const reason = await this.#long((handle) =>
       asking(callbacks, (bridge) => addon.fit(handle, bridge, options(given), Boolean(onStep), ...parts)));
-    return REASONS[reason];
+    return REASONS[reason] || String(reason);
   }
 
   async evaluate(data, given, { onNote } = {}) {
@@ -526,7 +526,7 @@ module.exports = {
   Session,
   Tensor,
   version: addon.version(),
-  /** The options of "build", "forward", "session", "fit", "samples" or "data", a line each. */
+  /** The options of "build", "session", "fit", "data" and others, as onnx_train_options lists them, a line each. */
   options(of) {
     const lines = addon.options(of);
     if (lines === null) throw new RangeError(`no options are known of '${of}'`);

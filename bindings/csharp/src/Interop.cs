@@ -103,7 +103,14 @@ namespace OnnxTrain {
         }
 
         internal void* Memory(Tensor tensor) {
-            if (tensor.Array == null) return (void*)tensor.Address;
+            if (tensor.Array == null) {
+                var memory = (void*)tensor.Address;
+                var size = Tensor.SizeOf(tensor.Type);
+                if (tensor.IsOnDevice || (ulong)memory % (ulong)size == 0) return memory;
+                var copy = Block(tensor.Count * size);  // of a mapped file, in which arrays may begin anywhere
+                Buffer.MemoryCopy(memory, copy, tensor.Count * size, tensor.Count * size);
+                return copy;
+            }
             var handle = GCHandle.Alloc(tensor.Array, GCHandleType.Pinned);
             pinned.Add(handle);
             return (void*)handle.AddrOfPinnedObject();

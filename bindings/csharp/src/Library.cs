@@ -6,7 +6,7 @@ namespace OnnxTrain {
         /// <summary>The version of the library, "0.1.0".</summary>
         public static string Version => Results.Text(Native.onnx_train_version());
 
-        /// <summary>The options of "build", "forward", "session", "fit", "samples" or "data", a line each.</summary>
+        /// <summary>The options of "build", "session", "fit", "data" and others, as onnx_train_options lists them, a line each.</summary>
         public static string Options(string of) {
             using (var arguments = new Arguments()) {
                 return Results.Text(Native.onnx_train_options(arguments.Text(of)))

@@ -148,7 +148,12 @@ internal static class Tests {
                 if (step == 0) first = last;
             }
             Expect(last < first / 2, last);
+            var odd = System.Runtime.InteropServices.Marshal.AllocHGlobal(33);
+            System.Runtime.InteropServices.Marshal.Copy(rows.ToArray<float>(), 0, odd + 1, 8);
+            var same = session.Run("predict", Tensor.At("x", ElementType.Float, new long[] { 2, 4 }, odd + 1))[0].ToArray<float>();
+            System.Runtime.InteropServices.Marshal.FreeHGlobal(odd);
             var outputs = session.Run("predict", rows);
+            Expect(same.SequenceEqual(outputs[0].ToArray<float>()), "memory at any address");
             Expect(outputs.Count == 1 && outputs[0].Shape[0] == 2);
             Thrown<KeyNotFoundException>(() => outputs["nothing"].ToString());
             foreach (var name in session.States.Where(state => state.StartsWith("fc"))) other.Set(name, session.Get<float>(name));

@@ -27,12 +27,16 @@ import onnxtrain.Status;
 import onnxtrain.StopReason;
 import onnxtrain.Tensor;
 
-/** Every part of the package once, and what it says of mistakes. Usage: Tests ROOT FOLDER */
+/** Every part of the package once, and what it says of mistakes. Usage: Tests ROOT FOLDER; without them it says the version. */
 public final class Tests {
   private static Path root;
   private static Path folder;
 
   public static void main(String[] arguments) throws Exception {
+    if (arguments.length == 0) {
+      System.out.println("version " + OnnxTrain.version());
+      return;
+    }
     root = Paths.get(arguments[0]);
     folder = Paths.get(arguments[1]);
     errors();
@@ -180,7 +184,11 @@ public final class Tests {
         if (step == 0) first = last;
       }
       expect(last < first / 2, last);
+      final ByteBuffer odd = (ByteBuffer) ByteBuffer.allocateDirect(33).order(ByteOrder.nativeOrder()).position(1);
+      odd.slice().order(ByteOrder.nativeOrder()).asFloatBuffer().put(rows.floats());
+      final float[] same = session.run("predict", Tensor.of("x", ElementType.FLOAT, new long[] {2, 4}, odd)).get("logits").toFloats();
       final Outputs outputs = session.run("predict", rows);
+      expect(java.util.Arrays.equals(same, outputs.get("logits").toFloats()), "memory at any address");
       expect(outputs.size() == 1 && outputs.iterator().next().shape()[0] == 2, outputs.size());
       thrown(IllegalArgumentException.class, () -> outputs.get("nothing"));
       for (String name : session.states()) other.set(name, session.get(name));

@@ -225,8 +225,13 @@ void TensorList::add(JNIEnv* env, jobject tensor) {
   std::vector<jlong> sizes(static_cast<size_t>(env->GetArrayLength(shape)));
   env->GetLongArrayRegion(shape, 0, static_cast<jsize>(sizes.size()), sizes.data());
   shapes_.emplace_back(sizes.begin(), sizes.end());
-  views_.push_back({names_.back().c_str(), static_cast<onnx_train_type>(env->GetIntField(type, classes().type_number)),
-                    static_cast<int32_t>(sizes.size()), shapes_.back().data(), env->GetDirectBufferAddress(buffer),
+  const auto element = static_cast<onnx_train_type>(env->GetIntField(type, classes().type_number));
+  void* data = env->GetDirectBufferAddress(buffer);
+  if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes_of(element)) != 0) {
+    const auto* const begin = static_cast<const char*>(data);
+    data = copies_.emplace_back(begin, begin + env->GetDirectBufferCapacity(buffer)).data();
+  }
+  views_.push_back({names_.back().c_str(), element, static_cast<int32_t>(sizes.size()), shapes_.back().data(), data,
                     ONNX_TRAIN_HOST_MEMORY});
   for (const jobject local : {static_cast<jobject>(name), type, static_cast<jobject>(shape), buffer}) {
     env->DeleteLocalRef(local);

@@ -75,7 +75,8 @@ class OptionList {
   std::vector<onnx_train_option> views_;
 };
 
-// Views of the memory of Java's tensors, valid as long as these tensors are reachable.
+// Views of the memory of Java's tensors, valid as long as these tensors are reachable. What is not at a multiple of its
+// elements' size, as an array of a mapped file may be, is copied.
 class TensorList {
  public:
   TensorList(JNIEnv* env, jobjectArray tensors);
@@ -87,6 +88,7 @@ class TensorList {
 
   std::vector<std::string> names_;
   std::vector<std::vector<int64_t>> shapes_;
+  std::vector<std::vector<char>> copies_;
   std::vector<onnx_train_tensor> views_;
 };
 

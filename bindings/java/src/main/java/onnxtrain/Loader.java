@@ -28,6 +28,10 @@ final class Loader {
       System.load(new File(folder, System.mapLibraryName(NAME)).getAbsolutePath());
       return;
     }
+    if (System.getProperty("java.vm.name", "").equals("Dalvik")) {
+      System.loadLibrary(NAME);
+      return;
+    }
     final String system = system();
     try (InputStream list = Loader.class.getResourceAsStream("/natives/" + system + "/files.txt")) {
       if (list != null && !isOnPath()) {

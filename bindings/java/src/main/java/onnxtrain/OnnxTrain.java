@@ -9,7 +9,7 @@ public final class OnnxTrain {
     return Native.version();
   }
 
-  /** The options of "build", "forward", "session", "fit", "samples" or "data", a line each, with tabs in it. */
+  /** The options of "build", "session", "fit", "data" and others, as onnx_train_options lists them, a line each. */
   public static String options(String of) {
     final String lines = Native.options(of);
     if (lines == null) throw new IllegalArgumentException("no options are known of '" + of + "'");

@@ -9,7 +9,8 @@ public final class OnnxTrainException extends RuntimeException {
 
   OnnxTrainException(int status, String message, String code) {
     super(message);
-    this.status = Status.values()[status];
+    final Status[] known = Status.values();
+    this.status = status < known.length ? known[status] : Status.INTERNAL;  // one of a later version
     this.code = code;
   }
 

@@ -29,8 +29,8 @@ public final class Session implements AutoCloseable {
   /** Trains until a limit is reached or a callback ends it; `evaluation` and `observer` may be null. */
   public StopReason fit(DataSource training, DataSource evaluation, Observer observer, String... options) {
     final String[] checked = Options.checked(options);
-    return StopReason.values()[this.<Integer>with(training, evaluation, (address, first, second) ->
-        Native.fit(address, training, first, evaluation, second, checked, observer))];
+    return StopReason.of(this.<Integer>with(training, evaluation, (address, first, second) ->
+        Native.fit(address, training, first, evaluation, second, checked, observer)));
   }
 
   public StopReason fit(DataSource training, String... options) {

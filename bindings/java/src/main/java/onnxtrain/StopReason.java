@@ -8,5 +8,11 @@ public enum StopReason {
   TIME_LIMIT,
   STOPPED,
   /** The option "stop-at". */
-  TARGET
+  TARGET,
+  /** A reason of a later version of the library. */
+  OTHER;
+
+  static StopReason of(int number) {
+    return number < OTHER.ordinal() ? values()[number] : OTHER;
+  }
 }
