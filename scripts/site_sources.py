@@ -11,7 +11,8 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)")
-LANGUAGES = {".cc": "cpp", ".hpp": "cpp", ".h": "c", ".c": "c", ".py": "python", ".ipynb": "json", ".txt": "cmake"}
+LANGUAGES = {".cc": "cpp", ".hpp": "cpp", ".h": "c", ".c": "c", ".py": "python", ".ipynb": "json", ".txt": "cmake",
+             ".rs": "rust", ".go": "go", ".java": "java", ".cs": "csharp", ".js": "javascript"}  # fmt: skip
 
 
 def source_of(page, link):

@@ -153,7 +153,10 @@ export class Outputs implements Iterable<Tensor> {
   [Symbol.iterator](): Iterator<Tensor>;
 }
 
-/** A training model's state on a device. One call at a time: one before the last has ended throws. */
+/**
+ * A training model's state on a device. One call at a time: one before the last has ended throws. Promises are of calls on
+ * a thread of libuv's pool, of which there are four, or UV_THREADPOOL_SIZE.
+ */
 export class Session {
   private constructor();
   static create(training: Model, options?: Options): Promise<Session>;

@@ -89,7 +89,7 @@ def test_sources_that_a_page_names_exist(page, sources):
     assert not missing, f"{page} names {missing}"
 
 
-PARTS = "bench|cmake|docs|examples|include|kernels|library|models|onnx_passes|python_bindings|runtime|scripts|tests|tools"
+PARTS = "bench|bindings|cmake|docs|examples|include|kernels|library|models|onnx_passes|python_bindings|runtime|scripts|tests|tools"
 PATH_FROM_THE_ROOT = re.compile(rf"(?<![\w/.*<$-])((?:{PARTS})/(?:[\w./-]*\w/?)?)(?![\w*<{{/])")
 
 

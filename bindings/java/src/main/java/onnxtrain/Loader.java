@@ -14,8 +14,8 @@ import java.util.Scanner;
 
 /**
  * Loads libonnx_train_jni.so, which finds libonnx_train.so beside it. In this order: the folder of the property
- * onnxtrain.library.path; java.library.path, which is the application's own folder on Android; natives/SYSTEM in the
- * jar, whose files are written to a folder that is removed when the process ends.
+ * onnxtrain.library.path; java.library.path, which on Android is the folder that jniLibs/arm64-v8a becomes;
+ * natives/SYSTEM in the jar, whose files are written to a folder that is removed when the process ends.
  */
 final class Loader {
   private static final String NAME = "onnx_train_jni";
