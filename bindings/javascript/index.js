@@ -206,6 +206,7 @@ process.on('exit', () => bridges.forEach((bridge) => addon.abandon(bridge)));
 async function asking(callbacks, work) {
   let failure;
   const ask = async (kind, told) => {
+    if (kind === 'probe') return;  // the worker asks whether JavaScript is still there
     try {
       const callback = callbacks[kind];
       const [next, inputs] = callback ? await callback(told) : [0, null];

@@ -3,6 +3,7 @@
 // While the worker waits for an answer, JavaScript's thread calls ask(kind, told) of index.js, which calls the program
 // and then answer(bridge, next, tensors), at once or when a promise of the program is fulfilled.
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -13,11 +14,7 @@ namespace {
 
 class Bridge {
  public:
-  Bridge(napi_env env, napi_value ask) : env_(env) {
-    const napi_value name = to_js(env, "onnx-train callbacks");
-    check(env,
-          napi_create_threadsafe_function(env, ask, nullptr, name, 0, 1, nullptr, nullptr, this, on_call, &function_));
-    check(env, napi_add_env_cleanup_hook(env, on_exit, this));
+  explicit Bridge(napi_env env) : env_(env) {
     observer_.size = sizeof observer_;
     observer_.user = this;
     observer_.on_step = on_step;
@@ -26,6 +23,16 @@ class Bridge {
     observer_.on_note = [](void* user, const char* text) { return of(user).text("note", text); };
   }
   Bridge(const Bridge&) = delete;
+
+  // Begins to call ask(kind, told), which keeps `self` until the last question is heard.
+  void open(napi_value ask, const std::shared_ptr<Bridge>& self) {
+    auto kept = std::make_unique<std::shared_ptr<Bridge>>(self);
+    const auto finalize = [](napi_env, void* data, void*) { delete static_cast<std::shared_ptr<Bridge>*>(data); };
+    check(env_, napi_create_threadsafe_function(env_, ask, nullptr, to_js(env_, "onnx-train callbacks"), 0, 1,
+                                                kept.get(), finalize, this, on_call, &function_));
+    kept.release();
+    check(env_, napi_add_env_cleanup_hook(env_, on_exit, this));
+  }
 
   // Ends what belongs to JavaScript, after the call of the library.
   void finish() {
@@ -99,12 +106,26 @@ class Bridge {
   }
 
  private:
+  static constexpr std::chrono::milliseconds kLookAgain{50};
+
   struct Source {
     Bridge* bridge = nullptr;
     int number = 0;
   };
 
   static Bridge& of(void* user) { return *static_cast<Bridge*>(user); }
+
+  // By the worker: whether JavaScript's thread ends, and will not answer. A thread of `worker_threads` that is
+  // terminated waits for its workers before it calls on_exit; it cannot call JavaScript then, which a question without
+  // meaning finds out.
+  bool is_ending() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - probed_at_ > kLookAgain && !probing_.exchange(true)) {
+      probed_at_ = now;
+      if (napi_call_threadsafe_function(function_, this, napi_tsfn_blocking) != napi_ok) closed_ = true;
+    }
+    return closed_;
+  }
 
   // By the worker: JavaScript's answer to (kind, told(env)). FAIL when the process ends.
   onnx_train_next ask(const char* kind, const std::function<napi_value(napi_env)>& told) {
@@ -114,7 +135,9 @@ class Bridge {
     told_ = &told;
     answered_ = false;
     if (napi_call_threadsafe_function(function_, nullptr, napi_tsfn_blocking) != napi_ok) return ONNX_TRAIN_FAIL;
-    changed_.wait(lock, [&] { return answered_ || closed_; });
+    while (!changed_.wait_for(lock, kLookAgain, [&] { return answered_ || closed_; })) {
+      if (is_ending()) break;
+    }
     told_ = nullptr;
     return answered_ ? next_ : ONNX_TRAIN_FAIL;
   }
@@ -124,26 +147,27 @@ class Bridge {
   }
 
   // On JavaScript's thread, for ask().
-  static void on_call(napi_env env, napi_value function, void* context, void*) {
+  static void on_call(napi_env env, napi_value function, void* context, void* probe) {
     Bridge& self = of(context);
     if (!env) return;  // the process ends
     {
       const std::lock_guard<std::mutex> lock(self.mutex_);
-      if (self.closed_ || !self.told_) return;
+      if (self.closed_ || (!probe && !self.told_)) return;
     }
     try {
-      napi_value arguments[] = {to_js(env, self.kind_), (*self.told_)(env)};
+      napi_value arguments[] = {to_js(env, probe ? "probe" : self.kind_), probe ? undefined(env) : (*self.told_)(env)};
       check(env, napi_call_function(env, undefined(env), function, 2, arguments, nullptr));
-    } catch (const Pending&) {  // index.js does not throw; what cannot be told ends the call
+      if (probe) self.probing_ = false;
+    } catch (const Pending&) {  // index.js does not throw: it cannot be called
       napi_value error = nullptr;
       napi_get_and_clear_last_exception(env, &error);
-      self.answer(ONNX_TRAIN_FAIL, nullptr);
+      on_exit(&self);
     }
   }
 
   static onnx_train_next on_step(void* user, const onnx_train_step* step) {
     Bridge& self = of(user);
-    if (!self.steps_) return self.closed_ ? ONNX_TRAIN_FAIL : ONNX_TRAIN_CONTINUE;
+    if (!self.steps_) return self.is_ending() ? ONNX_TRAIN_FAIL : ONNX_TRAIN_CONTINUE;
     return self.ask("step", [&](napi_env env) {
       napi_value object = nullptr, skipped = nullptr;
       check(env, napi_create_object(env, &object));
@@ -192,7 +216,9 @@ class Bridge {
   const char* kind_ = "";
   const std::function<napi_value(napi_env)>* told_ = nullptr;
   bool answered_ = false;
-  std::atomic<bool> closed_ = false;
+  std::atomic<bool> closed_ = false;   // JavaScript does not answer any more
+  std::atomic<bool> probing_ = false;  // is_ending() waits to be heard
+  std::chrono::steady_clock::time_point probed_at_ = std::chrono::steady_clock::now();
   onnx_train_next next_ = ONNX_TRAIN_FAIL;
 };
 
@@ -200,7 +226,8 @@ using BridgePtr = std::shared_ptr<Bridge>;
 
 // An object by which JavaScript answers: bridge(ask).
 napi_value bridge(napi_env env, const Arguments& given) {
-  auto box = std::make_unique<BridgePtr>(std::make_shared<Bridge>(env, given[0]));
+  auto box = std::make_unique<BridgePtr>(std::make_shared<Bridge>(env));
+  (*box)->open(given[0], *box);
   napi_value external = nullptr;
   const auto finalize = [](napi_env, void* data, void*) { delete static_cast<BridgePtr*>(data); };
   check(env, napi_create_external(env, box.get(), finalize, nullptr, &external));
