@@ -109,7 +109,8 @@ export type DataSource = Tensors | Dataset | Batches;
 
 /**
  * Functions of the program, on JavaScript's thread, while the training waits for what they return or promise. What they
- * throw ends the training, and the call throws it. They may read arrays over states, and not call the session.
+ * throw ends the training, and the call throws it. They may use the session, and
+ * await what they call.
  */
 export interface Callbacks {
   evaluation?: DataSource;

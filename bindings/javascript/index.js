@@ -202,14 +202,14 @@ const bridges = new Set();  // of calls that work
 process.on('exit', () => bridges.forEach((bridge) => addon.abandon(bridge)));
 
 // Calls work(bridge) of the addon, and answers what it asks from callbacks {kind: function(told)}, each of which gives
-// [next, tensors or null], or a promise of it. What a callback throws is what the call throws.
-async function asking(callbacks, work) {
+// [next, tensors or null], or a promise of it, and may use the session. What a callback throws is what the call throws.
+async function asking(session, callbacks, work) {
   let failure;
   const ask = async (kind, told) => {
     if (kind === 'probe') return;  // the worker asks whether JavaScript is still there
     try {
       const callback = callbacks[kind];
-      const [next, inputs] = callback ? await callback(told) : [0, null];
+      const [next, inputs] = callback ? await session.idle(() => callback(told)) : [0, null];
       addon.answer(bridge, next, inputs);
     } catch (error) {
       failure = failure || { error };
@@ -239,6 +239,8 @@ function nextOf(said) {
 
 // A function of the program is called at once: in the same turn it may not await what the library does.
 const told = (callback) => callback && (async (value) => nextOf(await callback(value)));
+
+const works = () => new OnnxTrainError('the session works: await its call before the next one', 'usage', '');
 
 /** The outputs of a run by name or role. Their memory is the session's: they are empty after its next call. */
 class Outputs {
@@ -280,7 +282,7 @@ class Session extends Owner {
   }
 
   get #handle() {
-    if (this.#busy) throw new OnnxTrainError('the session works: await its call before the next one', 'usage', '');
+    if (this.#busy) throw works();
     return Owner.handle(this, Session);
   }
 
@@ -301,6 +303,17 @@ class Session extends Owner {
     } finally {
       this.#busy = false;
       if (this.#closed) this.#detachStates();
+    }
+  }
+
+  // Within callback(), the session does not work at the call that called it.
+  async #idle(callback) {
+    this.#busy = false;
+    try {
+      return await callback();
+    } finally {
+      if (this.#busy) throw works();
+      this.#busy = true;
     }
   }
 
@@ -339,7 +352,7 @@ class Session extends Owner {
     };
     const parts = [...kindOf(training), ...(evaluation ? kindOf(evaluation) : [])];
     const reason = await this.#long((handle) =>
-      asking(callbacks, (bridge) => addon.fit(handle, bridge, options(given), Boolean(onStep), ...parts)));
+      asking({ idle: this.#idle.bind(this) }, callbacks, (bridge) => addon.fit(handle, bridge, options(given), Boolean(onStep), ...parts)));
     return REASONS[reason] || String(reason);
   }
 
@@ -353,14 +366,14 @@ class Session extends Owner {
       next: async () => [0, tensors((await data.next()) || {})],
     };
     return this.#long((handle) =>
-      asking(callbacks, (bridge) => addon.evaluate(handle, bridge, options(given), ...kindOf(data))));
+      asking({ idle: this.#idle.bind(this) }, callbacks, (bridge) => addon.evaluate(handle, bridge, options(given), ...kindOf(data))));
   }
 
   async predict(data, given, { onNote } = {}) {
     const portsOf = this.outputPorts('predict');
     const callbacks = { note: told(onNote && (async (text) => void (await onNote(text)))) };
     return this.#given(await this.#long((handle) =>
-      asking(callbacks, (bridge) => addon.predict(handle, bridge, options(given), ...kindOf(data)))), portsOf);
+      asking({ idle: this.#idle.bind(this) }, callbacks, (bridge) => addon.predict(handle, bridge, options(given), ...kindOf(data)))), portsOf);
   }
 
   async generate(prompts, given, onToken) {
@@ -369,7 +382,7 @@ class Session extends Owner {
       texts[text].push(drawn);
       return [onToken && (await onToken(text, drawn)) === false ? NEXT.stop : 0, null];
     };
-    await this.#long((handle) => asking({ token }, (bridge) => addon.generate(handle, bridge, options(given), prompts)));
+    await this.#long((handle) => asking({ idle: this.#idle.bind(this) }, { token }, (bridge) => addon.generate(handle, bridge, options(given), prompts)));
     return texts;
   }
 

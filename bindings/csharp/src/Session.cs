@@ -52,27 +52,36 @@ namespace OnnxTrain {
         public StopReason Fit(DataSource training, params ValueTuple<string, string>[] options) => Fit(training, null, null, options);
 
         /// <summary>Loss and metrics over all data.</summary>
-        public IReadOnlyDictionary<string, double> Evaluate(DataSource data, params ValueTuple<string, string>[] options) {
+        public IReadOnlyDictionary<string, double> Evaluate(DataSource data, params ValueTuple<string, string>[] options) =>
+            Evaluate(data, null, options);
+
+        /// <summary>The same with an observer, whose OnNote is called.</summary>
+        public IReadOnlyDictionary<string, double> Evaluate(DataSource data, Observer observer, params ValueTuple<string, string>[] options) {
             using (var arguments = new Arguments())
-            using (var callbacks = new Callbacks(data, null)) {
+            using (var callbacks = new Callbacks(data, observer)) {
                 var view = callbacks.Data();
+                var told = callbacks.View;
                 onnx_train_metric* metrics;
                 UIntPtr count;
                 callbacks.Finish(Native.onnx_train_evaluate(Called, &view, arguments.Options(options), Results.Size(options.Length),
-                                                            null, &metrics, &count));
+                                                            &told, &metrics, &count));
                 return Results.Metrics(metrics, count);
             }
         }
 
         /// <summary>The outputs of "predict" for all samples of arrays or files, in their order.</summary>
-        public Outputs Predict(DataSource data, params ValueTuple<string, string>[] options) {
+        public Outputs Predict(DataSource data, params ValueTuple<string, string>[] options) => Predict(data, null, options);
+
+        /// <summary>The same with an observer, whose OnNote is called.</summary>
+        public Outputs Predict(DataSource data, Observer observer, params ValueTuple<string, string>[] options) {
             using (var arguments = new Arguments())
-            using (var callbacks = new Callbacks(data, null)) {
+            using (var callbacks = new Callbacks(data, observer)) {
                 var view = callbacks.Data();
+                var told = callbacks.View;
                 onnx_train_tensor* outputs;
                 UIntPtr count;
                 callbacks.Finish(Native.onnx_train_predict(Called, &view, arguments.Options(options), Results.Size(options.Length),
-                                                           null, &outputs, &count));
+                                                           &told, &outputs, &count));
                 return Given(outputs, count, OutputPorts("predict"));
             }
         }

@@ -18,6 +18,7 @@ internal static class Tests {
         Buffers();
         Training();
         CallbacksThrow();
+        Threads();
         Data();
         Texts();
         Sessions();
@@ -286,12 +287,41 @@ internal static class Tests {
             Expect(Thrown<Exception>(() => session.Fit(DataSource.Of(Tensor.Of("x", new long[] { 1, 4 }, new float[4]), Tensor.Of("labels", new long[] { 1 }, 0L)),
                                                        new Rows(mine), null, ("epochs", "2"))) == mine);
             Expect(Thrown<Exception>(() => session.Fit(new Rows(null), null, new Observer { OnStep = step => { throw mine; } }, ("epochs", "2"))) == mine);
+            Expect(session.Evaluate(new Rows(null), new Observer { OnNote = Console.WriteLine }).ContainsKey("loss"));
             Thrown<InvalidProgramException>(() => session.Fit(new Rows(null), null, new Observer {
                 OnStep = step => {
                     session.Dispose();  // is freed after the call
                     throw new InvalidProgramException();
                 }
             }, ("epochs", "2")));
+        }
+    }
+
+    // A session that works refuses the call of another thread; within a callback it does not work.
+    private static void Threads() {
+        using (var training = Mlp())
+        using (var session = new Session(training)) {
+            var arrays = DataSource.Of(Tensor.Of("x", new long[] { 1, 4 }, new float[4]), Tensor.Of("labels", new long[] { 1 }, 0L));
+            var refused = new System.Collections.Concurrent.ConcurrentQueue<OnnxTrainException>();
+            var observer = new Observer { OnStep = step => refused.IsEmpty ? Next.Continue : Next.Interrupt };
+            var trains = new System.Threading.Thread(() => {
+                try {
+                    session.Fit(arrays, null, observer, ("epochs", "100000000"));
+                } catch (OnnxTrainException error) {
+                    refused.Enqueue(error);
+                }
+            });
+            trains.Start();
+            while (refused.IsEmpty) {
+                try {
+                    session.Scale("x");
+                } catch (OnnxTrainException error) {
+                    refused.Enqueue(error);
+                }
+            }
+            trains.Join();
+            var first = refused.First();
+            Expect(first.Status == Status.Usage && first.Message.Contains("another thread"), first.Message);
         }
     }
 

@@ -45,6 +45,7 @@ public final class Tests {
     buffers();
     training();
     callbacks();
+    threads();
     data();
     texts();
     sessions();
@@ -316,10 +317,37 @@ public final class Tests {
         throw mine;
       }), "epochs", "2")) == mine, "of an observer");
       thrown(NullPointerException.class, () -> session.fit(new Batches(null), null, new Observer().onStep(step -> null), "epochs", "1"));
+      final List<String> notes = new ArrayList<>();
+      expect(session.evaluate(new Batches(null), new Observer().onNote(notes::add)).containsKey("loss"), notes);
       thrown(IllegalStateException.class, () -> session.fit(new Batches(null), null, new Observer().onStep(step -> {
         session.close();  // is freed after the call
         throw new IllegalStateException();
       }), "epochs", "2"));
+    }
+  }
+
+  /** A session that works refuses the call of another thread; within a callback it does not work. */
+  private static void threads() throws Exception {
+    try (Model training = mlp(); Session session = new Session(training)) {
+      final DataSource arrays = DataSource.of(Tensor.of("x", new long[] {1, 4}, new float[4]), Tensor.of("labels", new long[] {1}, 0L));
+      final List<OnnxTrainException> refused = java.util.Collections.synchronizedList(new ArrayList<>());
+      final Thread trains = new Thread(() -> {
+        try {
+          session.fit(arrays, null, new Observer().onStep(step -> refused.isEmpty() ? Next.CONTINUE : Next.INTERRUPT), "epochs", "100000000");
+        } catch (OnnxTrainException error) {
+          refused.add(error);
+        }
+      });
+      trains.start();
+      while (refused.isEmpty()) {
+        try {
+          session.scale("x");
+        } catch (OnnxTrainException error) {
+          refused.add(error);
+        }
+      }
+      trains.join();
+      expect(refused.get(0).status() == Status.USAGE && refused.get(0).getMessage().contains("another thread"), refused);
     }
   }
 

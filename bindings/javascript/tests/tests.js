@@ -202,7 +202,17 @@ const tests = {
     await assert.rejects(session.fit(batches(), { epochs: 2 }, { onStep: throws }), same);
     await assert.rejects(session.fit(batches(), { epochs: 2 }, { onStep: async () => throws() }), same);
     await assert.rejects(session.fit(batches(), { epochs: 2 }, { onStep: () => 'halt' }), /'stop'/);
-    await assert.rejects(session.fit(batches(), { epochs: 2 }, { onStep: () => void session.runSync('step') }), /works/);
+    const rows = { x: floats([2, 4]), labels: labelled(0, 1) };
+    let bytes;
+    await session.fit(batches(), { epochs: 1 }, {
+      onStep: () => void session.runSync('predict', { x: rows.x }),  // a callback uses the session
+      onEvaluation: async () => void (bytes = await (await session.model()).toBytes()),
+    });
+    assert(bytes.length > 0);
+    await assert.rejects(session.fit(batches(), { epochs: 2 }, { onStep: () => void session.run('predict', { x: rows.x }).catch(() => {}) }), /works/);
+    const during = session.fit(batches(), { epochs: 2 });
+    await assert.rejects(session.run('predict', { x: rows.x }), /works/);
+    await during;
     await assert.rejects(session.fit({ next: () => ({ x: 'text' }) }, { epochs: 2 }), TypeError);
     await assert.rejects(session.fit(batches(), { epoch: 2 }), OnnxTrainError);
     assert.strictEqual(await session.fit(batches(), { epochs: 2 }, { onStep: () => session.close() }), 'finished');

@@ -39,16 +39,26 @@ public final class Session implements AutoCloseable {
 
   /** Loss and metrics over all data. */
   public Map<String, Double> evaluate(DataSource data, String... options) {
+    return evaluate(data, (Observer) null, options);
+  }
+
+  /** The same with an observer, whose onNote is called. */
+  public Map<String, Double> evaluate(DataSource data, Observer observer, String... options) {
     final String[] checked = Options.checked(options);
     return mapOf(this.<Object[]>with(data, null, (address, first, second) ->
-        Native.evaluate(address, data, first, checked, null)));
+        Native.evaluate(address, data, first, checked, observer)));
   }
 
   /** The outputs of "predict" for all samples of arrays or files, in their order. */
   public Outputs predict(DataSource data, String... options) {
+    return predict(data, (Observer) null, options);
+  }
+
+  /** The same with an observer, whose onNote is called. */
+  public Outputs predict(DataSource data, Observer observer, String... options) {
     final String[] checked = Options.checked(options);
     final Tensor[] tensors = this.<Tensor[]>with(data, null, (address, first, second) ->
-        Native.predict(address, data, first, checked, null));
+        Native.predict(address, data, first, checked, observer));
     return outputs(tensors, outputPorts("predict"));
   }
 
