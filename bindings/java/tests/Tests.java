@@ -317,6 +317,12 @@ public final class Tests {
         throw mine;
       }), "epochs", "2")) == mine, "of an observer");
       thrown(NullPointerException.class, () -> session.fit(new Batches(null), null, new Observer().onStep(step -> null), "epochs", "1"));
+      thrown(NullPointerException.class, () -> session.fit(new DataSource() {
+        @Override
+        public Tensor[] next() {
+          return null;
+        }
+      }, "epochs", "1"));
       final List<String> notes = new ArrayList<>();
       expect(session.evaluate(new Batches(null), new Observer().onNote(notes::add)).containsKey("loss"), notes);
       thrown(IllegalStateException.class, () -> session.fit(new Batches(null), null, new Observer().onStep(step -> {

@@ -91,13 +91,12 @@ napi_value export_all(napi_env env, napi_value exports) {
 
 void check(napi_env env, napi_status status) {
   if (status == napi_ok) return;
+  const napi_extended_error_info* info = nullptr;
+  napi_get_last_error_info(env, &info);  // of the last call, whichever it is
+  const std::string text = info && info->error_message ? info->error_message : "Node-API failed";
   bool pending = false;
   napi_is_exception_pending(env, &pending);
-  if (!pending) {
-    const napi_extended_error_info* info = nullptr;
-    napi_get_last_error_info(env, &info);
-    napi_throw_error(env, nullptr, info->error_message ? info->error_message : "Node-API failed");
-  }
+  if (!pending) napi_throw_type_error(env, nullptr, text.c_str());
   throw Pending();
 }
 

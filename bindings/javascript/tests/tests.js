@@ -111,10 +111,25 @@ const tests = {
     const wrong = floats([2, 4]);
     wrong.shape[0] = 1000;  // which the addon sees
     await assert.rejects(session.run('predict', { x: wrong }), /8 elements/);
+    wrong.shape = ['a', 'b'];
+    await assert.rejects(session.run('predict', { x: wrong }), { name: 'TypeError', message: 'A number was expected' });
+    await assert.rejects(session.generate([['a']]), TypeError);
     const pending = session.run('step', inputs);
     assert.throws(() => session.runSync('step', inputs), { status: 'usage', message: /works/ });
     await assert.rejects(session.run('step', inputs), /works/);
     await pending;
+  },
+
+  /** The types for TypeScript have the members that there are. */
+  async types() {
+    const text = fs.readFileSync(join(__dirname, '../index.d.ts'), 'utf8');
+    for (const type of [Model, Session, Dataset]) {
+      const [, body] = text.match(new RegExp(`^export class ${type.name} .*?\\{\\n(.*?)^\\}`, 'ms'));
+      const declared = [...body.matchAll(/^  (?:static |readonly )*(\w+)[(:]/gm)].map(([, name]) => name).sort();
+      const own = (object) => Object.getOwnPropertyNames(object).filter((name) => !['constructor', 'length', 'name', 'prototype'].includes(name));
+      const has = [...new Set([...own(type), ...own(type.prototype), 'close'])].sort();
+      assert.deepStrictEqual(declared, has);
+    }
   },
 
   /** Memory is shared without copies, and is there as long as the documentation says. */

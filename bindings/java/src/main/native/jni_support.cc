@@ -124,7 +124,13 @@ jlongArray shape_of(JNIEnv* env, const int64_t* shape, int32_t rank) {
 const Classes& classes() { return g_classes; }
 
 void raise(JNIEnv* env, const char* name, const std::string& text) {
-  env->ThrowNew(env->FindClass(name), text.c_str());
+  const jclass type = env->FindClass(name);
+  check_java(env);
+  const jmethodID make = env->GetMethodID(type, "<init>", "(Ljava/lang/String;)V");
+  check_java(env);
+  const jobject error = env->NewObject(type, make, to_java(env, text.c_str()));  // ThrowNew takes UTF-8 of its own kind
+  check_java(env);
+  env->Throw(static_cast<jthrowable>(error));
   throw Pending();
 }
 

@@ -155,6 +155,7 @@ class Data {
     return self.callbacks_->guarded([&](JNIEnv* env) {
       const auto batch = static_cast<jobjectArray>(env->CallObjectMethod(self.source_, classes().source_next));
       check_java(env);
+      if (!batch) raise(env, "java/lang/NullPointerException", "next() gave null: an empty array ends an epoch");
       self.show(batch);
       *inputs = self.tensors_->data();
       *count = self.tensors_->size();
