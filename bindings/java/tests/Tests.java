@@ -361,12 +361,16 @@ public final class Tests {
     final String file = folder.resolve("weights.safetensors").toString();
     Dataset.saveSafetensors(file, new Tensor[] {Tensor.of("a", new long[] {2}, 1f, 2f)}, "note", "f\u00fcr");
     final Tensor kept;
+    final FloatBuffer values;
     try (Dataset dataset = Dataset.openSafetensors(file)) {
       expect(dataset.metadata().get("note").equals("f\u00fcr"), dataset.metadata());
       kept = dataset.tensors()[0];
       expect(kept.name().equals("a") && kept.toFloats()[1] == 2 && kept.buffer().isReadOnly(), kept);
+      values = kept.floats();
     }
     thrown(IllegalStateException.class, kept::floats);
+    System.gc();
+    expect(values.get(1) == 2, "the memory of a kept buffer is gone");
     try (Model training = digits(); Session session = new Session(training);
         Dataset dataset = Dataset.open(path("models/data/digits_test.npz"), session)) {
       expect(dataset.samples() == 360 && dataset.batchesOf(100) == 4, dataset.samples());

@@ -38,14 +38,20 @@ public final class Dataset extends DataSource implements AutoCloseable {
     Native.safetensorsSave(path, tensors, Options.checked(metadata));
   }
 
-  /** The arrays in the element types of the file: read-only memory of mapped files where that is possible. */
+  /**
+   * The arrays in the element types of the file: read-only memory of mapped files where that is possible. It stays as long
+   * as a buffer of it is reachable, after close(), too.
+   */
   public Tensor[] tensors() {
     final Tensor[] arrays = handle.use(Native::datasetArrays);
-    final Dataset self = this;
+    final Handle owner = handle;
     for (Tensor array : arrays) {
       array.readOnly().validFor(() -> {
-        if (self.handle.isClosed()) throw new IllegalStateException("the dataset is closed");
+        if (owner.isClosed()) throw new IllegalStateException("the dataset is closed");
       });
+      if (array.root() == null) continue;
+      owner.acquire();
+      Reclaimer.register(array.root(), owner::release);
     }
     return arrays;
   }

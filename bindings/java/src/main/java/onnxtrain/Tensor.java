@@ -10,8 +10,8 @@ import java.nio.LongBuffer;
 /**
  * A dense tensor in row-major order. Those that a program makes refer to a direct buffer, which the library reads in
  * place. Those that the library gives refer to its memory without a copy: outputs are valid until the next call with
- * their session, arrays of a dataset as long as that is open; buffer() and all that is made of it throw after that, but
- * a buffer taken before must not be used then.
+ * their session, arrays of a dataset as long as that is open. buffer() throws after that. A buffer of an output that was
+ * taken before must not be used then; one of a dataset may.
  */
 public final class Tensor {
   private final String name;
@@ -43,6 +43,11 @@ public final class Tensor {
   Tensor readOnly() {
     readOnly = true;
     return this;
+  }
+
+  /** The buffer to which all that are made of it refer; may be null. */
+  ByteBuffer root() {
+    return data;
   }
 
   Tensor validFor(Validity memory) {
