@@ -241,7 +241,7 @@ internal static class Tests {
                 }
             };
             var reason = session.Fit(arrays, arrays, observer, ("epochs", "100"), ("batch-size", "16"), ("lr", "0.1"),
-                                     ("out", System.IO.Path.Combine(folder, "run")));
+                                     ("out", System.IO.Path.Combine(folder, "run")), ("overwrite", "true"));
             Expect(reason == StopReason.Stopped && told.Contains("evaluation 1 True") && told.Contains("checkpoint"), string.Join(";", told));
             Expect(session.Evaluate(arrays)["accuracy"] == 1);
             Expect(session.MetricTables().Count >= 0 && session.Metrics().Count == 0);

@@ -264,7 +264,7 @@ public final class Tests {
           .onCheckpoint(file -> {
             told.add("checkpoint");
             return Next.CONTINUE;
-          }), "epochs", "100", "batch-size", "16", "lr", "0.1", "out", out);
+          }), "epochs", "100", "batch-size", "16", "lr", "0.1", "out", out, "overwrite", "true");
       expect(reason == StopReason.STOPPED && told.contains("evaluation 1 true") && told.contains("checkpoint"), told);
       final Map<String, Double> metrics = session.evaluate(arrays);
       expect(metrics.get("accuracy") == 1.0, metrics);

@@ -169,7 +169,7 @@ const tests = {
     const told = [];
     let turns = 0;
     const timer = setInterval(() => (turns += 1), 1);
-    const reason = await session.fit(arrays, { epochs: 100, batchSize: 16, lr: 0.1, out: join(FOLDER, 'run') }, {
+    const reason = await session.fit(arrays, { epochs: 100, batchSize: 16, lr: 0.1, out: join(FOLDER, 'run'), overwrite: true }, {
       evaluation: arrays,
       onStep: async ({ step }) => {
         await new Promise((resolve) => setTimeout(resolve, 1));  // a callback may wait
