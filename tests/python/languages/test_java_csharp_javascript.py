@@ -48,7 +48,7 @@ def test_numbers_by_hand_are_those_of_the_header():
     java = (tool.ROOT / "bindings/java/src/main/java/onnxtrain/ElementType.java").read_text()
     assert {name: int(number) for name, number in re.findall(r"^  (\w+)\((\d+), \d+\)", java, re.MULTILINE)} == types
 
-    script = (tool.ROOT / "bindings/javascript/index.js").read_text()
+    script = "".join((tool.ROOT / "bindings/javascript" / file).read_text() for file in ("index.js", "values.js"))
     listed = {name: re.findall(r"'([\w-]+)'", text) for name, text in re.findall(r"^const (\w+) = \[(.*)\];", script, re.MULTILINE)}
     assert listed["STATUS"] == [name.lower() for name in status]
     assert listed["REASONS"] == [name.lower().replace("_", "-") for name in reasons]
