@@ -16,7 +16,6 @@
 #include "kernels/device.h"
 #include "kernels/functions/functions.h"
 #include "kernels/geometry/linear_loss.h"
-#include "kernels/lowering/pipeline.h"
 #include "kernels/lowering/products/products.h"
 #include "kernels/lowering/support/lowering.h"
 
@@ -87,7 +86,7 @@ Node* add_call(const LinearLoss& found, const Device& device, int64_t chunk_rows
 bool rewrite(const LinearLoss& found, const Device& device) {
   Graph& graph = found.loss->graph();
   const int64_t positions = num_elements(found.loss->input(1)->type().shape());
-  const bool is_gpu = device.lowering().is_gpu;
+  const bool is_gpu = !device.uses_host_memory();
   const int64_t rows = is_gpu ? chunk_rows_on_gpu(positions, found.h->type().shape().back()) : 0;
   if (is_gpu && rows == 0) return false;
   Node* const call = add_call(found, device, rows);

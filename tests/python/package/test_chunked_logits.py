@@ -83,3 +83,21 @@ def test_gradients_are_those_of_pytorch(tmp_path, classes, transposed, after, sm
             ours = weights[name] - np.asarray(session.state[name])
             error = np.linalg.norm(ours - gradient) / np.linalg.norm(gradient)
             assert error < 1e-9, name
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_logits_that_are_cast_are_computed_in_chunks(dtype):
+    """A model of float16 computes its loss in float32, as transformers' `logits.float()` does."""
+    rng = np.random.default_rng(3)
+    weights = {"w": rng.normal(size=(5, WIDTH)), "head": rng.normal(size=(WIDTH, 1200))}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("MatMul", ["h", "head"], ["product"]),
+             helper.make_node("Cast", ["product"], ["logits"], to=TensorProto.FLOAT)]  # fmt: skip
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", kind, ["batch", 5])],
+                              [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 1200])],
+                              [numpy_helper.from_array(value.astype(dtype), name) for name, value in weights.items()])  # fmt: skip
+    model = onnx_train.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    for precision in ("float32", "bf16", "fp16"):
+        session = onnx_train.Session(onnx_train.build(model, "cross_entropy", "sgd", precision=precision))
+        for entry in ("step", "evaluate"):
+            assert any(node.op == "LinearCrossEntropy" for node in session.plan(entry, batch=600).nodes), precision
