@@ -10,7 +10,7 @@ CrossEntropySpec::CrossEntropySpec(const NodeSpec& spec, const Shape& logits_sha
     : logits(logits_shape, axis),
       classes(spec.node().attr("classes", logits.size)),
       ignore_index(spec.node().attr("ignore_index", -100)),
-      smoothing(spec.node().attr_tensor("label_smoothing").at(0)),
+      smoothing(spec.node().has_attr("label_smoothing") ? spec.node().attr_tensor("label_smoothing").at(0) : 0),
       mean(std::string(spec.node().attr("reduction", "mean")) == "mean"),
       labels_input(labels_at),
       weight_input(spec.has_input(weight_at) ? weight_at : -1),

@@ -23,7 +23,6 @@ namespace {
 bool every_plan(const Lowering&) { return true; }  // these passes cannot be left out
 bool by_default(const Lowering& l) { return l.options.on; }
 bool with_8_bit_products(const Lowering& l) { return l.options.on && l.traits.multiplies_8_bits; }
-bool on_cpus(const Lowering& l) { return l.options.on && !l.traits.is_gpu; }
 bool on_gpus(const Lowering& l) { return l.options.on && l.traits.is_gpu; }
 
 // ---- Runs
@@ -151,9 +150,10 @@ const std::vector<LoweringPass>& lowering_table() {
       {"round_constants", "storage", {"narrow_storage", "quantize_products"}, by_default, round_constants, kEqualInBits},
 
       // Products, losses and accuracies have their stored types, and no region has taken what stands between them.
-      {"linear_cross_entropy", "fusion", {"narrow_storage"}, on_cpus, linear_cross_entropy},
+      {"linear_cross_entropy", "fusion", {"narrow_storage"}, by_default, linear_cross_entropy},
       {"fuse_products", "fusion", {"narrow_storage", "quantize_products"}, on_gpus, fuse_products},
-      {"pad_classes", "fusion", {"fuse_products"}, on_gpus, pad_classes},
+      // What is left of large vocabularies.
+      {"pad_classes", "fusion", {"linear_cross_entropy", "fuse_products"}, on_gpus, pad_classes},
       {"batch_weight_gradients", "fusion", {"sum_products", "fuse_products", "pad_classes"}, on_gpus, batch_gradients},
       {"merge_casts", "fusion", {"narrow_storage"}, on_gpus, merge_kept_casts, kEqualInBits},
       // Before merge_casts, casts separate the lookups.

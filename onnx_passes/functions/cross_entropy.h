@@ -17,6 +17,23 @@ const T& cross_entropy_attribute(const FunctionCall& call, const char* name) {
   return std::get<T>(attr->value);
 }
 
+// What the logits say of the labels, without the axis of the classes: log p[y], and the number of classes before y,
+// those of larger logits and of equal ones with smaller numbers, which is not a number where a logit is none. Both are
+// 0 where a label is ignored. `label` is the index with the axis of the classes, `ignored` has no such axis; axis >= 0.
+inline Terms label_scores(Body& f, const Term& logits, const Term& label, const Term& ignored, int64_t axis,
+                          int64_t rank) {
+  const auto counted = [&](const Term& x) { return reduce_sum(cast_like(x, logits), {axis}, /*keepdims=*/false); };
+  const Term shifted = logits - reduce_max(logits, {axis}), own = gather_elements(logits, label, axis);
+  const Term log_p = shifted - log(reduce_sum(exp(shifted), {axis}));
+  std::vector<int64_t> along(static_cast<size_t>(rank - axis), 1);
+  along[0] = -1;
+  const Term classes = reshape(range(gather(shape(logits), Term(axis))), along);
+  const Term first = logical_or(logical_not(logits <= own), logical_and(equal(logits, own), classes < label));
+  const Term has_nan = counted(logical_not(equal(logits, logits))) > 0, nan = sqrt(f.as(-1, logits));
+  return {where(ignored, 0, squeeze(gather_elements(log_p, label, axis), {axis})),
+          where(ignored, 0, where(has_nan, nan, counted(first)))};
+}
+
 // Reads the inputs `labels` and `weight` of the function. The body depends on the axis of the classes, the reduction,
 // and whether there are smoothing and weights of the classes.
 struct CrossEntropyBody {

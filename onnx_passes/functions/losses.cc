@@ -33,11 +33,23 @@ FunctionText softmax_cross_entropy_grad(const FunctionCall& call) {
   return f.text({e.gradient(e.column(f.input("log_sum_exp")), f.input("dloss"))});
 }
 
+FunctionText label_scores_function(const FunctionCall& call) {
+  Body f("LabelScores <axis, ignore_index> (logits, labels) => (log_p, rank)", call);
+  const int64_t rank = f.given("labels").rank() + 1;
+  const int64_t axis = normalize_axis(cross_entropy_attribute<int64_t>(call, "axis"), rank);
+  f.depends_on(concat("axis", axis, "of", rank));
+  const Term logits = f.input("logits"), labels = f.input("labels");
+  const Term label = f.apply("ClassIndex", {labels, logits}, "axis: int = @axis, ignore_index: int = @ignore_index");
+  const Term ignored = equal(cast(labels, DType::kInt64), f.attribute("ignore_index"));
+  return f.text(label_scores(f, logits, unsqueeze(label, {axis}), ignored, axis, rank));
+}
+
 }  // namespace
 
 std::vector<FunctionRow> loss_functions() {
   return {
       function("ClassIndex <axis: int = 1, ignore_index: int = -100> (labels, logits) => (index)", class_index),
+      {"LabelScores", label_scores_function},
       {"SoftmaxCrossEntropy", softmax_cross_entropy},
       {"SoftmaxCrossEntropyGrad", softmax_cross_entropy_grad},
       function("StopGradient (x) => (y)", [](Term x) { return x; }),

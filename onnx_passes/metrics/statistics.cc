@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/loss/term_builder.h"
 #include "onnx_passes/metrics/metric_table.h"
 
@@ -40,6 +41,17 @@ Var is_nan(Var x) { return logical_not(equal(x, x)); }
 
 // ---- Class indices
 
+// What each position counts, for metrics of class indices.
+Var weights_of_positions(TermBuilder& t, const Labels& labels, Var damaged) {
+  const Var nan = number(t.b(), std::numeric_limits<double>::quiet_NaN());
+  return where(labels.ignored, number(t.b(), 0), where(damaged, nan, weights_of(t, labels.index)));
+}
+
+// Σ w where `right` holds, and Σ w.
+Var sums_where(Var right, Var weight) {
+  return stacked({sum_all(where(right, weight, number(weight.builder(), 0))), sum_all(weight)});
+}
+
 // The labels of a term over class indices, and what each counts.
 struct ClassPositions {
   Var x, label, weight;
@@ -50,8 +62,7 @@ struct ClassPositions {
     label = labels.index;
     const Var damaged =
         reduce_sum(cast(is_nan(x), DType::kFloat), std::vector<int64_t>{axis}, /*keepdims=*/false) > 0.0;
-    const Var weights = where(damaged, number(t.b(), std::numeric_limits<double>::quiet_NaN()), weights_of(t, label));
-    weight = where(labels.ignored, number(t.b(), 0), weights);
+    weight = weights_of_positions(t, labels, damaged);
   }
 
   Var best() const { return x.builder().op("ArgMax", {x}, {{"axis", axis}, {"keepdims", 0}}); }
@@ -61,9 +72,18 @@ struct ClassPositions {
     Builder& b = x.builder();
     return along(b.op("Range", {whole(b, 0), squeeze(classes(), {0}), whole(b, 1)}), axis, x.rank());
   }
-  // The weights, and those where `right` holds.
-  Var sums(Var right) const {
-    return stacked({sum_all(where(right, weight, number(x.builder(), 0))), sum_all(weight)});
+};
+
+// The scores of the labels, of one function that reads the prediction: a plan may compute them before there is a whole
+// one (linear_cross_entropy).
+struct LabelPositions {
+  Var log_p, rank;
+  Labels labels;
+
+  explicit LabelPositions(TermBuilder& t) : labels(t.labels(t.x())) {
+    const auto scores = call(t.b(), "LabelScores", 2, {t.x(), cast(labels.given, DType::kInt64)},
+                             {{"axis", t.integer("axis")}, {"ignore_index", t.integer("ignore_index")}});
+    log_p = scores[0], rank = scores[1];
   }
 };
 
@@ -127,23 +147,19 @@ Var hits(TermBuilder& t) {
     return stacked({sum_all(where(right, p.weight, number(t.b(), 0))), sum_all(p.weight)});
   }
   const ClassPositions p(t);
-  return p.sums(equal(p.best(), p.label));
+  return sums_where(equal(p.best(), p.label), p.weight);
 }
 
 // A label is among the first k where fewer than k classes have a higher score, or the same and a lower index.
 Var top_hits(TermBuilder& t) {
-  const ClassPositions p(t);
-  const Var own = unsqueeze(picked(p.x, p.label, p.axis), {p.axis}), label = unsqueeze(p.label, {p.axis});
-  const Var first = logical_or(logical_not(p.x <= own), logical_and(equal(p.x, own), p.numbers() < label));
-  const Var rank = reduce_sum(cast(first, DType::kFloat), std::vector<int64_t>{p.axis}, /*keepdims=*/false);
-  return p.sums(rank < t.number("k"));
+  const LabelPositions p(t);
+  return sums_where(p.rank < t.number("k"), weights_of_positions(t, p.labels, is_nan(p.rank)));
 }
 
 Var log_loss(TermBuilder& t) {
-  const ClassPositions p(t);
-  const Var losses = -real(picked(log_softmax(p.x, p.axis), p.label, p.axis));
-  const Var counted = where(equal(p.weight, number(t.b(), 0)), number(t.b(), 0), losses * p.weight);
-  return stacked({sum_all(counted), sum_all(p.weight)});
+  const LabelPositions p(t);
+  const Var weight = weights_of_positions(t, p.labels, is_nan(p.log_p)), nothing = number(t.b(), 0);
+  return stacked({sum_all(where(equal(weight, nothing), nothing, -real(p.log_p) * weight)), sum_all(weight)});
 }
 
 // ---- Scores

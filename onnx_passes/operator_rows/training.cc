@@ -14,14 +14,17 @@ constexpr const char* kSumOverRanks =
 constexpr const char* kCrossEntropy =
     "logits[S...] labels:index[L...] weight?[_] @label_smoothing[] -> loss[] log_sum_exp?[L...] "
     "where #S = #L + 1, -#S <= @axis:1 < #S";
+constexpr const char* kLabelScores =
+    "logits[S...] labels:index[L...] -> log_p[L...] rank?[L...] where #S = #L + 1, -#S <= @axis:1 < #S";
 constexpr const char* kClassIndex =
     "labels:index[L...] logits[S...] -> index:int64[L...] where #S = #L + 1, -#S <= @axis:1 < #S";
 constexpr const char* kCrossEntropyGrad =
     "dloss[] logits[S...] labels:index[L...] log_sum_exp[L...] weight?[_] @label_smoothing[] -> dlogits[S...] "
     "where #S = #L + 1, -#S <= @axis:1 < #S";
 
-#define LINEAR_LOSS \
-  " labels:index[L...] bias?[V] weight?[V] dloss?[] @label_smoothing[] @scale[] @cap[] -> loss[] correct?:bool[L...] "
+#define LINEAR_LOSS                                                                                      \
+  " labels:index[L...] bias?:float[V] weight?[V] dloss?[] @label_smoothing[] @scale[] @cap[] -> loss[] " \
+  "correct?:bool[L...] log_p?[L...] rank?[L...] "
 constexpr const char* kLinearCrossEntropy =
     "h:float[L..., D] w:float[V, D]" LINEAR_LOSS
     "dh?:float[L..., D] dw?[V, D] dbias?[V] where @transposed = 1 | "
@@ -32,7 +35,8 @@ constexpr const char* kLinearCrossEntropy =
 double multiply_adds_of_linear_cross_entropy(const Node& node) {
   const Value *h = node.input(0), *w = node.input(1);
   if (!h->has_rank() || !w->has_rank()) return 0;
-  const int products = 1 + (node.output(2) ? 1 : 0) + (node.output(3) ? 1 : 0);
+  constexpr int kDh = 4, kDw = 5;
+  const int products = 1 + (node.output(kDh) ? 1 : 0) + (node.output(kDw) ? 1 : 0);
   const double classes = elements_or_one(*w) / size_or_one(h->type().dims->back());
   return products * elements_or_one(*h) * classes;
 }
@@ -67,6 +71,7 @@ constexpr const char* kDraw = "key:uint64[2] shape:int64[#S] -> y[S...]";
 std::vector<Operator> training_operators() {
   return {
       {"ClassIndex", kClassIndex, kDomain},
+      Operator{"LabelScores", kLabelScores, kDomain, kOneFloat}.narrow({0}, {}),
       Operator{"SoftmaxCrossEntropy", kCrossEntropy, kDomain, kOneFloat}.narrow({0}, {}),
       Operator{"SoftmaxCrossEntropyGrad", kCrossEntropyGrad, kDomain, kOneFloat}.narrow({1}, {0}),
       // The pass that makes it finds h and w in their stored types.

@@ -277,6 +277,32 @@ TEST(TensorParallel, CutsAVocabulary) {
   }
 }
 
+// Two ranks have 1,025 words whole, and compute their loss in chunks as one rank does; 1,026 are cut.
+TEST(TensorParallel, AVocabularyThatIsNotCutStaysInChunks) {
+  for (const int64_t words : {1025, 1026}) {
+    const auto make = [words](const BuildOptions& options) {
+      return built(from_text(concat(R"(<ir_version: 10, opset_import: ["" : 21]>
+        network (float[N, 6] x) => (float[N, )",
+                                    words, "] logits) <", matrix("up", 6, 8), ", ", matrix("down", 8, 6), ", ",
+                                    matrix("head", 6, static_cast<int>(words)), R"(> {
+          u = MatMul (x, up)
+          s = Sigmoid (u)
+          d = MatMul (s, down)
+          logits = MatMul (d, head)
+        })")),
+                   options);
+    };
+    LocalRanks(2).run([&](Collectives* own) {
+      SessionOptions options;
+      options.threads = 1;
+      options.topology = {.collectives = own, .tensor = 2};
+      Session session(make(with_sgd()), options);
+      const Plan& plan = session.plan("accumulate", shapes_of(samples_of(session.model(), 512)));
+      EXPECT_EQ(count(plan, "LinearCrossEntropy"), words == 1025 ? 1 : 0);
+    });
+  }
+}
+
 // Of classes that are equal the first one is the best, which another rank than the last has.
 TEST(TensorParallel, TheFirstOfEqualClassesIsTheBest) {
   const auto make = [](const BuildOptions& options) {

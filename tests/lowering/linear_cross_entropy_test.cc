@@ -4,12 +4,15 @@
 
 #include <cmath>
 
+#include "kernels/cuda/support/device.h"
+#include "kernels/geometry/linear_loss.h"
 #include "kernels/host.h"
 #include "onnx_passes/functions/functions.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/mixed_precision.h"
 #include "runtime/session/session.h"
+#include "tests/support/device_network.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/run_node.h"
 #include "tests/support/sessions.h"
@@ -22,11 +25,13 @@ constexpr double kTolerance = 1e-6;
 
 // A language model without layers between its embedding and its head.
 struct Example {
-  bool tied = false, biased = false, gemm = false, two_heads = false;
+  bool tied = false, biased = false, gemm = false, two_heads = false, casts = false, divides = false;
   double scale = 1, cap = 0;
   std::string loss = "cross_entropy(logits, labels)";
   std::vector<std::string> freeze = {};
   Precision precision = Precision::kFloat32;
+  std::vector<std::string> metrics = {};
+  int64_t classes = kClasses;
 };
 
 Var logits_of(const Example& e, Var h, Var table) {
@@ -37,12 +42,14 @@ Var logits_of(const Example& e, Var h, Var table) {
   Var logits;
   if (e.gemm) {
     const Var rows = reshape(h, std::vector<int64_t>{-1, kWidth});
-    logits = b.op("Gemm", {rows, weight("head", {kClasses, kWidth}), weight("bias", {kClasses})}, {{"transB", 1}});
-    logits = reshape(logits, std::vector<int64_t>{-1, kTokens, kClasses});
+    logits = b.op("Gemm", {rows, weight("head", {e.classes, kWidth}), weight("bias", {e.classes})}, {{"transB", 1}});
+    logits = reshape(logits, std::vector<int64_t>{-1, kTokens, e.classes});
   } else {
-    logits = matmul(h, e.tied ? transpose(table, {1, 0}) : weight("head", {kWidth, kClasses}));
-    if (e.biased) logits = logits + weight("bias", {kClasses});
+    logits = matmul(h, e.tied ? transpose(table, {1, 0}) : weight("head", {kWidth, e.classes}));
+    if (e.biased) logits = logits + weight("bias", {e.classes});
   }
+  if (e.casts) logits = b.op("Cast", {logits}, {{"to", static_cast<int64_t>(DType::kFloat)}});
+  if (e.divides) logits = logits / 8.0;
   if (e.scale != 1) logits = e.biased ? e.scale * logits : logits * e.scale;
   return e.cap == 0 ? logits : tanh(logits / e.cap) * e.cap;
 }
@@ -52,7 +59,7 @@ Model model_of(const Example& e) {
   Graph& graph = *model.graph;
   Builder b(&graph);
   const Var tokens = b.var(graph.add_input("tokens", {DType::kInt64, Dims{"batch", kTokens}}));
-  const Var table = b.var(graph.add_initializer("table", random_tensor(DType::kFloat, {kClasses, kWidth}, 1)));
+  const Var table = b.var(graph.add_initializer("table", random_tensor(DType::kFloat, {e.classes, kWidth}, 1)));
   const Var gamma = b.var(graph.add_initializer("gamma", random_tensor(DType::kFloat, {kWidth}, 2)));
   const Var logits = logits_of(e, b.op("LayerNormalization", {gather(table, tokens, 0), gamma}), table);
   graph.rename(logits.value(), "logits");
@@ -60,7 +67,7 @@ Model model_of(const Example& e) {
   if (e.two_heads) {
     const Var other =
         matmul(gather(table, tokens, 0),
-               b.var(graph.add_initializer("other_head", random_tensor(DType::kFloat, {kWidth, kClasses}, 4))));
+               b.var(graph.add_initializer("other_head", random_tensor(DType::kFloat, {kWidth, e.classes}, 4))));
     graph.rename(other.value(), "other");
     graph.add_output(other.value());
   }
@@ -71,31 +78,39 @@ Model model_of(const Example& e) {
   options.loss = e.loss;
   options.precision = e.precision;
   options.freeze = e.freeze;
+  options.metrics = e.metrics;
   options.optimizer = "sgd";
   build_training_model(&imported, options);
   return imported;
 }
 
-// Some labels are ignored.
-TensorMap batch_of(int64_t batch = 6, bool ignores_all = false, double ignored = -100) {
+// `batch` texts. Some labels are ignored.
+TensorMap batch_of(int64_t batch = 6, bool ignores_all = false, double ignored = -100, int64_t classes = kClasses) {
   Tensor tokens(DType::kInt64, {batch, kTokens}), labels(DType::kInt64, {batch, kTokens});
   for (int64_t i = 0; i < tokens.size(); ++i) {
-    tokens.set(i, static_cast<double>(i * 37 % kClasses));
-    labels.set(i, ignores_all || i % 11 == 3 ? ignored : static_cast<double>(i * 53 % kClasses));
+    tokens.set(i, static_cast<double>(i * 37 % classes));
+    labels.set(i, ignores_all || i % 11 == 3 ? ignored : static_cast<double>(i * 53 % classes));
   }
   return {{"tokens", tokens}, {"labels", labels}};
 }
 
 struct Results {
   std::map<std::string, Tensor> tensors;  // states after two steps, outputs of the second one and of an evaluation
-  int calls = 0, evaluating_calls = 0;
+  int calls = 0, evaluating_calls = 0;    // of LinearCrossEntropy
   size_t arena = 0, evaluating_arena = 0;
 };
 
-Results train(const Example& e, const TensorMap& batch, std::vector<std::string> without = {}, int threads = 1) {
+struct How {
+  std::vector<std::string> without = {};
+  int threads = 1;
+  Device* device = nullptr;  // null: the CPU
+};
+
+Results train(const Example& e, const TensorMap& batch, const How& how = {}) {
   SessionOptions options;
-  options.threads = threads;
-  options.plan.lowering.without = std::move(without);
+  options.threads = how.threads;
+  options.plan.lowering.without = how.without;
+  options.device = how.device;
   Session session(model_of(e), options);
   Results results;
   session.run("step", batch);
@@ -111,6 +126,7 @@ Results train(const Example& e, const TensorMap& batch, std::vector<std::string>
   return results;
 }
 
+// Each tensor differs by at most `tolerance` of its norm.
 void expect_near(const Results& a, const Results& b, double tolerance) {
   ASSERT_EQ(a.tensors.size(), b.tensors.size());
   for (const auto& [name, tensor] : a.tensors) {
@@ -124,12 +140,17 @@ void expect_near(const Results& a, const Results& b, double tolerance) {
   }
 }
 
-// Trains with the pass and without it.
-void compare(const Example& e, double tolerance = kTolerance, const TensorMap& batch = batch_of()) {
-  const Results with = train(e, batch), without = train(e, batch, {"linear_cross_entropy"});
-  EXPECT_EQ(with.calls, e.two_heads ? 2 : 1);
-  EXPECT_EQ(with.evaluating_calls, e.two_heads ? 2 : 1);
+// Both entry points of the first have `calls` calls, those of the second none.
+void expect_calls(const Results& with, const Results& without, int calls) {
+  EXPECT_EQ(with.calls, calls);
+  EXPECT_EQ(with.evaluating_calls, calls);
   EXPECT_EQ(without.calls + without.evaluating_calls, 0);
+}
+
+// Trains with the pass and without it, whose results are compared.
+void compare(const Example& e, double tolerance = kTolerance, const TensorMap& batch = batch_of()) {
+  const Results with = train(e, batch), without = train(e, batch, {.without = {"linear_cross_entropy"}});
+  expect_calls(with, without, e.two_heads ? 2 : 1);
   expect_near(with, without, tolerance);
 }
 
@@ -144,8 +165,18 @@ TEST(LinearCrossEntropy, TrainsLikeTheNodesThatItReplaces) {
 
 TEST(LinearCrossEntropy, ComputesWhatScalesAndBoundsTheLogits) {
   compare({.scale = 0.25});
+  compare({.tied = true, .casts = true, .divides = true});
   compare({.tied = true, .cap = 3});
   compare({.biased = true, .scale = 0.5, .cap = 2});
+}
+
+// Top-k and perplexity ask for the scores of labels; with class weights and smoothing these are still of the logits.
+TEST(LinearCrossEntropy, GivesWhatMetricsAsk) {
+  const std::vector<std::string> metrics = {"perplexity", "top5=top_k(k=5)", "top1=top_k(k=1)"};
+  compare({.tied = true, .cap = 3, .metrics = metrics});
+  compare({.loss = "cross_entropy(logits, labels, label_smoothing=0.1, ignore_index=7)", .metrics = metrics},
+          kTolerance, batch_of(6, false, 7));
+  compare({.biased = true, .precision = Precision::kBfloat16, .metrics = metrics}, 1e-3);
 }
 
 TEST(LinearCrossEntropy, LeavesOutGradientsThatNothingReads) {
@@ -171,16 +202,34 @@ TEST(LinearCrossEntropy, TrainsInSixteenBits) {
 TEST(LinearCrossEntropy, GivesTheSameBitsWithAnyNumberOfThreads) {
   for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
     const Example e{.biased = true, .precision = precision};
-    expect_equal(train(e, batch_of()).tensors, train(e, batch_of(), {}, 2).tensors);
+    expect_equal(train(e, batch_of()).tensors, train(e, batch_of(), {.threads = 2}).tensors);
   }
 }
 
 TEST(LinearCrossEntropy, TakesLessMemory) {
   const TensorMap batch = batch_of(24);
-  const Results with = train({.tied = true}, batch), without = train({.tied = true}, batch, {"linear_cross_entropy"});
+  const Results with = train({.tied = true}, batch),
+                without = train({.tied = true}, batch, {.without = {"linear_cross_entropy"}});
   const size_t logits = sizeof(float) * 24 * kTokens * kClasses;
   EXPECT_LT(with.arena + logits / 2, without.arena);
   EXPECT_LT(with.evaluating_arena + logits / 2, without.evaluating_arena);
+}
+
+// Half of the positions, and the gradients of the weights, whatever the number of words.
+TEST(LinearCrossEntropy, HoldsAChunkOfAnyVocabulary) {
+  constexpr int64_t kPositions = 6 * kTokens;
+  for (const int64_t classes : {1024, 150000}) {
+    SCOPED_TRACE(classes);
+    const Example e{.tied = true, .classes = classes};
+    const TensorMap batch = batch_of(6, false, -100, classes);
+    const Results with = train(e, batch), without = train(e, batch, {.without = {"linear_cross_entropy"}});
+    expect_calls(with, without, 1);
+    expect_near(with, without, kTolerance);
+    const auto rows = [&](int64_t count) { return sizeof(float) * static_cast<size_t>(count * classes); };
+    constexpr size_t kOthers = 1 << 19;
+    EXPECT_LT(with.arena, rows(kPositions / 2 + 8 * kWidth) + kOthers);
+    EXPECT_GT(without.arena, rows(kPositions));
+  }
 }
 
 TEST(LinearCrossEntropy, NamesALabelThatIsNoClass) {
@@ -205,6 +254,54 @@ TEST(LinearCrossEntropy, LeavesLogitsThatOthersRead) {
                   }())
                 .calls,
             0);
+}
+
+// ---- On CUDA, captured
+
+constexpr int64_t kFew = 1024;  // classes: a warp for each row, which the host runs faster than a block
+constexpr int64_t kTexts = 21;  // 2,100 positions: two chunks, the second of fewer rows
+
+void compare_on_cuda(const Example& e, double tolerance) {
+  const TensorMap batch = batch_of(kTexts, false, -100, e.classes);
+  const Results with = train(e, batch, {.device = &cuda_device()}),
+                without = train(e, batch, {.without = {"linear_cross_entropy"}, .device = &cuda_device()});
+  expect_calls(with, without, 1);
+  expect_near(with, without, tolerance);
+  const size_t logits = (e.precision == Precision::kFloat32 ? 4 : 2) * kTexts * kTokens * e.classes;
+  EXPECT_LT(with.arena + logits / 3, without.arena);
+}
+
+TEST(CudaLinearCrossEntropy, TrainsLikeTheNodesThatItReplaces) {
+  compare_on_cuda({.gemm = true, .cap = 3, .loss = "cross_entropy(label_smoothing=0.1)", .classes = kFew}, 1e-6);
+}
+
+TEST(CudaLinearCrossEntropy, TrainsInSixteenBits) {
+  compare_on_cuda({.tied = true, .scale = 0.5, .precision = Precision::kBfloat16, .classes = kFew}, 1e-2);
+  compare_on_cuda({.gemm = true, .precision = Precision::kFloat16, .classes = kFew}, 1e-3);
+}
+
+TEST(CudaLinearCrossEntropy, LeavesFewPositionsAndMisalignedRows) {
+  Session few(model_of({}), on(&cuda_device()));
+  EXPECT_EQ(count(few.plan("step", shapes_of(batch_of(20))), "LinearCrossEntropy"), 0);
+  Session misaligned(model_of({.tied = true, .precision = Precision::kBfloat16}), on(&cuda_device()));
+  EXPECT_EQ(count(misaligned.plan("step", shapes_of(batch_of(kTexts))), "LinearCrossEntropy"), 0);
+}
+
+TEST(CudaLinearCrossEntropy, ALabelThatIsNoClassLeavesTheStateAsItWas) {
+  TensorMap batch = batch_of(kTexts, false, -100, kFew);
+  batch["labels"].set(17, kFew);
+  Session session(model_of({.classes = kFew}), on(&cuda_device()));
+  const auto before = states_of(session);
+  EXPECT_THROW(session.run("step", batch), Error);
+  expect_equal(states_of(session), before);
+}
+
+TEST(CudaLinearCrossEntropy, AChunkHasAsManyRowsAsTheLayerIsWide) {
+  EXPECT_EQ(chunk_rows_on_gpu(2047, 768), 0);
+  EXPECT_EQ(chunk_rows_on_gpu(2048, 768), 1024);
+  EXPECT_EQ(chunk_rows_on_gpu(8000, 768), 1152);
+  EXPECT_EQ(chunk_rows_on_gpu(8000, 4096), 0);
+  EXPECT_EQ(chunk_rows_on_gpu(16384, 4096), 4096);
 }
 
 // ---- The kernel alone
@@ -256,7 +353,8 @@ Attrs attributes() {
           {"scale", Tensor::scalar(1.0)},
           {"cap", Tensor::scalar(0.0)},
           {"rounding", 0},
-          {"narrow", 0}};
+          {"narrow", 0},
+          {"rows", 0}};
 }
 
 TEST(LinearCrossEntropy, AgreesWithSumsWrittenOut) {
@@ -269,14 +367,28 @@ TEST(LinearCrossEntropy, AgreesWithSumsWrittenOut) {
       for (int64_t i = 0; i < rows; ++i) labels.set(i, ignores && i % 3 == 1 ? -100 : static_cast<double>(i % classes));
       const Sums want = written_out(h, w, labels, bias, 2);
       const auto got = run_node("LinearCrossEntropy", {h, w, labels, bias, {}, Tensor::full(DType::kDouble, {}, 2)},
-                                attributes(), 5, kDomain);
+                                attributes(), 7, kDomain);
       EXPECT_NEAR(got[0].at(0), want.loss, 1e-11 * want.loss);
       EXPECT_EQ(relative_error(got[1], want.correct), 0);
-      EXPECT_LE(relative_error(got[2], want.dh), 1e-11);
-      EXPECT_LE(relative_error(got[3], want.dw), 1e-11);
-      EXPECT_LE(relative_error(got[4], want.dbias), 1e-11);
+      EXPECT_LE(relative_error(got[4], want.dh), 1e-11);
+      EXPECT_LE(relative_error(got[5], want.dw), 1e-11);
+      EXPECT_LE(relative_error(got[6], want.dbias), 1e-11);
     }
   }
+}
+
+// Whatever they hold: a row of zeros would make numbers that are none of these.
+TEST(LinearCrossEntropy, IgnoredLabelsHaveNoRowInAnyProduct) {
+  constexpr int64_t kRows = 600, kWords = 1000;
+  Tensor h = random_tensor(DType::kDouble, {kRows, 4}, 1), labels(DType::kInt64, {kRows});
+  for (int64_t i = 0; i < kRows; ++i) labels.set(i, i % 3 == 1 ? -100 : static_cast<double>(i));
+  const Tensor w = random_tensor(DType::kDouble, {kWords, 4}, 2), dloss = Tensor::full(DType::kDouble, {}, 2);
+  const auto run = [&](double ignored) {
+    for (int64_t i = 1; i < kRows; i += 3) h.set(4 * i + 2, ignored);
+    return run_node("LinearCrossEntropy", {h, w, labels, {}, {}, dloss}, attributes(), 6, kDomain);
+  };
+  const auto expected = run(1), got = run(std::numeric_limits<double>::quiet_NaN());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(relative_error(got[i], expected[i]), 0) << i;
 }
 
 TEST(LinearCrossEntropy, TheFirstOfEqualLogitsIsTheLargest) {

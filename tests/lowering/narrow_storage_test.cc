@@ -35,6 +35,7 @@ bool has_form(const NarrowCase& c) {
                                                 "LogSoftmax",
                                                 "SoftmaxGrad",
                                                 "LogSoftmaxGrad",
+                                                "LabelScores",
                                                 "SoftmaxCrossEntropy",
                                                 "LayerNormalization",
                                                 "RMSNormalization",

@@ -43,6 +43,7 @@ struct Linear {
   int64_t classes = 5, width = 3;
   bool transposed = false, biased = false, trains = true;
   double scale = 1, cap = 0;
+  int64_t rows = 0;  // of a chunk
   OpInput weight = {.absent = true};
   Attrs attrs = attributes(-1);
 };
@@ -55,14 +56,15 @@ OpCase linear(OpInput label, const Linear& l) {
   OpCase row{.op = "LinearCrossEntropy",
              .inputs = {{h}, {w}, std::move(label), bias, l.weight, l.trains ? OpInput{{}, 0.5, 2} : none},
              .attrs = l.attrs,
-             .num_outputs = l.trains ? l.biased ? 5 : 4 : 2,
+             .num_outputs = l.trains ? l.biased ? 7 : 6 : 4,
              .domain = "onnx_train",
              .gradient = false};
   row.attrs.insert(row.attrs.end(), {{"transposed", l.transposed},
                                      {"scale", Tensor::scalar(l.scale)},
                                      {"cap", Tensor::scalar(l.cap)},
                                      {"rounding", 0},
-                                     {"narrow", 0}});
+                                     {"narrow", 0},
+                                     {"rows", l.rows}});
   return row;
 }
 
@@ -96,11 +98,31 @@ void linear_losses(std::vector<OpCase>* cases) {
            linear(ignored(349, 5, none), full), linear(ignored(600, 5, [](int64_t i) { return i % 4 == 1; }), full),
            linear(ignored(700, 5, [](int64_t i) { return i > 3 && i != 650; }), biased),
            linear(ignored(300, 5, [](int64_t) { return true; }), full),
+           linear(ignored(150, 5, [](int64_t i) { return i % 9 == 2; }),
+                  with([&](Linear& l) { l = full, l.rows = 64; })),
+           linear(ignored(128, 5, none), with([](Linear& l) { l.biased = true, l.rows = 64; })),
            linear(ignored(600, 5, [](int64_t i) { return i >= 300; }),
                   with([](Linear& l) { l.attrs = attributes(-1, "sum"); })),
            linear(ignored(40, 2500, none), with([](Linear& l) { l.classes = 2500, l.biased = true; }))});
     }
   }
+}
+
+// Logits that are equal, and those of ignored labels.
+void label_scores(std::vector<OpCase>* cases) {
+  const auto scores = [](OpInput logits, OpInput label, int axis, int ignore_index = -100) {
+    return OpCase{.op = "LabelScores",
+                  .inputs = {std::move(logits), std::move(label)},
+                  .attrs = {{"axis", axis}, {"ignore_index", ignore_index}},
+                  .num_outputs = 2,
+                  .domain = "onnx_train",
+                  .gradient = false};
+  };
+  const OpInput equal = {.value = Tensor::of<float>({3, 4}, {1, 2, 2, 0, 3, 3, 3, 3, 0, -1, 0, 2})};
+  cases->insert(cases->end(), {scores({{7, 5}}, labels({7}, 5), 1), scores({{2, 3, 600}}, labels({2, 3}, 600), -1, 7),
+                               scores({{2, 5, 3, 70}}, labels({2, 3, 70}, 5, DType::kInt32), 1, 2),
+                               scores(equal, {.value = Tensor::of<int64_t>({3}, {2, 3, 0})}, 1, 0),
+                               scores({{0, 4}}, labels({0}, 4), 1)});
 }
 
 // ONNX's own losses: differentiated and run through the bodies that the standard gives them.
@@ -173,6 +195,7 @@ std::vector<OpCase> loss_cases() {
   cases.back().no_derivative = "it is 0 by definition";
   standard_losses(&cases);
   linear_losses(&cases);
+  label_scores(&cases);
   return cases;
 }
 

@@ -70,6 +70,7 @@ std::vector<NarrowCase> narrow_losses() {
     if (weighted) inputs.push_back(numbers({classes}, 7));
     if (weighted) grad_inputs.push_back(numbers({classes}, 7));
     cases.push_back({"SoftmaxCrossEntropy", kDomain, inputs, {0}, {}, 2, attrs});
+    cases.push_back({"LabelScores", kDomain, {logits, label}, {0}, {}, 2, {attrs[0], attrs[1]}});
     cases.push_back({"SoftmaxCrossEntropyGrad", kDomain, grad_inputs, {1}, {0}, 1, attrs});
   };
   add({6, 10}, 1, false, 0, "mean", false);

@@ -22,6 +22,9 @@ namespace {
 
 // ---- The kernel
 
+using enum LinearLossSpec::Input;
+using enum LinearLossSpec::Output;
+
 // S: the type in which h, w and the logits are stored.
 template <typename S>
 class LinearLoss {
@@ -76,9 +79,6 @@ class LinearLoss {
   }
 
  private:
-  enum Input { kH, kW, kLabels, kBias, kWeight, kDloss };
-  enum Output { kLoss, kCorrect, kDh, kDw, kDbias };
-
   // The products of a number of rows.
   struct Chunk {
     int64_t rows;
@@ -87,10 +87,10 @@ class LinearLoss {
 
     Chunk(const NodeSpec& spec, const LinearLoss& of, int64_t n)
         : rows(n), logits(spec, of.logits_product(n), of.types(dtype_of<S>()), of.biased_ && !of.adds_bias()) {
-      if (of.makes_[kDh]) dh.emplace(spec, of.dh_product(n), of.types(of.dh_type_));
+      if (of.makes_[kDh]) dh.emplace(spec, of.size_.dh_product(n, of.size_.classes), of.types(of.dh_type_));
       if (!of.makes_[kDw]) return;
-      dw.emplace(spec, of.dw_product(n, false), of.types(dtype_of<T>()));
-      more_dw.emplace(spec, of.dw_product(n, true), of.types(dtype_of<T>()));
+      dw.emplace(spec, of.size_.dw_product(n, of.size_.classes, false), of.types(dtype_of<T>()));
+      more_dw.emplace(spec, of.size_.dw_product(n, of.size_.classes, true), of.types(dtype_of<T>()));
     }
     size_t scratch_bytes() const {
       size_t most = logits.scratch_bytes();
@@ -122,38 +122,10 @@ class LinearLoss {
   // A product of float64 has no bias: it adds to the bias in each row.
   static bool adds_bias() { return std::is_same_v<S, double>; }
 
-  // w as the matrix [width, classes], or its transpose.
-  Matrices w_to_classes() const { return row_major_matrices({}, size_.width, size_.classes, size_.transposed); }
-  Matrices w_to_width() const { return row_major_matrices({}, size_.classes, size_.width, !size_.transposed); }
-
   Product logits_product(int64_t rows) const {
-    return {.a = row_major_matrices({}, rows, size_.width),
-            .b = w_to_classes(),
-            .y = row_major_matrices({}, rows, size_.classes),
-            .m = rows,
-            .n = size_.classes,
-            .k = size_.width,
-            .accumulate = biased_ && adds_bias()};
-  }
-  Product dh_product(int64_t rows) const {
-    return {.a = row_major_matrices({}, rows, size_.classes),
-            .b = w_to_width(),
-            .y = row_major_matrices({}, rows, size_.width),
-            .m = rows,
-            .n = size_.width,
-            .k = size_.classes};
-  }
-  // dw of the layout of w: dlogitsᵀ h, or hᵀ dlogits.
-  Product dw_product(int64_t rows, bool accumulate) const {
-    const int64_t m = size_.transposed ? size_.classes : size_.width;
-    const int64_t n = size_.transposed ? size_.width : size_.classes;
-    return {.a = row_major_matrices({}, m, rows, /*transposed=*/true),
-            .b = row_major_matrices({}, rows, n),
-            .y = row_major_matrices({}, m, n),
-            .m = m,
-            .n = n,
-            .k = rows,
-            .accumulate = accumulate};
+    Product product = size_.logits_product(rows, size_.classes);
+    product.accumulate = biased_ && adds_bias();
+    return product;
   }
 
   // ---- Positions
@@ -172,6 +144,8 @@ class LinearLoss {
       }
       losses[i] = 0;
       if (makes_[kCorrect]) launch.out<bool>(kCorrect)[i] = false;
+      if (makes_[kLogP]) launch.out<T>(kLogP)[i] = 0;
+      if (makes_[kRank]) launch.out<T>(kRank)[i] = 0;
       if (dh) std::memset(dh + static_cast<size_t>(i) * row, 0, row);
     }
     return count;
@@ -266,6 +240,7 @@ class LinearLoss {
     vectorized([&] {
       most = largest_of(n, x);
       if (makes_[kCorrect]) launch.out<bool>(kCorrect)[position] = is_first_of_largest(x, label, most);
+      if (makes_[kRank]) launch.out<T>(kRank)[position] = rank_of(n, x, label);
     });
     if (trains_ && ce_.smoothing == 0) return finish_row(launch, scales, {position, label, most}, x, row);
     const PositionBlock piece{0, position, 1};
@@ -273,6 +248,7 @@ class LinearLoss {
     vectorized([&] {
       loss_of_piece(ce_, launch, piece, Strided<const T>{x, 1}, &log_sum, at<double>(losses_, launch) + position);
     });
+    if (makes_[kLogP]) launch.out<T>(kLogP)[position] = x[label] - log_sum;
     if (!trains_) return;
     for_blocks(x, row, [&](const Classes& classes, T* dx) {
       gradient_of_piece(ce_, scales, launch, piece, classes, Strided<const T>{dx, 1}, &log_sum, Strided<T>{dx, 1});
@@ -291,6 +267,7 @@ class LinearLoss {
     vectorized([&] { sum = sum_of_exponentials(size_.classes, x, p.most, [=](int64_t c, T e) { x[c] = e; }); });
     const T w = weight ? weight[p.label] : T{1}, share = static_cast<T>(scales.scale * static_cast<double>(w));
     at<double>(losses_, launch)[p.index] = static_cast<double>(w * (p.most + std::log(sum) - logit));
+    if (makes_[kLogP]) launch.out<T>(kLogP)[p.index] = logit - (p.most + std::log(sum));
     const T factor = share / sum;
     for_blocks(x, row, [&](const Classes& classes, T* dx) {
 #pragma omp simd
@@ -347,19 +324,19 @@ class LinearLoss {
   const bool trains_, biased_;
   const DType dh_type_;
   const int64_t threads_;
-  std::array<bool, kDbias + 1> makes_ = {};  // of the outputs but the loss
-  std::vector<Chunk> chunks_;                // the larger one first
+  std::array<bool, kOutputs> makes_ = {};  // of the outputs but the loss
+  std::vector<Chunk> chunks_;              // the larger one first
   Workspace workspace_;
   OperandPlace logits_, row_, h_, dh_, losses_, counted_, scratch_;
 };
 
 bool supports_linear_loss(const NodeSpec& spec) {
   const DType stored = spec.in_type(0);
-  if (!computes_in_one_type(spec, {0, 1}, {2}) || !is_label(spec.in_type(2)) || spec.node().attr("axis", 0) != -1)
+  if (!computes_in_one_type(spec, {0, 1}, {kDh}) || !is_label(spec.in_type(2)) || spec.node().attr("axis", 0) != -1)
     return false;
   const LinearLossSpec size(spec);
   if (stored != spec.in_type(1) || size.classes == 0 || size.width == 0) return false;
-  if (!is_narrow(stored)) return !spec.has_output(2) || spec.out_type(2) == stored;
+  if (!is_narrow(stored)) return !spec.has_output(kDh) || spec.out_type(kDh) == stored;
   // The product is stored in bfloat16.
   return isa() >= Isa::kAvx512Bf16 && size.rounding == DType::kBFloat16;
 }

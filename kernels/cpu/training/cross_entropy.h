@@ -125,6 +125,26 @@ void log_sum_exp_lanes(int64_t n, const T* x, int64_t stride, int64_t lanes, T* 
   for (int64_t i = 0; i < lanes; ++i) result[i] = row_max[i] + std::log(sum[i]);
 }
 
+// The number of classes before the label: those of larger logits, and of equal ones with smaller numbers; not a number
+// where a logit is none.
+template <typename T>
+T rank_of(int64_t n, const T* x, int64_t label) {
+  const T own = x[label];
+  int64_t before = 0;
+  int has_nan = own != own;
+#pragma omp simd reduction(+ : before) reduction(| : has_nan)
+  for (int64_t c = 0; c < label; ++c) {
+    before += x[c] >= own;
+    has_nan |= x[c] != x[c];
+  }
+#pragma omp simd reduction(+ : before) reduction(| : has_nan)
+  for (int64_t c = label + 1; c < n; ++c) {
+    before += x[c] > own;
+    has_nan |= x[c] != x[c];
+  }
+  return has_nan ? std::numeric_limits<T>::quiet_NaN() : static_cast<T>(before);
+}
+
 // Σ_c w[c] (l - x[c]); classes are `stride` apart.
 template <typename T>
 double weighted_distance(int64_t n, const T* x, int64_t stride, T l, const T* weight) {

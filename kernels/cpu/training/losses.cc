@@ -123,6 +123,35 @@ void run_grad(const CrossEntropy& ce, const PositionBlocks& pieces, bool narrow_
   });
 }
 
+// The scores of each position's label. Scratch memory: a row of logits per share.
+template <typename T>
+void run_scores(const CrossEntropy& ce, int64_t shares, bool narrow, const Launch& launch) {
+  if (!ce.check_and_sum_weights<T>(launch)) return;
+  const LinesIn<T> logits(launch.inputs[0], narrow);
+  T *const log_p = launch.out<T>(0), *const rank = launch.out<T>(1), *const scratch = launch.scratch<T>();
+  const int64_t n = ce.logits.size, stride = ce.logits.inner;
+  const auto score = [&](int64_t position, T* row) {
+    const int64_t y = ce.label(launch, position), line = ce.logits.line(position);
+    const bool counts = y != ce.ignore_index;
+    const T* x = row;
+    if (stride == 1) {
+      x = logits.get(line, n, row);
+    } else {
+      for (int64_t c = 0; c < n; ++c) row[c] = *logits.get(line + c * stride, 1, row + c);
+    }
+    vectorized([&] {
+      if (log_p) log_p[position] = counts ? x[y] - log_sum_exp(n, x) : T{0};
+      if (rank) rank[position] = counts ? rank_of(n, x, y) : T{0};
+    });
+  };
+  parallel_for(shares, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t share = begin; share < end; ++share) {
+      for (int64_t i = ce.logits.lines() * share / shares; i < ce.logits.lines() * (share + 1) / shares; ++i)
+        score(i, scratch + share * n);
+    }
+  });
+}
+
 // Whether the node is a variant that only another device's plan has (pad_classes.cc).
 bool is_variant(const NodeSpec& spec) { return spec.node().has_attr("classes"); }
 
@@ -149,6 +178,18 @@ Prepared prepare_loss(const NodeSpec& spec) {
   });
 }
 
+Prepared prepare_scores(const NodeSpec& spec) {
+  const CrossEntropy ce(CrossEntropySpec::of_loss(spec));
+  const int64_t shares = PositionBlocks(ce.logits, spec.threads()).shares;
+  const bool narrow = is_narrow(spec.in_type());
+  return dispatch_float(computed_type(spec.in_type()), [&](auto zero) -> Prepared {
+    using T = decltype(zero);
+    return {.run = [=](const Launch& launch) { run_scores<T>(ce, shares, narrow, launch); },
+            .workspace = static_cast<size_t>(shares * ce.logits.size) * sizeof(T),
+            .explain = ce.explain()};
+  });
+}
+
 Prepared prepare_grad(const NodeSpec& spec) {
   const CrossEntropy ce(CrossEntropySpec::of_gradient(spec));
   const PositionBlocks pieces(ce.logits, spec.threads());
@@ -167,6 +208,7 @@ Prepared prepare_grad(const NodeSpec& spec) {
 
 std::vector<Kernel> loss_kernels() {
   return {
+      {"LabelScores", supports_loss, prepare_scores, kDomain, "", InputCheck::kChecks},
       {"SoftmaxCrossEntropy", supports_loss, prepare_loss, kDomain, "", InputCheck::kChecks},
       {"SoftmaxCrossEntropyGrad", supports_grad, prepare_grad, kDomain, "", InputCheck::kCheckedUpstream},
   };

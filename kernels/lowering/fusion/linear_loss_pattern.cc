@@ -190,10 +190,19 @@ class Search {
       found_.gradient = node;
       return is_first;
     }
+    if (node->is("LabelScores", kDomain)) return take_scores(node, use.index);
     if (node->op() != "ArgMax" || use.index != 0 || node->attr("keepdims", 1) != 0) return false;
     return normalize_axis(node->attr("axis", 0), node->input(0)->rank()) == node->input(0)->rank() - 1 &&
            node->attr("select_last_index", 0) == 0 &&
            all_readers(*node->output(), [&](const Use& best) { return is_hit(best); });
+  }
+
+  // Ignored labels have the scores 0 in both nodes.
+  bool take_scores(Node* node, int index) {
+    const int64_t rank = node->input(0)->rank();
+    found_.scores.push_back(node);
+    return index == 0 && normalize_axis(node->attr("axis", 1), rank) == rank - 1 && is_label(node->input(1)) &&
+           node->attr("ignore_index", -100) == found_.loss->attr("ignore_index", -100);
   }
 
   bool is_label(const Value* value) const {
@@ -260,9 +269,9 @@ class Search {
     });
   }
 
-  bool take(Node** place, Node* node) const {
+  bool take(Value** place, Value* value) const {
     if (*place) return false;
-    *place = node;
+    *place = value;
     return true;
   }
 
@@ -270,23 +279,31 @@ class Search {
     const Node& node = *use.node;
     return use.index == 0 && multiplies_two(node, {}) && node.input(1) != node.input(0) &&
            column_axis(node) == 1 - found_.class_axis && hold_the_same(node.input(1), found_.w) &&
-           node.input(1)->type().shape() == found_.w->type().shape() && take(&found_.dh, use.node);
+           node.input(1)->type().shape() == found_.w->type().shape() && take(&found_.dh, use.node->output());
   }
 
   bool is_dw(const Use& use) {
     const Node& node = *use.node;
-    if (!is_gradient_of_weight(node) || !is_plain_product(node) || node.attr("perm_y", identity(2)) != identity(2))
-      return false;
+    if (!is_gradient_of_weight(node) || node.attr("perm_y", identity(2)) != identity(2)) return false;
     // dlogitsᵀ h, or hᵀ dlogits, as w is stored.
     const Value* const h = node.input(1 - use.index);
     return use.index == found_.class_axis && hold_the_same(h, found_.h) && columns_of(*h) == columns_of(*found_.h) &&
-           node.output()->dtype() == found_.loss->output()->dtype() && take(&found_.dw, use.node);
+           node.output()->dtype() == found_.loss->output()->dtype() && take(&found_.dw, use.node->output()) &&
+           take_sums(use);
+  }
+
+  // The sums of dlogits, if the gradient of the weight has any, are that of the bias.
+  bool take_sums(const Use& use) {
+    const std::optional<int> operand = summed_operand(*use.node);
+    if (!operand) return true;
+    Value* const sums = use.node->output(output_at(*use.node, "sums"));
+    return !sums || (found_.bias && *operand == use.index && take(&found_.dbias, sums));
   }
 
   bool is_dbias(const Use& use) {
     const Node& node = *use.node;
     return found_.bias && use.index == 0 && sums_columns(node) && node.output()->type().is_static() &&
-           num_elements(node.output()->type().shape()) == found_.classes && take(&found_.dbias, use.node);
+           num_elements(node.output()->type().shape()) == found_.classes && take(&found_.dbias, use.node->output());
   }
 
   // ---- Where the call goes
@@ -295,8 +312,10 @@ class Search {
   bool find_place() {
     const Positions positions(graph_);
     found_.place = found_.loss;
-    for (Node* hit : found_.hits) {
-      if (positions.of(hit) < positions.of(found_.place)) found_.place = hit;
+    for (const auto* nodes : {&found_.hits, &found_.scores}) {
+      for (Node* node : *nodes) {
+        if (positions.of(node) < positions.of(found_.place)) found_.place = node;
+      }
     }
     for (const Value* value : {found_.h, found_.w, found_.bias, found_.loss->input(1), found_.loss->input(2)}) {
       if (value && !positions.is_before(value, found_.place)) return false;
@@ -313,7 +332,9 @@ class Search {
     Node* const node = value->producer();
     if (positions.is_before(value, found_.place)) return true;
     if (node == found_.loss || &node->graph() != &graph_ || found_.hoisted.size() == kMost) return false;
-    if (std::find(found_.hits.begin(), found_.hits.end(), node) != found_.hits.end()) return false;
+    for (const auto* nodes : {&found_.hits, &found_.scores}) {
+      if (std::find(nodes->begin(), nodes->end(), node) != nodes->end()) return false;
+    }
     if (std::find(found_.hoisted.begin(), found_.hoisted.end(), node) != found_.hoisted.end()) return true;
     found_.hoisted.push_back(node);
     const auto& inputs = node->inputs();

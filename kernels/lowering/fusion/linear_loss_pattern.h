@@ -17,8 +17,9 @@ struct LinearLoss {
   double scale = 1, cap = 0;            // cap 0: none
   DType rounding = DType::kUndefined;   // of the product, its gradient and the logits
   std::vector<Node*> hits;              // Equal of labels and the largest logits, for labels that count
-  // The nodes that make the gradients of h, w and the bias; null where nothing does.
-  Node *dh = nullptr, *dw = nullptr, *dbias = nullptr;
+  std::vector<Node*> scores;            // LabelScores of the same labels
+  // The gradients of h, w and the bias; null where nothing makes them.
+  Value *dh = nullptr, *dw = nullptr, *dbias = nullptr;
 
   Value* dloss() const { return gradient ? gradient->input(0) : nullptr; }
 };

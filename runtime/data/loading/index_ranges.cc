@@ -45,7 +45,7 @@ std::optional<IndexRange> range_of(const Node& node, int index) {
     return classes > 0 ? range_of_labels(node, classes) : std::nullopt;
   }
   if (index != 1) return {};
-  const bool ours = node.is("SoftmaxCrossEntropy", kOurs);
+  const bool ours = node.is("SoftmaxCrossEntropy", kOurs) || node.is("LabelScores", kOurs);
   if (ours || node.is("SoftmaxCrossEntropyLoss") || node.is("NegativeLogLikelihoodLoss")) {
     const int64_t classes = size_of(node.input(0), ours ? node.attr("axis", 1) : 1);
     return classes > 0 ? range_of_labels(node, classes) : std::nullopt;
