@@ -171,13 +171,14 @@ def turns(*texts, first="user"):
 # A record, what comes before both answers, and the answers, as texts.
 FORMS = [
     ({"prompt": "The sky is", "chosen": " blue.", "rejected": " a verb, été"}, "The sky is", " blue.</s>", " a verb, été</s>"),
-    ({"chosen": "Say: yes 😀", "rejected": "Say: yet 😁"}, "Say:", " yes 😀</s>", " yet 😁</s>"),
+    ({"chosen": "Say: yes 😀", "rejected": "Say: no 😁"}, "Say:", " yes 😀</s>", " no 😁</s>"),
     ({"prompt": turns("Hi"), "chosen": turns("Hello", first="assistant"), "rejected": turns("No", first="assistant")},
      "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "Hello<|im_end|>\n", "No<|im_end|>\n"),
     ({"chosen": turns("Hi", "Hello"), "rejected": turns("Hi", "No")},
      "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "Hello<|im_end|>\n", "No<|im_end|>\n"),
 ]  # fmt: skip
 LENGTH = 48
+LONG = {"prompt": "x " * 99, "chosen": "a", "rejected": "b"}
 
 
 def write(path, records):
@@ -187,7 +188,7 @@ def write(path, records):
 
 def test_pairs_have_the_forms_of_trl(language_model, tmp_path):
     folder, tokenizer = language_model
-    path = write(tmp_path / "pairs.jsonl", [record for record, *_ in FORMS] + [{"chosen": "a", "rejected": "a"}])
+    path = write(tmp_path / "pairs.jsonl", [record for record, *_ in FORMS] + [LONG])
     arrays = onnx_train.load_data(path, folder / "train.onnx", tokenizer=str(folder), block_size=LENGTH)
     assert arrays["input_ids"].shape == arrays["labels"].shape == (2 * len(FORMS), LENGTH)
     for i, (_, prompt, *both) in enumerate(FORMS):
@@ -223,17 +224,17 @@ def test_the_command_trains_on_pairs(language_model, tmp_path):
 
 
 @pytest.mark.parametrize("loss, lines, message", [
-    ("cross_entropy(axis=2)", [FORMS[0][0]], "holds pairs of answers, which --loss 'dpo(beta=0.1)' compares"),
+    ("cross_entropy(axis=2)", [FORMS[0][0]], "holds pairs of answers, which loss='dpo(beta=0.1)' compares"),
     ("dpo(beta=0.1)", [{"text": "a b"}], "the loss compares pairs of answers, which are read of lines of .jsonl"),
     ("dpo(beta=0.1)", [FORMS[0][0], {"chosen": "a", "rejected": 3}], "line 2 is no JSON object with \"chosen\" and \"rejected\""),
-    ("dpo(beta=0.1)", [{"chosen": "a", "rejected": "a"}], "no pair has both answers in its first"),
+    ("dpo(beta=0.1)", [LONG], "no pair has both answers in its first"),
     ("dpo(beta=0.1) + cross_entropy", [FORMS[0][0]], "dpo without log-probabilities stands alone"),
     ("dpo(loss_type=ipo, label_smoothing=0.1)", [FORMS[0][0]], "loss_type=ipo has no label_smoothing"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_one_line(language_model, tmp_path, loss, lines, message):
     folder, _ = language_model
     data = write(tmp_path / "pairs.jsonl", lines)
-    with pytest.raises(onnx_train.Error, match=None) as error:
+    with pytest.raises(onnx_train.Error) as error:
         built = onnx_train.build(folder / "lm.onnx", loss)
         onnx_train.load_data(data, built, tokenizer=str(folder), block_size=LENGTH)
     assert message in str(error.value) and "\n" not in str(error.value)
