@@ -42,7 +42,7 @@ std::vector<PassRow> training_rows(const BuildOptions& options) {
       evaluated({recognize(options), "puts one operator in the place of formulas that spell it out"}),
       evaluated({training_mode(options), "adds the entry point step, with copies of what differs in training"}),
       {mixed_precision(options), "rounds what step multiplies or keeps to 16 bits, as --precision says"},
-      evaluated({loss(options, reference_of(options)), "adds the loss, and the accuracy, to step and evaluate"}),
+      evaluated({loss(options, reference_maker(options)), "adds the loss, and the accuracy, to step and evaluate"}),
       {random_numbers(options), "draws the random numbers of the loss from the state's key"},
       evaluated({metrics(options), "adds the statistics of --metric to evaluate"}),
       {gradients(options), "adds the backward pass and the norm of the gradients"},

@@ -30,7 +30,7 @@ Model reference_model(const Model& model, const std::string& logits, Precision p
   return flatten(before, Entry::kStep);
 }
 
-MakeReference reference_of(const BuildOptions& options) {
+MakeReference reference_maker(const BuildOptions& options) {
   return [precision = options.precision](const Model& model, const std::string& logits, bool rounds) {
     return reference_model(model, logits, rounds ? precision : Precision::kFloat32);
   };

@@ -15,6 +15,6 @@ namespace onnx_train {
 Model reference_model(const Model& model, const std::string& logits, Precision precision);
 
 // The same for the loss pass of these options.
-MakeReference reference_of(const BuildOptions& options);
+MakeReference reference_maker(const BuildOptions& options);
 
 }  // namespace onnx_train

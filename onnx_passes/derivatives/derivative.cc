@@ -180,7 +180,7 @@ Model derivative(Model model, Derivative kind, const BuildOptions& options, std:
   const std::vector<Finding> doubled =
       is_of_loss(kind) ? describe_predictions(*model.graph, options) : std::vector<Finding>();
   std::vector<Pass> passes = {training_mode(options)};
-  if (is_of_loss(kind)) passes.insert(passes.end(), {loss(options, reference_of(options)), random_numbers(options)});
+  if (is_of_loss(kind)) passes.insert(passes.end(), {loss(options, reference_maker(options)), random_numbers(options)});
   run_pipeline(passes, &model, options.pipeline);
   const std::vector<Value*> statistics = running_statistics(*model.graph);
   Derivatives derivatives(&model, kind, options, notes);

@@ -370,7 +370,7 @@ void load_adapters(Model* model, const std::vector<std::string>& folders) {
   for (const AdapterSum::Term& term : sum.terms) adapters.push_back(read_adapter(model, term.folder));
   const auto [spec, values] = sum.is_one() ? std::move(adapters[0]) : combined(sum, adapters);
   const auto arrays = std::make_shared<const TensorMap>(values);
-  const std::string path = fs::path(sum.terms[0].folder) / kTensors;
+  const std::string path = sum.is_one() ? (fs::path(sum.terms[0].folder) / kTensors).string() : "the sum of adapters";
   if (!sum.is_one()) add_adapted_note(model, to_string(sum));
   run_pipeline({add_adapters(spec, 0)}, model);
   for (const auto& [name, tensor] : *arrays) {

@@ -117,7 +117,7 @@ class Combiner {
     const std::vector<LayerTerm> terms = terms_of(module);
     const Tensor& first = terms[0].a;
     Tensor a, b;
-    if (sum_.combination == Combination::kLinear) {
+    if (sum_.combination == AdapterCombination::kLinear) {
       for (const LayerTerm& term : terms) {
         if (term.a.shape() != first.shape())
           fail_as(ErrorCode::kData, "--adapter combination=linear: '", module, "' has ranks ", first.shape()[0],
@@ -169,7 +169,7 @@ AdapterSum parse_adapter_sum(const std::vector<std::string>& pieces) {
   AdapterSum sum;
   for (const std::string& piece : pieces) {
     if (piece == "combination=linear" || piece == "combination=cat") {
-      sum.combination = piece.ends_with("linear") ? Combination::kLinear : Combination::kConcatenation;
+      sum.combination = piece.ends_with("linear") ? AdapterCombination::kLinear : AdapterCombination::kConcatenation;
     } else {
       sum.terms.push_back(parse_term(piece));
     }
@@ -182,7 +182,7 @@ std::string to_string(const AdapterSum& sum) {
   std::string text;
   for (const AdapterSum::Term& term : sum.terms)
     text += concat(text.empty() ? "" : ", ", number_text(term.weight), " times ", term.folder);
-  const bool linear = sum.combination == Combination::kLinear;
+  const bool linear = sum.combination == AdapterCombination::kLinear;
   return concat("the adapters are one, combined by ", linear ? "linear" : "cat", ": ", text);
 }
 

@@ -11,7 +11,7 @@
 namespace onnx_train {
 
 // What PEFT's add_weighted_adapter computes, for weights w and scales s = alpha / rank.
-enum class Combination {
+enum class AdapterCombination {
   kConcatenation,  // Σ w s B A, exactly: the ranks of all follow each other
   kLinear,         // (Σ √|w s| B) (Σ ±√|w s| A), ± the sign of w s: adapters of one rank, which it stays
 };
@@ -22,7 +22,7 @@ struct AdapterSum {
     double weight = 1;
   };
   std::vector<Term> terms;  // at least one
-  Combination combination = Combination::kConcatenation;
+  AdapterCombination combination = AdapterCombination::kConcatenation;
 
   // One folder as it is.
   bool is_one() const { return terms.size() == 1 && terms[0].weight == 1; }
