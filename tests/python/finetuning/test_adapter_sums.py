@@ -14,18 +14,21 @@ SIZES = {"fc1": (4, 6), "fc2": (6, 5)}  # inputs, outputs
 PREFIX = "base_model.model."
 
 
+WEIGHTS = {"fc1.weight": (6, 4), "fc2.weight": (5, 6), "head.weight": (3, 5)}
+
+
 def network():
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
-        net (float[N, 4] x) => (float[N, 3] y) <float[6, 4] "fc1.weight", float[5, 6] "fc2.weight", float[3, 5] "head.weight">
-        { a = Gemm<transB = 1>(x, "fc1.weight")
+        net (float[N, 4] x) => (float[N, 3] y) <float[6, 4] fc1_weight, float[5, 6] fc2_weight, float[3, 5] head_weight>
+        { a = Gemm<transB = 1>(x, fc1_weight)
           b = Tanh(a)
-          c = Gemm<transB = 1>(b, "fc2.weight")
+          c = Gemm<transB = 1>(b, fc2_weight)
           d = Tanh(c)
-          y = Gemm<transB = 1>(d, "head.weight") }""".replace('"fc1.weight"', "fc1_weight").replace('"fc2.weight"', "fc2_weight").replace('"head.weight"', "head_weight"))
-    rng = np.random.default_rng(0)
-    for node in model.graph.node:
+          y = Gemm<transB = 1>(d, head_weight) }""")
+    for node in model.graph.node:  # the text's names have no points
         node.input[:] = [name.replace("_", ".") for name in node.input]
-    for name, shape in {"fc1.weight": (6, 4), "fc2.weight": (5, 6), "head.weight": (3, 5)}.items():
+    rng = np.random.default_rng(0)
+    for name, shape in WEIGHTS.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
     return model
 
