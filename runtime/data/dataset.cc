@@ -181,14 +181,15 @@ int64_t fixed_batch_of(const InputSpec& spec, int64_t rows) {
           " rows, and the loss compares pairs of them: build the model with --batch dynamic");
 }
 
-// [2 n, ...] as [n, 2, ...].
+// [2 n, ...] as [n, 2, ...]; rows that are made, such as positions, are made now.
 Rows in_pairs(const InputSpec& spec, const Rows& rows, int64_t samples) {
-  if (rows.reader() || spec.sample_axis > 0)
-    fail_as(ErrorCode::kData, "data '", spec.name, "': pairs are read of arrays and of texts in .jsonl");
-  Shape shape = rows.stored().shape();
+  if (spec.sample_axis > 0)
+    fail_as(ErrorCode::kData, "data '", spec.name, "': the rows of pairs are along the first axis");
+  const Tensor stored = rows.read_all();
+  Shape shape = stored.shape();
   shape[0] = spec.rows;
   shape.insert(shape.begin(), samples);
-  return rows.stored().reshaped(shape);
+  return stored.reshaped(shape);
 }
 
 }  // namespace

@@ -223,6 +223,28 @@ def test_the_command_trains_on_pairs(language_model, tmp_path):
     assert "holds pairs of answers" in whole and "a frozen copy of 3 of the weights that train" in whole
 
 
+def test_rows_have_masks_and_positions(language_model, tmp_path):
+    folder, tokenizer = language_model
+    size = tokenizer.get_vocab_size()
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        lm (int64[N, T] input_ids, int64[N, T] attention_mask, int64[N, T] position_ids) => (float[N, T, {size}] logits)
+        <float[{size}, {size}] table, float[64, {size}] places, int64[1] last = {{-1}}>
+        {{ e = Gather(table, input_ids)
+           p = Gather(places, position_ids)
+           m = Cast<to = 1>(attention_mask)
+           each = Unsqueeze(m, last)
+           sum = Add(e, p)
+           logits = Mul(sum, each) }}""")
+    for name, rows in dict(table=size, places=64).items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((rows, size), np.float32), name))
+    built = onnx_train.build(model, "dpo(beta=1)", "sgd")
+    data = write(tmp_path / "pairs.jsonl", [FORMS[0][0], FORMS[1][0]])
+    run = onnx_train.fit(built, data, tokenizer=str(folder), block_size=LENGTH, steps=2, batch_size=2, lr=1.0, progress=False)
+    assert run.steps[0].loss == pytest.approx(math.log(2)) and run.steps[1].loss < 0.6
+    arrays = onnx_train.load_data(data, built, tokenizer=str(folder), block_size=LENGTH)
+    assert np.array_equal(arrays["attention_mask"] == 0, np.cumsum(arrays["labels"][:, ::-1] >= 0, 1)[:, ::-1] == 0)
+
+
 @pytest.mark.parametrize("loss, lines, message", [
     ("cross_entropy(axis=2)", [FORMS[0][0]], "holds pairs of answers, which loss='dpo(beta=0.1)' compares"),
     ("dpo(beta=0.1)", [{"text": "a b"}], "the loss compares pairs of answers, which are read of lines of .jsonl"),
