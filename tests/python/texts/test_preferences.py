@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import onnx_train
 
-VOCABULARY, WIDTH, PAIRS, TOKENS = 11, 5, 3, 6
+VOCABULARY, WIDTH, PAIRS, TOKENS = 11, 16, 3, 6
 RATE = 0.5
 
 
@@ -145,6 +145,24 @@ def test_the_reference_is_rounded_as_the_policy_is(lora):
     model = onnx_train.build(network(), "dpo(beta=5)", "sgd", precision="bf16", **(dict(lora=lora) if lora else {}))
     result = onnx_train.Session(model, threads=1).step(batch(), lr=RATE)
     assert result.loss == pytest.approx(math.log(2), abs=1e-6) and result["rewards/margins"] == 0
+
+
+@pytest.mark.parametrize("options", [dict(quantize_base=["int4", "block=16"]), dict(quantize_base=["int8", "block=16"]), dict(adapter="start")],
+                         ids=["int4", "int8", "started"])  # fmt: skip
+def test_the_reference_is_the_base_without_adapters(options, tmp_path, monkeypatch):
+    """Also of an adapter that is not zero, and beside integers, whose base is what rounding has left."""
+    monkeypatch.chdir(tmp_path)
+    start = onnx_train.Session(onnx_train.build(network(), "cross_entropy(axis=2)", "sgd", lora=LORA), threads=1)
+    start.step(batch(), lr=5.0)
+    start.save_adapter("start")
+    lora = {} if "adapter" in options else dict(lora=LORA)
+    session = onnx_train.Session(onnx_train.build(network(), "dpo(beta=0.7)", "sgd", **lora, **options), threads=1)
+    first = session.step(batch(), lr=RATE)
+    assert (abs(first.loss - math.log(2)) < 1e-6) == ("adapter" not in options)
+    if "adapter" in options:
+        policy = weights_of(network()) | {f"fc.lora_{part}.weight": torch.tensor(np.array(start.state[f"fc.lora_{part}.weight"])).double() for part in "AB"}
+        both = (answers(w, *map(torch.from_numpy, batch().values()), False) for w in (policy, weights_of(network())))
+        assert first.loss == pytest.approx(dpo(*both, beta=0.7)[0].item(), rel=1e-5)
 
 
 # ---- Files
