@@ -161,8 +161,8 @@ void add_teachers(Model* model, const LossModel& teacher, EntryPoint* step, Entr
 }
 
 // Adds the log-probabilities of pairs to both entry points, and records that batches have pairs.
-void add_pairs_to_both(Model* model, const PairLoss& pairs, const BuildOptions& options, const MakeReference& make_reference,
-               EntryPoint* step, EntryPoint* evaluation) {
+void add_pairs_to_both(Model* model, const PairLoss& pairs, const BuildOptions& options,
+                       const MakeReference& make_reference, EntryPoint* step, EntryPoint* evaluation) {
   if (pairs.has_reference && !make_reference)
     fail_as(ErrorCode::kLossMisfit, "[Loss] dpo without a reference of its own is for trainings: onnx-train build");
   const auto copied = copied_for_reference(*model, options.train, options.freeze);
