@@ -1,5 +1,6 @@
 // The list of passes that make a training model, in order.
 #include "onnx_passes/training_passes.h"
+#include "onnx_passes/adapt/reference_model.h"
 #include "onnx_passes/io/format.h"
 #include "onnx_passes/loss/loss.h"
 #include "onnx_passes/metrics/metrics.h"
@@ -41,7 +42,7 @@ std::vector<PassRow> training_rows(const BuildOptions& options) {
       evaluated({recognize(options), "puts one operator in the place of formulas that spell it out"}),
       evaluated({training_mode(options), "adds the entry point step, with copies of what differs in training"}),
       {mixed_precision(options), "rounds what step multiplies or keeps to 16 bits, as --precision says"},
-      evaluated({loss(options), "adds the loss, and the accuracy, to step and evaluate"}),
+      evaluated({loss(options, reference_maker(options)), "adds the loss, and the accuracy, to step and evaluate"}),
       {random_numbers(options), "draws the random numbers of the loss from the state's key"},
       evaluated({metrics(options), "adds the statistics of --metric to evaluate"}),
       {gradients(options), "adds the backward pass and the norm of the gradients"},

@@ -93,7 +93,7 @@ int run(const BuildArguments& arguments) {
   for (const std::string& note : adapted_notes(model)) table.add({"changed", note});
   table.add({"trained", trained_text(model, selected)});
   if (!options.init.empty()) table.add({"drawn anew", concat("--init ", options.init, " --seed ", options.seed)});
-  for (const char* key : {"loss", "teacher", "optimizer", "mode", "precision"}) {
+  for (const char* key : {"loss", "teacher", "reference", "optimizer", "mode", "precision"}) {
     const std::string value = model.metadata(std::string("onnx_train.") + key);
     if (!value.empty()) table.add({key, key == std::string_view("precision") ? value + rounded_text(model) : value});
     if (key == std::string_view("loss")) {

@@ -1,7 +1,7 @@
-// What a user changes of a forward model before it is trained: where it ends (cut, join), its last layer (heads), its
-// initial values (weights), which of its weights are one (tie, untie), and small trained parts beside frozen layers
-// (adapters). Passes on an imported model, in this order, before those of training_passes; functions on a model that
-// one caller owns; one thread. They throw Error that names the node, the value or the option.
+// What a user changes of a forward model before it is trained: where it ends (cut, join), its vocabulary, its last
+// layer (heads), its initial values (weights), which of its weights are one (tie, untie), and small trained parts
+// beside frozen layers (adapters). Passes on an imported model, in this order, before those of training_passes;
+// functions on a model that one caller owns; one thread. They throw Error that names the node, the value or the option.
 //
 // What a pass found and did is a line of the metadata `onnx_train.adapted`, for people. What other passes must know of
 // single tensors is a record of its own: adapter_records.h.
@@ -52,6 +52,16 @@ Pass join(std::shared_ptr<const Model> other, const std::string& name);
 // `seed` and their names. What is computed from them gets new shapes; constants made for the old number are an error,
 // except for the shape of a Reshape in which the number is found once.
 Pass replace_heads(const std::vector<std::string>& heads, uint64_t seed);
+
+struct VocabularySize {
+  int64_t tokens = 0, multiple = 1;  // as many rows as there are tokens, or the next multiple
+  bool is_least = false;             // a table that has more rows stays as it is; otherwise that is an error
+};
+
+// Gives the table that a language model looks its tokens up in as many rows, and the last layer of an output with a
+// score for each token as many outputs. New ones are the mean of those that there are. A table that is the head's
+// weight, too, stays one.
+Pass resize_vocabulary(const VocabularySize& size);
 
 enum class WeightsOfFile {
   kAll,        // a weight of the model that the file lacks is an error

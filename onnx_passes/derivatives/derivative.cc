@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "onnx_passes/adapt/reference_model.h"
 #include "onnx_passes/derivatives/sizes.h"
 #include "onnx_passes/derivatives/weights_as_inputs.h"
 #include "onnx_passes/gradients/gradient.h"
@@ -179,7 +180,7 @@ Model derivative(Model model, Derivative kind, const BuildOptions& options, std:
   const std::vector<Finding> doubled =
       is_of_loss(kind) ? describe_predictions(*model.graph, options) : std::vector<Finding>();
   std::vector<Pass> passes = {training_mode(options)};
-  if (is_of_loss(kind)) passes.insert(passes.end(), {loss(options), random_numbers(options)});
+  if (is_of_loss(kind)) passes.insert(passes.end(), {loss(options, reference_maker(options)), random_numbers(options)});
   run_pipeline(passes, &model, options.pipeline);
   const std::vector<Value*> statistics = running_statistics(*model.graph);
   Derivatives derivatives(&model, kind, options, notes);

@@ -2,6 +2,7 @@
 #include <numbers>
 
 #include "onnx_passes/functions/functions.h"
+#include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/term_builder.h"
 
 namespace onnx_train {
@@ -56,14 +57,48 @@ LossResult distill(TermBuilder& t) {
   return t.reduced(x, {losses, "positions", axes_without(x, axis)});
 }
 
+// Means over the pairs: of the rewards beta log(p / reference), and of their differences.
+void add_rewards(Var chosen, Var rejected, LossResult* result) {
+  Builder& b = chosen.builder();
+  const Var pairs = cast(size(chosen), chosen.dtype()), divisor = max(pairs, b.scalar(chosen.dtype(), 1));
+  const auto mean = [&](Var x) { return sum_all(x) / divisor; };
+  result->metrics = {{"chosen", mean(chosen)}, {"rejected", mean(rejected)}, {"margins", mean(chosen - rejected)}};
+  const Var right = sum_all(cast(chosen > rejected, DType::kFloat));
+  result->accuracy_count = cast(pairs, DType::kFloat);
+  result->accuracy = right / max(result->accuracy_count, b.scalar(DType::kFloat, 1));
+}
+
 LossResult dpo(TermBuilder& t) {
   const Var x = t.x(), rejected = t.argument(1, x);
-  const Var m = ((x - rejected) - (t.argument(2, x) - t.argument(3, x))) * t.number("beta");
-  const double smoothing = t.number("label_smoothing");
-  const Var size = abs(m);
-  Var losses = softplus(-m, size);  // -log σ(m)
-  if (smoothing > 0) losses = losses * (1 - smoothing) + softplus(m, size) * smoothing;
-  return t.reduced(x, {losses, "pairs", all_axes(x)});
+  const bool free = t.flag("reference_free");
+  const Var before = free ? Var() : t.argument(2, x), before_rejected = free ? Var() : t.argument(3, x);
+  const double beta = t.number("beta"), smoothing = t.number("label_smoothing");
+  const std::string type = t.choice("loss_type");
+  if (smoothing > 0 && (type == "hinge" || type == "ipo"))
+    fail("[Loss] dpo: loss_type=", type, " has no label_smoothing, which is of sigmoid and robust");
+  if (smoothing >= 0.5 && type == "robust")
+    fail("[Loss] dpo: the label_smoothing of loss_type=robust is below 0.5: at 0.5 preferences say nothing");
+  const Var ratio = free ? x - rejected : (x - rejected) - (before - before_rejected);
+  const Var m = ratio * beta;
+  Var losses;
+  if (type == "hinge") {
+    losses = above_zero(1.0 - m);
+  } else if (type == "ipo") {
+    const Var distance = ratio - 1 / (2 * beta);
+    losses = distance * distance;
+  } else {
+    const Var size = abs(m);
+    losses = softplus(-m, size);  // -log σ(m)
+    if (smoothing > 0) {
+      const Var turned = softplus(m, size) * smoothing;
+      losses = losses * (1 - smoothing);
+      losses = type == "robust" ? (losses - turned) / (1 - 2 * smoothing) : losses + turned;
+    }
+  }
+  LossResult result = t.reduced(x, {losses, "pairs", all_axes(x)});
+  t.b().set_name("rewards/part");
+  add_rewards((free ? x : x - before) * beta, (free ? rejected : rejected - before_rejected) * beta, &result);
+  return result;
 }
 
 }  // namespace
@@ -117,13 +152,22 @@ std::vector<LossRow> distribution_losses() {
         {"reference_chosen", kTarget, kSame},
         {"reference_rejected", kTarget, kSame}},
        {{"beta", kNumber, 0.1, kAboveZero, "how closely the policy stays with the reference"},
-        {"label_smoothing", kNumber, 0, kZeroToOne, "the probability that a preference is the wrong way round"}},
+        {"label_smoothing", kNumber, 0, kZeroToOne, "the probability that a preference is the wrong way round"},
+        {"loss_type",
+         kChoice,
+         0,
+         kAnyNumber,
+         "`sigmoid`; `robust`: unbiased for preferences that are turned with the probability s, "
+         "(-(1 - s) log σ(m) + s log σ(-m)) / (1 - 2 s); `hinge`: max(0, 1 - m); `ipo`: (m/beta - 1/(2 beta))²",
+         {"sigmoid", "robust", "hinge", "ipo"}},
+        {"reference_free", kNumber, 0, kTrueOrFalse, "m = beta (chosen - rejected); there is no reference"}},
        dpo,
        "-(1 - s) log σ(m) - s log σ(-m), where m = beta ((chosen - rejected) - (reference_chosen - "
        "reference_rejected)), "
        "all four log-probabilities of whole answers, and s the label smoothing",
        "pairs",
-       "Rafailov et al., Direct Preference Optimization, 2023; with label smoothing, as `trl`'s `DPOTrainer`"},
+       "Rafailov et al., Direct Preference Optimization, 2023; variants as in `trl`'s `DPOTrainer`. Without "
+       "predictions, `dpo(beta=0.1)`, it computes the log-probabilities of [pairs in the batch](#preferences) itself"},
   };
 }
 

@@ -71,10 +71,12 @@ std::vector<Part> add_terms(EntryPoint* entry, const Graph& inference, const std
   LossBuilder losses(&b, inference, version);
   std::vector<Part> parts;
   Var accuracy, accuracy_count;
+  std::vector<std::pair<std::string, Var>> metrics;
   for (const LossTerm& term : terms) {
     b.set_name("loss/" + term.loss.text);
     const Part made = losses.build(term);
     if (!accuracy) accuracy = made.accuracy, accuracy_count = made.accuracy_count;
+    if (metrics.empty()) metrics = made.metrics;
     add_term(&parts, made, term.weight);
   }
   add_loss(entry, parts);
@@ -82,20 +84,22 @@ std::vector<Part> add_terms(EntryPoint* entry, const Graph& inference, const std
     add_result(entry, roles::kAccuracy, accuracy);
     add_result(entry, roles::kAccuracyCount, accuracy_count);
   }
+  for (const auto& [name, value] : metrics) add_result(entry, kRewards + name, value);
   return parts;
 }
 
 // Records what the loss is a mean over, and how the outputs of several batches make one.
-void describe(Model* model, const std::vector<Part>& parts, bool has_accuracy) {
+void describe(Model* model, const std::vector<Part>& parts, const EntryPoint& evaluation) {
   std::string over;
   for (const Part& part : parts) over += (over.empty() ? "" : ", ") + (part.count ? part.what : "nothing: a sum");
   const bool is_sum = std::none_of(parts.begin(), parts.end(), [](const Part& part) { return bool(part.count); });
   model->set_metadata("onnx_train.mean_over", over);
-  model->set_metadata("onnx_train.outputs",
-                      concat("{\"loss\": \"", is_sum ? "sum" : "mean", "\"",
-                             parts.size() == 1 && !is_sum ? ", \"loss_count\": \"sum\"" : "",
-                             has_accuracy ? ", \"accuracy\": \"mean\", \"accuracy_count\": \"sum\"" : "",
-                             ", \"grad_norm\": \"last\"}"));
+  model->set_metadata(
+      "onnx_train.outputs",
+      concat("{\"loss\": \"", is_sum ? "sum" : "mean", "\"",
+             parts.size() == 1 && !is_sum ? ", \"loss_count\": \"sum\"" : "",
+             evaluation.output(roles::kAccuracy) ? ", \"accuracy\": \"mean\", \"accuracy_count\": \"sum\"" : "",
+             ", \"grad_norm\": \"last\"}"));
 }
 
 // Records the output of the model that holds scores of classes, for `predict`.
@@ -138,7 +142,7 @@ bool add_model(Model& model, const LossModel& loss) {
   add(step, [&](Value* v) { return training_value(*step, v); });
   const std::vector<Part> parts = add(&model.add_entry_point(Entry::kEvaluate), [](Value* v) { return v; });
   model.set_metadata("onnx_train.loss", loss.name);
-  describe(&model, parts, /*has_accuracy=*/false);
+  describe(&model, parts, *model.find_entry_point(Entry::kEvaluate));
   return true;
 }
 
@@ -156,7 +160,26 @@ void add_teachers(Model* model, const LossModel& teacher, EntryPoint* step, Entr
   }
 }
 
-bool run(Model& model, const BuildOptions& options) {
+// Adds the log-probabilities of pairs to both entry points, and records that batches have pairs.
+void add_pairs_to_both(Model* model, const PairLoss& pairs, const BuildOptions& options,
+                       const MakeReference& make_reference, EntryPoint* step, EntryPoint* evaluation) {
+  if (pairs.has_reference && !make_reference)
+    fail_as(ErrorCode::kLossMisfit, "[Loss] dpo without a reference of its own is for trainings: onnx-train build");
+  const auto copied = copied_for_reference(*model, options.train, options.freeze);
+  const auto add = [&](EntryPoint* entry, bool rounds, const std::function<Value*(Value*)>& version) {
+    std::optional<LossModel> reference;
+    if (pairs.has_reference) reference.emplace(LossModel{"reference", make_reference(*model, pairs.logits, rounds)});
+    if (reference) join_opsets(model, *reference);
+    if (reference) model->set_metadata(kReference, describe_reference(reference->model, copied));
+    Builder b(entry->algorithm.get());
+    add_pairs(&b, pairs, version, reference ? &reference->model : nullptr, copied);
+  };
+  add(step, /*rounds=*/true, [&](Value* v) { return training_value(*step, v); });
+  add(evaluation, /*rounds=*/false, [](Value* v) { return v; });
+  model->set_metadata(kPairs, pairs.labels);
+}
+
+bool run(Model& model, const BuildOptions& options, const MakeReference& make_reference) {
   if (options.loss_model) return add_model(model, *options.loss_model);
   std::vector<LossTerm> terms = parse_loss(options.loss);
   for (const LossTerm& term : terms) {
@@ -166,21 +189,28 @@ bool run(Model& model, const BuildOptions& options) {
   EntryPoint& evaluation = model.add_entry_point(Entry::kEvaluate);
   EntryPoint* step = model.find_entry_point(Entry::kStep);
   if (options.teacher) add_teachers(&model, *options.teacher, step, &evaluation);
-  resolve(&terms, {*model.graph, options.teacher ? evaluation.algorithm.get() : nullptr}, {"--loss", options.loss});
+  const ExpressionReader reader("--loss", options.loss);
+  const auto pairs = take_pair_loss(&terms, *model.graph, reader);
+  if (pairs) add_pairs_to_both(&model, *pairs, options, make_reference, step, &evaluation);
+  for (const char* key : {kPairs, kReference}) {  // of an earlier loss
+    if (!pairs && !model.metadata(key).empty()) model.set_metadata(key, "");
+  }
+  resolve(&terms, {*model.graph, options.teacher || pairs ? evaluation.algorithm.get() : nullptr}, reader);
 
   add_terms(step, *model.graph, terms, [&](Value* v) { return training_value(*step, v); });
   const std::vector<Part> parts = add_terms(&evaluation, *model.graph, terms, [](Value* v) { return v; });
 
+  if (pairs) terms[0].arguments.names = {{pairs->logits, false, 0}};
   model.set_metadata("onnx_train.loss", resolved_text(terms));
-  describe(&model, parts, evaluation.output(roles::kAccuracy) != nullptr);
+  describe(&model, parts, evaluation);
   describe_scores(&model, terms);
   return true;
 }
 
 }  // namespace
 
-Pass loss(const BuildOptions& options) {
-  return {"loss", [options](Model& model) { return run(model, options); }};
+Pass loss(const BuildOptions& options, MakeReference make_reference) {
+  return {"loss", [options, make = std::move(make_reference)](Model& model) { return run(model, options, make); }};
 }
 
 std::map<std::string, std::string> probability_inputs(const Model& model) {

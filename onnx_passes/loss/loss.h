@@ -22,11 +22,13 @@
 #include <map>
 #include <string>
 
+#include "onnx_passes/loss/pairs.h"
 #include "onnx_passes/model/build_options.h"
 
 namespace onnx_train {
 
-Pass loss(const BuildOptions& options);
+// `make_reference` is for a loss over pairs.
+Pass loss(const BuildOptions& options, MakeReference make_reference = nullptr);
 
 // The inputs that the loss of a training model takes for probabilities, and the name of the loss that does.
 std::map<std::string, std::string> probability_inputs(const Model& model);

@@ -9,11 +9,13 @@
 #include "onnx_passes/ir/graph.h"
 #include "onnx_passes/loss/loss_expression.h"
 #include "onnx_passes/loss/loss_model.h"
+#include "onnx_passes/loss/pairs.h"
 
 namespace onnx_train {
 
-// The values that an expression may name: those of the model, the outputs of a teacher and, for metrics, the inputs
-// that the loss has added. `teacher` and `loss` are the algorithms that hold them, or null.
+// The values that an expression may name: those of the model, the outputs of a teacher, log-probabilities of pairs and,
+// for metrics, the inputs that the loss has added. `teacher` (of pairs, too) and `loss` are the algorithms that hold
+// them, or null.
 class LossScope {
  public:
   LossScope(const Graph& graph, const Graph* teacher, const Graph* loss = nullptr)
@@ -22,7 +24,7 @@ class LossScope {
   const Graph& graph() const { return graph_; }
   const Value* find(const std::string& name) const {
     const Value* value = graph_.find(name);
-    if (!value && is_of_teacher(name)) return teacher_->find(name);
+    if (!value && (is_of_teacher(name) || (teacher_ && is_of_pairs(name)))) return teacher_->find(name);
     const Value* added = value || !loss_ ? nullptr : loss_->find(name);
     return added && loss_->is_input(added) ? added : value;
   }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "onnx_passes/inference/builder.h"
@@ -24,6 +25,7 @@ struct LossResult {
   std::string key = "";   // terms with the same key have proportional counts, whatever the batch; "" if it sums
   Var accuracy = {};      // a float scalar, for losses over class indices
   Var accuracy_count = {};
+  std::vector<std::pair<std::string, Var>> metrics = {};  // scalars, means over the samples: rewards (pairs.h)
 };
 
 // Builds terms in the algorithm of one entry point.

@@ -47,6 +47,7 @@ class TermBuilder {
   double number(const char* option) const { return number_of(term_, option); }
   int64_t integer(const char* option) const { return integer_of(term_, option); }
   bool flag(const char* option) const { return flag_of(term_, option); }
+  std::string choice(const char* option) const { return choice_of(term_, option); }
   bool is_sum() const { return reduction_of(term_) == "sum"; }
   // A number that may be a value of the model or an input; a scalar in the type of `like`.
   Var scalar(const char* option, Var like);

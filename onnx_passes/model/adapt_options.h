@@ -1,5 +1,5 @@
-// What --tie, --untie, --cut, --join, --head, --weights, --weights-partial, --lora, --ia3, --bitfit and --adapter say.
-// Plain values; any thread.
+// What --tie, --untie, --cut, --join, --resize-vocabulary, --head, --weights, --weights-partial, --lora, --ia3,
+// --bitfit and --adapter say. Plain values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,14 @@ struct AdaptOptions {
   bool bitfit = false;
   std::vector<std::string> qat;            // "int8", "weights=per_tensor"; see adapt/qat.h
   std::vector<std::string> quantize_base;  // "int4", "block=64"; see adapt/stored_weights.h
-  std::string adapter;                     // a folder in PEFT's format
+  std::vector<std::string> adapter;        // folders in PEFT's format, "DIR=0.5", "combination=linear"
+  std::vector<std::string> vocabulary;     // "512" or a tokenizer, "multiple=64"
   uint64_t seed = 0;                       // of new heads and adapters
 
   bool any() const {
     return !(tie.empty() && untie.empty() && cut.empty() && join.empty() && heads.empty() && weights.empty() &&
-             lora.empty() && ia3.empty() && adapter.empty() && qat.empty() && quantize_base.empty()) ||
+             lora.empty() && ia3.empty() && adapter.empty() && qat.empty() && quantize_base.empty() &&
+             vocabulary.empty()) ||
            bitfit;
   }
 };

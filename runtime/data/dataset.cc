@@ -8,6 +8,7 @@
 #include <set>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/loss/pairs.h"
 #include "onnx_passes/model/table_metadata.h"
 #include "onnx_passes/passes.h"
 #include "runtime/data/class_names.h"
@@ -16,6 +17,21 @@
 #include "runtime/support/fingerprint.h"
 
 namespace onnx_train {
+
+namespace {
+
+// Inputs with the batch of the labels have two rows for each pair.
+void mark_pairs(std::vector<InputSpec>* specs, const std::string& labels) {
+  const auto has_axes = [](const InputSpec& spec) { return spec.type.has_rank() && spec.type.rank() > 0; };
+  const auto found = std::ranges::find(*specs, labels, &InputSpec::name);
+  if (found == specs->end() || !has_axes(*found)) return;
+  const Dim batch = found->type.dims->front();
+  for (InputSpec& spec : *specs) {
+    if (has_axes(spec) && spec.type.dims->front().same(batch)) spec.rows = kRowsOfPair;
+  }
+}
+
+}  // namespace
 
 std::vector<InputSpec> entry_inputs(const Model& model, const EntryName& entry) {
   return entry_inputs(model, entry, flatten(model, entry));
@@ -35,6 +51,7 @@ std::vector<InputSpec> entry_inputs(const Model& model, const EntryName& entry, 
   std::stable_partition(specs.begin(), specs.end(), [](const InputSpec& spec) { return !spec.from_loss; });
   const std::string batch = batch_symbol(model, specs);
   for (InputSpec& spec : specs) spec.sample_axis = sample_axis(spec.type, batch);
+  if (entry != Entry::kPredict && !model.metadata(kPairs).empty()) mark_pairs(&specs, model.metadata(kPairs));
   return specs;
 }
 
@@ -150,6 +167,31 @@ Shape row_shape(const InputSpec& spec, const Dims& expected, const Shape& found,
   fail_mismatch(spec, data, "");
 }
 
+// How many samples the array has, whose axis of samples counts rows.
+int64_t samples_of(const InputSpec& spec, const Rows& rows) {
+  const int64_t count = rows.spec().shape[axis_in_data(spec, rows)];
+  if (count % spec.rows == 0) return count / spec.rows;
+  fail_as(ErrorCode::kSampleCounts, "data '", spec.name, "' has ", count,
+          " rows; the loss compares pairs of them, chosen and rejected, one after the other");
+}
+
+int64_t fixed_batch_of(const InputSpec& spec, int64_t rows) {
+  if (rows % spec.rows == 0) return rows / spec.rows;
+  fail_as(ErrorCode::kBatchSize, "'", spec.name, "' takes batches of ", rows,
+          " rows, and the loss compares pairs of them: build the model with --batch dynamic");
+}
+
+// [2 n, ...] as [n, 2, ...]; rows that are made, such as positions, are made now.
+Rows in_pairs(const InputSpec& spec, const Rows& rows, int64_t samples) {
+  if (spec.sample_axis > 0)
+    fail_as(ErrorCode::kData, "data '", spec.name, "': the rows of pairs are along the first axis");
+  const Tensor stored = rows.read_all();
+  Shape shape = stored.shape();
+  shape[0] = spec.rows;
+  shape.insert(shape.begin(), samples);
+  return stored.reshaped(shape);
+}
+
 }  // namespace
 
 Dataset::Dataset(const DataArrays& data, const std::vector<InputSpec>& inputs, const Preprocess& preprocess)
@@ -162,7 +204,7 @@ Dataset::Dataset(const DataArrays& data, const std::vector<InputSpec>& inputs, c
   }
   const InputSpec* key = sample_key(data, inputs);
   const Rows* keyed = key ? data.find(key->name) : nullptr;
-  count_.samples = keyed ? keyed->spec().shape[axis_in_data(*key, *keyed)] : 1;
+  count_.samples = keyed ? samples_of(*key, *keyed) : 1;
   if (count_.samples == 0)
     fail_as(ErrorCode::kData, "the data is empty: '", key->name, "' is ", describe(keyed->spec()));
   const auto batch_of = [](const InputSpec& spec) {
@@ -176,10 +218,12 @@ Dataset::Dataset(const DataArrays& data, const std::vector<InputSpec>& inputs, c
     check_type(spec, *rows);
     const size_t axis = axis_in_data(spec, *rows);
     const bool has_axis = key && found.shape.size() > axis;
-    const bool per_sample = has_axis && found.shape[axis] == count_.samples;
+    const bool per_sample = has_axis && found.shape[axis] == count_.samples * spec.rows;
+    const bool is_pair = per_sample && spec.rows > 1;
     if (has_axis && !per_sample && batch_of(spec).same(batch_of(*key)) && !batch_of(spec).known()) {
-      fail_as(ErrorCode::kSampleCounts, "data '", spec.name, "' has ", found.shape[axis], " samples",
-              axis > 0 ? concat(" along its axis ", axis) : "", ", '", key->name, "' has ", count_.samples);
+      fail_as(ErrorCode::kSampleCounts, "data '", spec.name, "' has ", found.shape[axis],
+              spec.rows > 1 ? " rows" : " samples", axis > 0 ? concat(" along its axis ", axis) : "", ", '", key->name,
+              "' has ", count_.samples * key->rows);
     }
     Shape row = found.shape;
     if (per_sample) row.erase(row.begin() + static_cast<std::ptrdiff_t>(axis));
@@ -189,11 +233,16 @@ Dataset::Dataset(const DataArrays& data, const std::vector<InputSpec>& inputs, c
       if (per_sample) expected.erase(expected.begin() + static_cast<std::ptrdiff_t>(spec.sample_axis));
       row = row_shape(spec, expected, row, found, &symbols);
     }
-    if (per_sample && batch_of(spec).known()) count_.fixed_batch = batch_of(spec).value();
+    if (per_sample && batch_of(spec).known()) count_.fixed_batch = fixed_batch_of(spec, batch_of(spec).value());
     const bool is_class = spec.from_loss && per_sample && is_integer(found.dtype) && num_elements(row) == 1;
     if (is_class && classes_.empty()) classes_ = spec.name;
-    arrays_.push_back({spec.name, *rows, spec.type.dtype, std::move(row), per_sample, spec.sample_axis,
-                       rows->reader() ? Rescaling() : preprocess_.rescaling(spec.name)});
+    Rows stored = *rows;
+    if (is_pair) {
+      row.insert(row.begin(), spec.rows);
+      stored = in_pairs(spec, *rows, count_.samples);
+    }
+    arrays_.push_back({spec.name, std::move(stored), spec.type.dtype, std::move(row), per_sample, spec.sample_axis,
+                       rows->reader() ? Rescaling() : preprocess_.rescaling(spec.name), is_pair});
   }
 }
 
@@ -241,7 +290,11 @@ void Dataset::Array::copy_row(int64_t index, void* to) const {
 
 Shape Dataset::Array::batch_shape(int64_t samples) const {
   Shape shape = row;
-  if (per_sample) shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(std::min(axis, shape.size())), samples);
+  if (is_pair) {
+    shape[0] *= samples;
+  } else if (per_sample) {
+    shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(std::min(axis, shape.size())), samples);
+  }
   return shape;
 }
 
@@ -284,8 +337,8 @@ void Dataset::gather(const int64_t* samples, int64_t count, TensorMap* batch, co
     const bool is_first = !array.per_sample || array.axis == 0;
     Tensor samples_first;  // rows after each other, before their axis gets its place
     Tensor& out = is_first ? (*batch)[array.name] : samples_first;
-    Shape shape = array.row;
-    if (array.per_sample) shape.insert(shape.begin(), count);
+    Shape shape = is_first ? array.batch_shape(count) : array.row;
+    if (!is_first) shape.insert(shape.begin(), count);
     const bool ready = !out.empty() && out.shape() == shape && out.dtype() == array.dtype;
     if (ready && !array.per_sample) continue;
     const DType stored = array.rows.dtype();

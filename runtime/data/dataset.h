@@ -5,8 +5,9 @@
 // array is passed whole to each step; scalars alone are one sample. Where the model gives the batch's size to another
 // axis of an input, [steps, batch, features], that axis counts in the place of the first (sample_axes.h). Arrays may be
 // views of mapped files, or rows that a reader makes when a batch needs them, such as pictures; only the rows of a
-// batch are copied. A dataset may be a selection of the samples of another. The caller owns the dataset. Any thread may
-// gather batches; all else is for one thread at a time.
+// batch are copied. Where the loss compares pairs, a sample is two rows of the array that follow each other, and `row`
+// below has an axis for them. A dataset may be a selection of the samples of another. The caller owns the dataset. Any
+// thread may gather batches; all else is for one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -30,6 +31,7 @@ struct InputSpec {
   std::string role = "";      // roles.h: "learning_rate"; "" for data
   std::string of_bytes = "";  // how the network shows that it expects 0 to 255: "node 'Div' divides by 255"
   size_t sample_axis = 0;     // along which its samples are
+  int64_t rows = 1;           // of a sample: two where the loss compares pairs (onnx_passes/loss/pairs.h)
 };
 
 // The inputs of an entry point except states; those of the forward model come first. Throws Error if there is no such
@@ -66,12 +68,13 @@ class Dataset {
 
   struct Array {
     std::string name;
-    Rows rows;         // as the file has them
-    DType dtype;       // as the model expects it
-    Shape row;         // the shape of one sample, or of the whole array
-    bool per_sample;   // false: passed whole to each step
-    size_t axis;       // of a batch, and of stored rows: along which the samples are
-    Rescaling values;  // what is done to the elements
+    Rows rows;             // as the file has them
+    DType dtype;           // as the model expects it
+    Shape row;             // the shape of one sample, or of the whole array; of a pair [2, ...]
+    bool per_sample;       // false: passed whole to each step
+    size_t axis;           // of a batch, and of stored rows: along which the samples are
+    Rescaling values;      // what is done to the elements
+    bool is_pair = false;  // the first axis of `row` is one with that of the batch
 
     // Row `index` of the file's array, in its element type and C order. `buffer` holds it, until the next call, if a
     // reader makes it or its elements are apart in the file.

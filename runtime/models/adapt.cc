@@ -1,5 +1,6 @@
 #include "runtime/models/adapt.h"
 
+#include <charconv>
 #include <functional>
 #include <sstream>
 
@@ -8,6 +9,7 @@
 #include "onnx_passes/adapt/stored_weights.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/loading/source.h"
+#include "runtime/data/tokenizer/tokenizer.h"
 #include "runtime/models/build_settings.h"
 
 namespace onnx_train {
@@ -27,6 +29,30 @@ StorageSpec base_spec(const AdaptOptions& options) {
   return parse_storage(options.quantize_base, "--quantize-base", {"int8", "int4"});
 }
 
+// "512", or the folder of a tokenizer, whose tokens are counted; "multiple=64".
+VocabularySize vocabulary_size(const std::vector<std::string>& pieces) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  VocabularySize size;
+  for (const std::string& piece : pieces) {
+    const bool is_multiple = piece.starts_with("multiple=");
+    const std::string text = is_multiple ? piece.substr(piece.find('=') + 1) : piece;
+    int64_t number = 0;
+    const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool is_number = fault == std::errc() && end == text.data() + text.size() && number > 0 && number < kMost;
+    if (is_multiple ? !is_number : size.tokens > 0 || (!is_number && text == "auto"))
+      fail_as(ErrorCode::kUsage, "--resize-vocabulary '", piece,
+              "': write N or a tokenizer's folder, and multiple=N; auto is of fit, where --tokenizer is given");
+    if (is_number) {
+      (is_multiple ? size.multiple : size.tokens) = number;
+    } else {
+      size.tokens = Tokenizer(text).largest() + 1;
+      size.is_least = true;
+    }
+  }
+  if (size.tokens == 0) fail_as(ErrorCode::kUsage, "--resize-vocabulary needs a number of tokens, or a tokenizer");
+  return size;
+}
+
 // A pass that is made when it runs, because that reads a file or an option that may be missing.
 Pass on_run(const char* name, const std::function<Pass()>& make) {
   return {name, [make](Model& model) { return make().run(model); }};
@@ -44,6 +70,10 @@ std::vector<CommandOption> adapt_options(AdaptOptions* o) {
            "weights that the file has once and that are several: one for each node that reads them", "NAMES"},
           {"--cut", &o->cut, "inner values that become the outputs; what only the old outputs need is gone", "VALUES"},
           {"--join", {&o->join, file_with(".onnx")}, "append a model whose inputs have the names of outputs", "FILE"},
+          {"--resize-vocabulary", &o->vocabulary,
+           "N, or a tokenizer's folder: rows for as many tokens in the table that they are looked up in, and scores; "
+           "new ones are the mean of the others; multiple=64 rounds up; auto of fit: as --tokenizer has",
+           "N|TOKENIZER"},
           {"--head", &o->heads, "OUTPUT=N: a new last layer with N outputs, such as logits=3, drawn from --seed",
            "OUTPUT=N"},
           {"--weights", &o->weights, "initial values by name, from .safetensors or .npz [the model's]", "FILE"},
@@ -73,7 +103,10 @@ std::vector<CommandOption> adapt_options(AdaptOptions* o) {
            [] {
              return Words{"int8", "int4"};
            }},
-          {"--adapter", &o->adapter, "start from the adapter in a folder that PEFT or export -o DIR/ wrote", "DIR"}};
+          {"--adapter", &o->adapter,
+           "start from the adapter in a folder that PEFT or export -o DIR/ wrote, or from a sum: A,B=0.5; "
+           "combination=cat adds what they compute, linear as PEFT's linear [cat]",
+           "DIR"}};
 }
 
 std::vector<PassRow> adapt_rows(const AdaptOptions& options, const std::string& dtype) {
@@ -95,12 +128,15 @@ std::vector<PassRow> adapt_rows(const AdaptOptions& options, const std::string& 
                     load_adapters(&model, options.adapter);
                     return true;
                   }};
+  const auto vocabulary = [=] { return resize_vocabulary(vocabulary_size(options.vocabulary)); };
   const auto qat = [=] { return quantization_aware(parse_qat(options.qat)); };
   return {
       {tie(options.tie), "makes one of two weights with the same numbers", !options.tie.empty(), "--tie"},
       {untie(options.untie), "makes several of one weight", !options.untie.empty(), "--untie"},
       {cut(options.cut), "makes outputs of inner values", !options.cut.empty(), "--cut"},
       {on_run("join", other), "appends another model", !options.join.empty(), "--join"},
+      {on_run("resize_vocabulary", vocabulary), "gives tokens more rows and scores", !options.vocabulary.empty(),
+       "--resize-vocabulary"},
       {replace_heads(options.heads, options.seed), "gives outputs new last layers", !options.heads.empty(), "--head"},
       {on_run("assign_weights", weights), "reads weights from a file", !options.weights.empty(), "--weights"},
       {add_adapters(spec, options.seed), "adds adapters beside layers", !spec.method.empty(),

@@ -14,8 +14,8 @@
 
 namespace onnx_train {
 
-// --tie, --untie, --cut, --join, --head, --weights, --weights-partial, --lora, --ia3, --bitfit, --adapter. They write
-// into `options`, which must outlive them.
+// --tie, --untie, --cut, --join, --resize-vocabulary, --head, --weights, --weights-partial, --lora, --ia3, --bitfit,
+// --adapter. They write into `options`, which must outlive them.
 std::vector<CommandOption> adapt_options(AdaptOptions* options);
 
 // Reads the files that the options name, and changes the imported model: cut, join, heads, weights, adapters. `dtype`
@@ -40,8 +40,9 @@ std::vector<std::string> save_adapters(const Model& training, const std::string&
 // Whether save_adapters writes a file of ONNX Runtime's.
 bool is_onnxruntime_adapter(const std::string& path);
 
-// Adds adapters with the values of a folder that save_adapters or PEFT wrote.
-void load_adapters(Model* model, const std::string& folder);
+// Adds adapters with the values of a folder that save_adapters or PEFT wrote, or with a sum of several folders, as
+// --adapter names them (adapter_sums.h).
+void load_adapters(Model* model, const std::vector<std::string>& folders);
 
 // The values of such a folder for a model that has adapters of the same kind, by the names of its tensors: those of its
 // adapters, and of what was trained besides. B is multiplied where the scale of the folder is not the model's.

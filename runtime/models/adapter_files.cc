@@ -19,6 +19,7 @@
 #include "onnx_passes/model/weight_origin.h"
 #include "runtime/data/files/safetensors.h"
 #include "runtime/models/adapt.h"
+#include "runtime/models/adapter_sums.h"
 #include "runtime/models/layer_numbers.h"
 #include "runtime/models/onnxruntime_adapter.h"
 
@@ -245,6 +246,22 @@ void add_prefix(const NamePrefix& prefix, AdapterSpec* spec, TensorMap* values) 
   *values = std::move(named);
 }
 
+// The adapter of a folder, for the model's layers.
+AdapterOfFolder read_adapter(Model* model, const std::string& folder) {
+  AdapterOfFolder adapter{read_spec(fs::path(folder) / kConfig), {}};
+  auto& [spec, values] = adapter;
+  values = read_tensors(folder, &spec);
+  std::set<std::string> modules;
+  for (const LinearLayer& layer : LinearLayers(*model, /*integers=*/true).all()) modules.insert(layer.module);
+  std::vector<std::string> targets = spec.targets;
+  targets.insert(targets.end(), spec.feedforward.begin(), spec.feedforward.end());
+  const NamePrefix prefix = common_prefix(modules, targets);
+  add_prefix(prefix, &spec, &values);
+  if (!prefix.empty()) add_adapted_note(model, concat(folder, ": ", prefix.text()));
+  join_tied(*model->graph, fs::path(folder) / kTensors, &values);
+  return adapter;
+}
+
 // Returns the tensors in the folder's file.
 TensorMap save_for_peft(const Model& training, const std::string& folder, const std::vector<std::string>& rename) {
   const AdapterSpec spec = parse_adapter_text(training.metadata(kAdapter));
@@ -347,18 +364,14 @@ TensorMap adapter_values(const Model& model, const std::string& folder) {
   return values;
 }
 
-void load_adapters(Model* model, const std::string& folder) {
-  AdapterSpec spec = read_spec(fs::path(folder) / kConfig);
-  const std::string path = fs::path(folder) / kTensors;
-  auto arrays = std::make_shared<TensorMap>(read_tensors(folder, &spec));
-  std::set<std::string> modules;
-  for (const LinearLayer& layer : LinearLayers(*model, /*integers=*/true).all()) modules.insert(layer.module);
-  std::vector<std::string> targets = spec.targets;
-  targets.insert(targets.end(), spec.feedforward.begin(), spec.feedforward.end());
-  const NamePrefix prefix = common_prefix(modules, targets);
-  add_prefix(prefix, &spec, arrays.get());
-  if (!prefix.empty()) add_adapted_note(model, concat(folder, ": ", prefix.text()));
-  join_tied(*model->graph, path, arrays.get());
+void load_adapters(Model* model, const std::vector<std::string>& folders) {
+  const AdapterSum sum = parse_adapter_sum(folders);
+  std::vector<AdapterOfFolder> adapters;
+  for (const AdapterSum::Term& term : sum.terms) adapters.push_back(read_adapter(model, term.folder));
+  const auto [spec, values] = sum.is_one() ? std::move(adapters[0]) : combined(sum, adapters);
+  const auto arrays = std::make_shared<const TensorMap>(values);
+  const std::string path = sum.is_one() ? (fs::path(sum.terms[0].folder) / kTensors).string() : "the sum of adapters";
+  if (!sum.is_one()) add_adapted_note(model, to_string(sum));
   run_pipeline({add_adapters(spec, 0)}, model);
   for (const auto& [name, tensor] : *arrays) {
     const Value* value = model->graph->find(name);

@@ -9,6 +9,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/loss/loss_model.h"
+#include "onnx_passes/loss/pairs.h"
 #include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/model/constants.h"
 #include "onnx_passes/operators/operators.h"
@@ -106,6 +107,8 @@ void add_built_notes(const Model& training, std::vector<Finding>* notes) {
     notes->push_back({"batch normalization", statistics, "those kept normalize as in inference"});
   if (const std::string names = training.metadata("onnx_train.not_trained"); !names.empty())
     notes->push_back({"weights", concat("the loss does not depend on ", names), "they are not trained"});
+  if (const std::string what = training.metadata(kReference); what.starts_with("a frozen copy"))
+    notes->push_back({"the reference of dpo", "is " + what, "--lora shares the weights in the place of copying them"});
   if (training.metadata("onnx_train.rounded") != "0") return;
   notes->push_back(
       {concat("precision ", training.metadata("onnx_train.precision")), "rounds no operator of this model",

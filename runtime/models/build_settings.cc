@@ -321,7 +321,7 @@ std::vector<CommandOption> options_of_forward(BuildSettings* settings, const std
 
 std::vector<CommandOption> options_of_forward_run(BuildSettings* settings) {
   return options_of_forward(settings, {"loss", "metric", "optimizer", "group", "precision", "ema", "batch", "head",
-                                       "lora", "untie", "train", "freeze"});
+                                       "lora", "untie", "train", "freeze", "resize-vocabulary"});
 }
 
 }  // namespace onnx_train

@@ -16,21 +16,30 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// The columns of metrics.csv, and the keys of metrics.jsonl, which leaves out what a model does not have.
+using Columns = std::vector<std::string>;
+
+// The columns of metrics.csv, before those of a loss's own metrics, and the keys of metrics.jsonl, which leaves out
+// what a model does not have.
 constexpr const char* kColumns[] = {"step",    "epoch",    "loss",       "lr",     "grad_norm",  "ms",
                                     "samples", "accuracy", "loss_scale", "tokens", "utilization"};
 
-std::string table_header() {
+Columns with_metrics(const std::vector<std::string>& metrics) {
+  Columns columns(std::begin(kColumns), std::end(kColumns));
+  columns.insert(columns.end(), metrics.begin(), metrics.end());
+  return columns;
+}
+
+std::string table_header(const Columns& columns) {
   std::string header;
-  for (const char* column : kColumns) header += concat(header.empty() ? "" : ",", column);
+  for (const std::string& column : columns) header += concat(header.empty() ? "" : ",", column);
   return header + "\n";
 }
 
 template <typename Json>
-std::string table_row(const Json& object) {
+std::string table_row(const Columns& columns, const Json& object) {
   std::string row;
-  for (const char* column : kColumns) {
-    if (column != kColumns[0]) row += ",";
+  for (const std::string& column : columns) {
+    if (&column != columns.data()) row += ",";
     if (object.contains(column)) row += object[column].dump();
   }
   return row + "\n";
@@ -45,6 +54,7 @@ ordered_json json_of(const StepReport& r) {
   if (r.accuracy) object["accuracy"] = *r.accuracy;
   if (r.loss_scale) object["loss_scale"] = *r.loss_scale;
   if (r.skipped) object["skipped"] = true;
+  for (const auto& [name, value] : r.metrics) object[name] = value;
   return object;
 }
 
@@ -104,17 +114,18 @@ void MetricsLog::Lines::add(const std::string& line) {
     fail_as(ErrorCode::kFile, "cannot write ", path, ": ", std::strerror(errno));
 }
 
-MetricsLog::MetricsLog(const std::string& folder, int64_t step, std::vector<std::string> classes)
-    : best_(concat(folder, "/", kBestEvaluation)), classes_(std::move(classes)) {
+MetricsLog::MetricsLog(const std::string& folder, int64_t step, std::vector<std::string> classes,
+                       const std::vector<std::string>& metrics)
+    : columns_(with_metrics(metrics)), best_(concat(folder, "/", kBestEvaluation)), classes_(std::move(classes)) {
   if (step == 0) remove_file(best_);  // of a run that this one overwrites
   const auto early = [&](const nlohmann::json& object) {
     return step > 0 && object.is_object() && object.contains("step") && object["step"].is_number_integer() &&
            object["step"] <= step;
   };
   const std::string steps = keep_lines(folder + "/metrics.jsonl", early);
-  std::string rows = table_header();
+  std::string rows = table_header(columns_);
   std::istringstream lines(steps);
-  for (std::string line; std::getline(lines, line);) rows += table_row(nlohmann::json::parse(line));
+  for (std::string line; std::getline(lines, line);) rows += table_row(columns_, nlohmann::json::parse(line));
   steps_.emplace(folder + "/metrics.jsonl", steps);
   struct flock lock {};
   lock.l_type = F_WRLCK;
@@ -128,7 +139,7 @@ MetricsLog::MetricsLog(const std::string& folder, int64_t step, std::vector<std:
 void MetricsLog::add(const StepReport& r) {
   const ordered_json object = json_of(r);
   steps_->add(object.dump() + "\n");
-  table_->add(table_row(object));
+  table_->add(table_row(columns_, object));
 }
 
 void MetricsLog::add(const EvaluationReport& r) {

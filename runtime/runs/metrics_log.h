@@ -28,8 +28,9 @@ class MetricsSink {
 class MetricsLog : public MetricsSink {
  public:
   // Keeps what the files in `folder` hold of steps up to `step`: 0 starts them anew. `classes` are the names of the
-  // classes, if they have some.
-  MetricsLog(const std::string& folder, int64_t step, std::vector<std::string> classes = {});
+  // classes, if they have some, `metrics` those of each step (step_metrics), which have columns of their own.
+  MetricsLog(const std::string& folder, int64_t step, std::vector<std::string> classes = {},
+             const std::vector<std::string>& metrics = {});
 
   void add(const StepReport& report) override;
   void add(const EvaluationReport& report) override;
@@ -44,7 +45,8 @@ class MetricsLog : public MetricsSink {
     File file;
   };
 
-  const std::string best_;  // the path of evaluation.json
+  std::vector<std::string> columns_;  // of metrics.csv
+  const std::string best_;            // the path of evaluation.json
   const std::vector<std::string> classes_;
   std::optional<Lines> steps_, table_, epochs_;
 };

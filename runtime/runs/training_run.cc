@@ -174,7 +174,8 @@ StopReason TrainingRun::train(TrainerEvents* events, const std::atomic<bool>& in
   std::optional<MetricsLog> log;
   std::optional<LoggedEvents> logged;
   if (!folder.empty()) {
-    log.emplace(folder, trainer_->position().step, classes_from_json(session_.model().metadata(kClassNames)));
+    log.emplace(folder, trainer_->position().step, classes_from_json(session_.model().metadata(kClassNames)),
+                step_metrics(session_.model()));
     logged.emplace(session_, &*log, events);
   }
   return trainer_->run(logged ? &*logged : events, interrupt);

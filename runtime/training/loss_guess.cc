@@ -7,6 +7,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/loss/probabilities.h"
 #include "onnx_passes/text/expression.h"
+#include "runtime/data/chats/preferences.h"
 #include "runtime/data/files/tokens.h"
 #include "runtime/data/images/decode.h"
 
@@ -229,6 +230,7 @@ LossGuess guess_loss(const Model& forward, const TensorMap& arrays, const std::s
 }
 
 LossGuess guess_loss(const Model& forward, const std::string& path, const ReadOptions& options) {
+  if (!options.tokenizer.empty() && holds_preferences(path)) return {"dpo", path + " holds pairs of answers"};
   const Guess guess(forward, path);
   std::vector<InputSpec> inputs = guess.inputs();
   InputSpec labels{kLabels, {DType::kInt64, std::nullopt}, /*from_loss=*/true};

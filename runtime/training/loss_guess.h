@@ -17,6 +17,7 @@ struct LossGuess {
 
 // The rules, of which the first that fits wins. Sizes of 1 do not count, and open sizes fit any.
 //
+//   pairs of answers, in lines of .jsonl, with a tokenizer        dpo
 //   integers, of the output's shape without the axis of classes   cross_entropy
 //   one-hot rows, of the output's shape                           cross_entropy(probabilities=true)
 //   zeros and ones, or masks of two values, of the output's shape bce_with_logits

@@ -10,6 +10,7 @@
 #include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
+#include "onnx_passes/loss/pairs.h"
 #include "onnx_passes/text/expression.h"
 
 namespace onnx_train {
@@ -74,6 +75,15 @@ int64_t tokens_of_sample(const TensorMap& batch) {
 
 }  // namespace
 
+std::vector<std::string> step_metrics(const Model& model) {
+  std::vector<std::string> names;
+  const EntryPoint* point = model.training_entry_point();
+  for (const Value* output : point ? point->algorithm->outputs() : std::vector<Value*>()) {
+    if (output->role() && output->role()->name.starts_with(kRewards)) names.push_back(output->role()->name);
+  }
+  return names;
+}
+
 Entry training_entry(const Session& session) {
   if (const EntryPoint* point = session.model().training_entry_point()) return point->name().kind();
   fail("the model has neither an entry point '", name_of(Entry::kStep), "' nor '", name_of(Entry::kAccumulate),
@@ -123,6 +133,8 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
     if (spec.role == roles::kClipNorm) clip_norm_ = spec.name;
   }
   reader_.emplace(session_, entry);
+  metric_outputs_ = step_metrics(session_.model());
+  if (!session_.model().metadata(kPairs).empty()) rows_of_sample_ = kRowsOfPair;
   settings_ = settings_of(options_, *training_, evaluation_.get(), scalar_type_);
   position_.settings = recorded(settings_);
 }
@@ -315,7 +327,11 @@ void Trainer::add_batch(const BatchRun& run, int64_t samples, const TensorMap& o
   }
   loss_.add(batch);
   report_.samples += samples;
-  report_.tokens += samples * tokens_of_sample_;
+  report_.tokens += samples * rows_of_sample_ * tokens_of_sample_;
+  for (const std::string& name : metric_outputs_) {
+    const double value = value_or(session_, run.entry, outputs, name.c_str(), std::nan(""));
+    metrics_[name].add(value, static_cast<double>(samples));
+  }
 }
 
 void Trainer::report_step(const BatchRun& run, TrainerEvents* events) {
@@ -324,6 +340,7 @@ void Trainer::report_step(const BatchRun& run, TrainerEvents* events) {
   const Mean accuracy = std::exchange(accuracy_, {});
   report.loss = loss.counts() ? loss.value() : 0;
   if (accuracy.count != 0) report.accuracy = accuracy.value();
+  for (const auto& [name, mean] : std::exchange(metrics_, {})) report.metrics[name] = mean.value();
   report.skipped = report.loss_scale && !std::isfinite(report.grad_norm);
   // A loss that overflows says nothing of the others.
   if (!report.skipped || std::isfinite(report.loss)) position_.loss.add(loss);

@@ -73,6 +73,7 @@ struct StepReport {
   double milliseconds;
   std::optional<double> loss_scale = {};  // of a model with loss scaling
   bool skipped = false;                   // with loss scaling: the gradients overflow, the weights stay as they are
+  std::map<std::string, double> metrics = {};  // what the loss computes besides: "rewards/margins"
 };
 
 struct EvaluationReport {
@@ -179,6 +180,9 @@ class Trainer {
   StepReport report_{};           // of the step whose runs are being finished
   LossMean loss_;                 // over the finished runs of that step
   Mean accuracy_;
+  std::map<std::string, Mean> metrics_;  // of the outputs in metric_outputs_, likewise
+  std::vector<std::string> metric_outputs_;
+  int64_t rows_of_sample_ = 1;
   std::optional<LossReader> reader_;  // of the entry point that reads the training data
   std::set<std::string> noted_;       // what on_note has been told
   bool evaluated_ = false;            // in this run
@@ -189,6 +193,9 @@ class Trainer {
   std::chrono::steady_clock::time_point last_report_;
   std::vector<Setting> settings_;
 };
+
+// The names of the metrics that the loss computes in each step, in their order: rewards of pairs (loss/pairs.h).
+std::vector<std::string> step_metrics(const Model& model);
 
 // Model::training_entry_point. Throws Error if the model has none.
 Entry training_entry(const Session& session);

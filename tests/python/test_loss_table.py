@@ -95,8 +95,14 @@ def distill(x, teacher, temperature):
     return divergence.sum(1) * temperature**2
 
 
-def dpo(chosen, rejected, reference_chosen, reference_rejected, beta, smoothing=0.0):
+def dpo(chosen, rejected, reference_chosen, reference_rejected, beta, smoothing=0.0, kind="sigmoid"):
     m = beta * ((chosen - rejected) - (reference_chosen - reference_rejected))
+    if kind == "hinge":
+        return torch.relu(1 - m)
+    if kind == "ipo":
+        return (m / beta - 1 / (2 * beta)) ** 2
+    if kind == "robust":
+        return (-F.logsigmoid(m) * (1 - smoothing) + F.logsigmoid(-m) * smoothing) / (1 - 2 * smoothing)
     return -F.logsigmoid(m) * (1 - smoothing) - F.logsigmoid(-m) * smoothing
 
 
@@ -192,6 +198,10 @@ CASES = [
     Case("dpo(y0, y1, reference_chosen, reference_rejected)", [(N,), (N,)], lambda *a: dpo(*a, 0.1),
          dict(reference_chosen=draw(N, seed=2), reference_rejected=draw(N, seed=3))),
     Case("dpo(y0, y1, y2, y3, beta=0.5, label_smoothing=0.2)", [(N,)] * 4, lambda *a: dpo(*a, 0.5, 0.2)),
+    Case("dpo(y0, y1, y2, y3, loss_type=hinge, beta=0.5)", [(N,)] * 4, lambda *a: dpo(*a, 0.5, kind="hinge")),
+    Case("dpo(y0, y1, y2, y3, loss_type=ipo)", [(N,)] * 4, lambda *a: dpo(*a, 0.1, kind="ipo")),
+    Case("dpo(y0, y1, y2, y3, loss_type=robust, label_smoothing=0.3)", [(N,)] * 4, lambda *a: dpo(*a, 0.1, 0.3, "robust")),
+    Case("dpo(y0, y1, reference_free=true, beta=0.5)", [(N,)] * 2, lambda a, b: dpo(a, b, 0, 0, 0.5)),
     Case("triplet_margin(y0, y1, y2)", PAIR + [(N, D)], F.triplet_margin_loss),
     Case("triplet_margin(y0, y1, y2, margin=3, p=1, swap=true)", PAIR + [(N, D)],
          lambda *a: F.triplet_margin_loss(*a, margin=3, p=1, swap=True)),

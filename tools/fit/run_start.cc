@@ -25,6 +25,9 @@ Model load_or_build(const FitArguments& a, std::optional<BuiltForRun>* built) {
   settings.device = a.session.device;
   settings.build.accumulate = settings.build.accumulate || a.trainer.accumulate > 1;
   if (a.given->count("loss") == 0 && !a.has_recorded_build) settings.build.loss.clear();
+  for (std::string& piece : settings.import.adapt.vocabulary) {
+    if (piece == "auto" && !a.reading.tokenizer.empty()) piece = a.reading.tokenizer;
+  }
   DefaultBuild found = load_or_build(
       a.model, settings,
       [&](const Model& forward) {

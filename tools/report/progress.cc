@@ -44,6 +44,7 @@ std::string Progress::step_line(const StepReport& r, size_t width) const {
                                     concat("epoch ", r.epoch, epochs > 0 ? concat("/", epochs) : ""),
                                     "loss " + format_number(r.loss)};
   if (r.accuracy) parts.push_back("accuracy " + format_percent(*r.accuracy));
+  for (const auto& [name, value] : r.metrics) parts.push_back(concat(name, " ", format_number(value)));
   parts.push_back("|grad| " + format_number(r.grad_norm));
   parts.push_back("lr " + format_number(r.learning_rate));
   if (r.loss_scale) parts.push_back("scale " + format_number(*r.loss_scale));

@@ -102,6 +102,7 @@ void TensorBoardLog::add(const StepReport& r) {
   Event event;
   add_value("train/loss", r.loss, &event);
   if (r.accuracy) add_value("train/accuracy", *r.accuracy, &event);
+  for (const auto& [name, value] : r.metrics) add_value("train/" + name, value, &event);
   add_value("train/grad_norm", r.grad_norm, &event);
   add_value("train/lr", r.learning_rate, &event);
   if (r.loss_scale) add_value("train/loss_scale", *r.loss_scale, &event);

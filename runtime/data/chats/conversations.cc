@@ -261,4 +261,12 @@ DataArrays open_conversations(const std::vector<std::string>& paths, const std::
   return data;
 }
 
+void for_each_record(const std::string& path, const std::function<bool(const nlohmann::json&, int64_t)>& f) {
+  for_each_line(path, f);
+}
+
+bool read_turns(const nlohmann::json& turns, std::vector<chats::Message>* messages) {
+  return add_turns(turns, "role", "content", messages);
+}
+
 }  // namespace onnx_train

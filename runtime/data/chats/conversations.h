@@ -3,9 +3,14 @@
 // for a tokenizer. They throw Error that names file and line.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
+#include "runtime/data/chats/chat_template.h"
 #include "runtime/data/files/read_options.h"
 #include "runtime/data/tokenizer/tokenizer.h"
 
@@ -19,5 +24,13 @@ bool holds_conversations(const std::string& path);
 // `paths` are at least one, of such files.
 DataArrays open_conversations(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs,
                               const ReadOptions& options);
+
+// ---- Of such lines
+
+// Calls f(record, line) for the lines of a file that are not empty, until it returns false. A record is discarded where
+// the line is no JSON.
+void for_each_record(const std::string& path, const std::function<bool(const nlohmann::json&, int64_t)>& f);
+// Adds the messages of a list; false for another form.
+bool read_turns(const nlohmann::json& turns, std::vector<chats::Message>* messages);
 
 }  // namespace onnx_train

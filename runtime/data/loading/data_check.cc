@@ -162,7 +162,8 @@ std::string describe(const Dataset::Array& array, int64_t element, const char* a
   if (const std::string where = reader ? reader->place(element / row, element % row) : ""; !where.empty())
     return concat("token ", number, " ", where, ", for '", array.name, "'; ", why,
                   ": are these tokens of another tokenizer, or of another --token-type?");
-  return concat("'", array.name, "' holds ", number, array.per_sample ? concat(" in sample ", element / row) : "",
+  return concat("'", array.name, "' holds ", number,
+                array.per_sample ? concat(array.is_pair ? " in pair " : " in sample ", element / row) : "",
                 reader ? concat(", ", reader->describe(element / row)) : "", " (element ", place(array, element), "); ",
                 why);
 }
@@ -172,7 +173,7 @@ std::map<std::string, Dims> sizes_of(const Dataset& data) {
   std::map<std::string, Dims> sizes;
   for (const Dataset::Array& array : data.arrays()) {
     Dims& dims = sizes[array.name];
-    dims.assign(array.row.begin(), array.row.end());
+    dims.assign(array.row.begin() + (array.is_pair ? 1 : 0), array.row.end());
     if (array.per_sample)
       dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(std::min(array.axis, dims.size())), Dim());
   }

@@ -11,6 +11,7 @@
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/chats/conversations.h"
+#include "runtime/data/chats/preferences.h"
 #include "runtime/data/files/npy.h"
 #include "runtime/data/files/readers.h"
 #include "runtime/data/files/safetensors.h"
@@ -96,13 +97,23 @@ std::vector<std::string> files_like(const std::string& pattern) {
 // Files of tokens, of texts, or, with a tokenizer, of conversations, which the first one tells.
 DataArrays open_texts(const std::vector<TokenFiles>& sources, const std::vector<InputSpec>& inputs,
                       const ReadOptions& options) {
-  if (options.tokenizer.empty() || !holds_conversations(sources[0].paths[0]))
+  const std::string& first = sources[0].paths[0];
+  const bool are_pairs = holds_preferences(first);
+  if (takes_pairs(inputs) && (!are_pairs || options.tokenizer.empty())) {
+    throw UsageError(concat(first,
+                            ": the loss compares pairs of answers, which are read of lines of .jsonl with "
+                            "\"prompt\", \"chosen\" and \"rejected\", and with --tokenizer"));
+  }
+  if (options.tokenizer.empty() || (!are_pairs && !holds_conversations(first)))
     return open_tokens(sources, inputs, options);
   std::vector<std::string> paths;
   for (const TokenFiles& source : sources) {
     if (source.weight) throw UsageError(concat("'", source.name, "': conversations have no weights"));
     paths.insert(paths.end(), source.paths.begin(), source.paths.end());
   }
+  if (are_pairs && !takes_pairs(inputs))
+    throw UsageError(concat(first, " holds pairs of answers, which --loss 'dpo(beta=0.1)' compares"));
+  if (are_pairs) return open_preferences(paths, inputs, options);
   return open_conversations(paths, inputs, options);
 }
 
