@@ -36,7 +36,13 @@ bool drop_cache(Model* model);
 bool has_cache(const Graph& graph);
 // Before import: the inputs past* and outputs present* of single operators for attention (GroupQueryAttention,
 // MultiHeadAttention, Attention), which then read the tokens of their inputs alone.
-void drop_operator_caches(onnx::GraphProto* graph);
+struct DroppedCache {
+  size_t inputs = 0, outputs = 0;
+  std::string first;  // of the inputs
+};
+DroppedCache drop_operator_caches(onnx::GraphProto* graph);
+// What was done, for add_adapted_note.
+std::string note_of(const DroppedCache& cache);
 
 // Makes the inner values `names` the outputs, in this order, and removes nodes, weights and inputs that only the old
 // outputs need.

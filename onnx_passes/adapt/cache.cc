@@ -106,6 +106,11 @@ void infer_anew(Graph* graph, const std::string& first, int64_t earlier) {
 
 }  // namespace
 
+std::string note_of(const DroppedCache& cache) {
+  return concat("cache: ", cache.inputs, " inputs of earlier keys and values ('", cache.first, "' ...) are empty, and ",
+                cache.outputs, " outputs with those to come are left out");
+}
+
 bool has_cache(const Graph& graph) {
   return std::ranges::any_of(graph.inputs(),
                              [](const Value* input) { return starts_with_word(input->name(), "past"); });
@@ -156,13 +161,11 @@ bool drop_cache(Model* model) {
   }
   add_adapted_note(
       model,
-      concat("cache: ", caches.size(), " inputs of earlier keys and values ('", first, "' ...) are empty, and ",
-             left_out, " outputs with those to come are left out",
-             earlier == 0
-                 ? ""
-                 : concat("; the file says that there are ", earlier,
-                          " earlier tokens: a number that its exporter has computed from that, such as the first ",
-                          "position, is as it was")));
+      concat(note_of({caches.size(), left_out, first}),
+             earlier == 0 ? ""
+                          : concat("; the file says that there are ", earlier,
+                                   " earlier tokens: a number that its exporter has computed from that, such as the ",
+                                   "first position, is as it was")));
   return true;
 }
 
@@ -197,16 +200,19 @@ void drop_operator_cache(onnx::NodeProto* node, std::unordered_set<std::string>*
   }
 }
 
+// Returns how many there were.
 template <typename Values>
-void erase_named(const std::unordered_set<std::string>& names, Values* values) {
+size_t erase_named(const std::unordered_set<std::string>& names, Values* values) {
+  const int before = values->size();
   for (int i = values->size() - 1; i >= 0; --i) {
     if (names.contains(values->Get(i).name())) values->DeleteSubrange(i, 1);
   }
+  return static_cast<size_t>(before - values->size());
 }
 
 }  // namespace
 
-void drop_operator_caches(onnx::GraphProto* graph) {
+DroppedCache drop_operator_caches(onnx::GraphProto* graph) {
   std::unordered_set<std::string> inputs, read, dropped;
   for (const auto& input : graph->input()) inputs.insert(input.name());
   for (const auto& node : graph->node()) read.insert(node.input().begin(), node.input().end());
@@ -215,8 +221,13 @@ void drop_operator_caches(onnx::GraphProto* graph) {
   for (const auto& node : graph->node()) {
     for (const std::string& name : node.input()) dropped.erase(name);
   }
-  erase_named(dropped, graph->mutable_input());
-  erase_named(dropped, graph->mutable_output());
+  DroppedCache cache;
+  for (const auto& input : graph->input()) {
+    if (cache.first.empty() && dropped.contains(input.name())) cache.first = input.name();
+  }
+  cache.inputs = erase_named(dropped, graph->mutable_input());
+  cache.outputs = erase_named(dropped, graph->mutable_output());
+  return cache;
 }
 
 }  // namespace onnx_train

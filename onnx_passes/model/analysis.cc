@@ -191,6 +191,7 @@ class Inspection {
 
   void find_shared() {
     for (const Weight& weight : weights_) {
+      if (constants_.count(weight.value->name())) continue;
       const std::vector<const Node*> readers = readers_of(weight.value);
       if (readers.size() < 2 || weight.tensor.size() < 2 || !is_shared(*weight.value, readers)) continue;
       const std::string others = concat("used by ", readers.size(), " nodes, ", readers[0]->label(), " and ",
