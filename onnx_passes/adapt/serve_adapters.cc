@@ -111,6 +111,27 @@ ServedProducts find_products(const Model& training, const std::map<std::string, 
   return products;
 }
 
+// The weights by the tensors that hold them. Of equal ones, as a table and the head that an exporter has untied from it
+// are, the tensor's name tells, or nothing where none of them has an adapter.
+std::map<std::string, std::string> weights_of_tensors(const Model& training,
+                                                      const std::multimap<std::string, std::string>& tensors_of,
+                                                      const std::string& source) {
+  std::unordered_set<std::string> adapted;
+  for (const AdapterPart& part : adapter_parts(training)) adapted.insert(part.weight);
+  std::map<std::string, std::string> weights;
+  for (const auto& [weight, tensor] : tensors_of) {
+    if (weight == tensor) weights.emplace(tensor, weight);
+  }
+  for (const auto& [weight, tensor] : tensors_of) {
+    const auto [known, is_new] = weights.emplace(tensor, weight);
+    const bool is_told = is_new || known->second == tensor;
+    if (!is_told && (adapted.count(weight) || adapted.count(known->second)))
+      fail_as(ErrorCode::kWeightsMisfit, source, ": '", tensor, "' holds '", known->second, "' and '", weight,
+              "', which are equal: nothing tells beside which of them an adapter is");
+  }
+  return weights;
+}
+
 // result + B A x of products that have one weight, without types: a file may have operators that nothing here knows.
 void add_beside(Graph* graph, const std::vector<ServedProduct>& products, const AdapterPart& a, const AdapterPart& b,
                 DType dtype) {
@@ -186,13 +207,7 @@ std::vector<std::string> serve_adapters_beside(const Model& training,
     fail("'", besides[0], "' was trained beside the adapters, and is no input of ", source,
          ": freeze it, or add --merge ", "in the place of --adapter-inputs");
   std::vector<std::string> names;
-  std::map<std::string, std::string> weights;  // by the tensors of `served`
-  for (const auto& [weight, tensor] : tensors_of) {
-    if (const auto [known, is_new] = weights.emplace(tensor, weight); !is_new)
-      fail_as(ErrorCode::kWeightsMisfit, source, ": '", tensor, "' holds '", known->second, "' and '", weight,
-              "', which are equal: nothing tells beside which of them an adapter is");
-  }
-  const ServedProducts products = find_products(training, weights, *served);
+  const ServedProducts products = find_products(training, weights_of_tensors(training, tensors_of, source), *served);
   for (const AdapterPart& part : adapter_parts(training)) {
     const Value* a = training.graph->find(part.tensor);
     if (part.part != parts::kA || !a) continue;

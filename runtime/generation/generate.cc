@@ -183,10 +183,10 @@ Model load_text_model(const std::string& path) {
   const std::string file = model_file(path);
   ModelMessage message = load_message(file);
   if (!message.proto.training_info().empty()) return load_training_model(file);
-  drop_operator_caches(message.proto.mutable_graph());
+  const DroppedCache dropped = drop_operator_caches(message.proto.mutable_graph());
   Model model = import_model(std::move(message));
   infer_types(model.graph.get());
-  drop_cache(&model);
+  drop_cache(&model, dropped);
   to_inference(*model.graph);
   return model;
 }

@@ -298,8 +298,7 @@ Model import_forward_model(ModelMessage message, const std::string& dtype, const
   Model model =
       in_precision(import_model(std::move(message), options, findings, dumps_into("import", pipeline)), dtype);
   infer_types(model.graph.get());  // the conversion keeps types, but not the known contents of shapes
-  if (dropped.inputs > 0) add_adapted_note(&model, note_of(dropped));
-  if (options.without_cache) drop_cache(&model);
+  if (options.without_cache) drop_cache(&model, dropped);
   if (options.adapt.any() || options.adapt.weights_partial)
     adapt(&model, options.adapt, dtype, dumps_into("adapt", pipeline));
   return model;

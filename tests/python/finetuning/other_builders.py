@@ -31,7 +31,7 @@ def config_of(name, **small):
         "llama_heads": dict(num_key_value_heads=HEADS),
         "qwen2": dict(tie_word_embeddings=True),
         "qwen3": dict(head_dim=16),
-        "phi": dict(num_key_value_heads=HEADS),
+        "phi": dict(num_key_value_heads=HEADS, partial_rotary_factor=1.0),
         "phi3": dict(original_max_position_embeddings=PLACES),
         "phi3_long": dict(original_max_position_embeddings=PLACES // 2, rope_scaling={"type": "longrope", "short_factor": factors, "long_factor": factors}),
         "gemma": dict(head_dim=16),

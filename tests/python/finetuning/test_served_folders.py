@@ -85,8 +85,9 @@ def feeds_of(session, ids, past, cache):
     return feeds
 
 
-def decode(path, prompts, tokens, adapter=None):
-    """Greedy tokens after each prompt, read with the cache where the file has one, and the logits that each was drawn of."""
+def decode(path, prompts, tokens, adapter=None, given=None):
+    """Greedy tokens after each prompt, or those that are given, read with the cache where the file has one; and the logits that each
+    was drawn of."""
     session, options = tool.session(path), onnxruntime.RunOptions()
     if adapter:
         loaded = onnxruntime.LoraAdapter()
@@ -94,14 +95,14 @@ def decode(path, prompts, tokens, adapter=None):
         options.add_active_adapter(loaded)
     names = [output.name for output in session.get_outputs()]
     texts, logits = [], []
-    for prompt in prompts:
+    for i, prompt in enumerate(prompts):
         text, read, cache = list(prompt), 0, {}
-        for _ in range(tokens):
+        for place in range(tokens):
             outputs = dict(zip(names, session.run(None, feeds_of(session, text[read:], read, cache), options)))
             cache = {name: value for name, value in outputs.items() if name.startswith("present")}
             read = len(text) if cache else 0
             logits.append(outputs["logits"][0, -1].astype(np.float32))
-            text.append(int(logits[-1].argmax()))
+            text.append(given[i][place] if given else int(logits[-1].argmax()))
         texts.append(text[len(prompt) :])
     return texts, np.array(logits)
 
@@ -128,7 +129,7 @@ def predicted(model, prompts, texts, place):
     logits = []
     for prompt, text in zip(prompts, texts, strict=True):
         ids = np.array([prompt + text[:-1]])
-        tool.save(place / "ids.npz", inputs_of(model if model.is_file() else model_of(model), ids))
+        tool.save(place / "ids.npz", inputs_of(model, ids))
         tool.run("predict", model, "--inputs", place / "ids.npz", "-o", place / "y.npz")
         logits.append(tool.load(place / "y.npz")["logits"][0, len(prompt) - 1 :])
     return np.concatenate(logits)
@@ -146,9 +147,9 @@ def train(folder, place, *options):
 
 
 # Float16, and products that round what they read to 8 bits.
-ROUNDED = ("_fp16", "_dml", "_rounded")
+ROUNDED = ("_fp16", "_dml", "_webgpu", "_heads", "_rounded")
 # What GenAI serves on this machine's processor.
-ON_OTHER_DEVICES = ("_fp16", "_dml", "_webgpu")
+ON_OTHER_DEVICES = ("_fp16", "_dml", "_webgpu", "_heads")
 
 
 def near(name):
@@ -213,12 +214,11 @@ def test_two_adapters_of_one_base_are_trained_and_swapped(folders, name, tmp_pat
         if "MatMulNBits" in model_of(folder).read_bytes().decode("latin1"):
             continue  # integers have no place for what is merged
         tool.run("export", trained, "--merge", "--into", folder, "-o", place / "merged")
-        merged = decode(model_of(place / "merged"), PROMPTS, TOKENS)
-        expect_same(name, texts[adapter], merged[0], logits[adapter])
-        np.testing.assert_allclose(predicted(place / "merged", PROMPTS, texts[adapter], place), logits[adapter], **near(name))
+        merged = decode(model_of(place / "merged"), PROMPTS, TOKENS, given=texts[adapter])
+        np.testing.assert_allclose(merged[1], logits[adapter], **near(name))
     texts[""], logits[""] = decode(model_of(base), PROMPTS, TOKENS)
     before = decode(model_of(folder), PROMPTS, TOKENS)
-    assert texts[""] == before[0] and texts["one"] != texts["two"]
+    assert texts[""] == before[0] and np.abs(logits["one"][::TOKENS] - logits["two"][::TOKENS]).max() > 1e-2
     np.testing.assert_allclose(logits[""], before[1], atol=1e-6)
     if name.startswith("genai") and not name.endswith(ON_OTHER_DEVICES):
         for adapter, answer in generated(name, base, files).items():
