@@ -6,6 +6,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/model/constants.h"
 #include "onnx_passes/passes.h"
 #include "tests/support/error_of.h"
 

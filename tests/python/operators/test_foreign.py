@@ -291,7 +291,7 @@ def test_rows_of_a_table_in_a_few_bits(bits, zeros, tmp_path):
     expected = tool.session(path).run(None, given)[0]
     tool.run("predict", path, "--inputs", tool.save(tmp_path / "ids.npz", given), "-o", tmp_path / "y.npz")
     np.testing.assert_allclose(tool.load(tmp_path / "y.npz")[out], expected, rtol=1e-5, atol=1e-5)
-    data = tool.save(tmp_path / "data.npz", given | {"target": np.zeros_like(expected)})
+    data = tool.save(tmp_path / "data.npz", given | {"labels": np.zeros_like(expected)})
     tool.run("fit", path, "--data", data, "--loss", f"mse({out})", "--steps", 3, "--lr", 0.1, "--out", tmp_path / "run")
     losses = tool.losses(tmp_path / "run")
     assert losses[0] == pytest.approx((expected**2).mean(), rel=1e-4) and losses[-1] < losses[0]
