@@ -153,7 +153,7 @@ def make(out, names, **small):
             target.mkdir(parents=True)
             try:
                 write(folder, target, **options)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 (target / "error.txt").write_text(f"{type(error).__name__}: {error}")
                 if len(names) == 1:
                     raise

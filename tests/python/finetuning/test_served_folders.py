@@ -57,6 +57,8 @@ def folders(tmp_path_factory):
             made[builder] = tmp_path_factory.mktemp(f"made by {builder}")
             ask(builder, "make", made[builder], *(other for other in other_builders.FOLDERS if other.startswith(builder)))
         error = made[builder] / name / "error.txt"
+        if error.exists() and error.read_text().startswith("SystemExit"):
+            pytest.skip(f"this version of the builder of {name} does not know its options")
         assert not error.exists(), error.read_text()
         return made[builder] / name
 
