@@ -23,7 +23,8 @@ def config_of(name, **small):
     import transformers as t
 
     if name == "gpt2":
-        return t.GPT2Config(**dict(vocab_size=TOKENS, n_positions=PLACES, n_embd=WIDTH, n_layer=2, n_head=HEADS, bos_token_id=0, eos_token_id=1) | small)
+        gpt2 = dict(vocab_size=TOKENS, n_positions=PLACES, n_embd=WIDTH, n_layer=2, n_head=HEADS, bos_token_id=0, eos_token_id=1)
+        return t.GPT2Config(**gpt2 | small)
     kinds = {"llama": t.LlamaConfig, "qwen2": t.Qwen2Config, "qwen3": t.Qwen3Config, "phi": t.PhiConfig, "phi3": t.Phi3Config,
              "mistral": t.MistralConfig, "gemma": t.GemmaConfig}  # fmt: skip
     factors = [1 + 0.1 * i for i in range(WIDTH // HEADS // 2)]
@@ -33,9 +34,10 @@ def config_of(name, **small):
         "qwen3": dict(head_dim=16),
         "phi": dict(num_key_value_heads=HEADS, partial_rotary_factor=1.0),
         "phi3": dict(original_max_position_embeddings=PLACES),
-        "phi3_long": dict(original_max_position_embeddings=PLACES // 2, rope_scaling={"type": "longrope", "short_factor": factors, "long_factor": factors}),
+        "phi3_long": dict(original_max_position_embeddings=PLACES // 2,
+                          rope_scaling={"type": "longrope", "short_factor": factors, "long_factor": factors}),
         "gemma": dict(head_dim=16),
-    }
+    }  # fmt: skip
     return kinds[name.split("_")[0]](**DECODER | more.get(name, {}) | small)
 
 
