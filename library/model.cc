@@ -14,6 +14,7 @@
 #include "runtime/models/adapt.h"
 #include "runtime/models/build_notes.h"
 #include "runtime/models/build_settings.h"
+#include "runtime/models/export_into.h"
 #include "runtime/models/inference_export.h"
 #include "runtime/models/kept_settings.h"
 #include "runtime/models/model_folder.h"
@@ -320,6 +321,21 @@ onnx_train_status onnx_train_model_export_with(const onnx_train_model* training,
     ExportSettings settings;
     read_options(options, count, export_options(&settings));
     give(export_message(training_model_of(training), settings, "the model"), inference);
+  });
+}
+
+onnx_train_status onnx_train_model_export_into(const onnx_train_model* training, const onnx_train_option* options,
+                                               size_t count, const char* path, const char** note) {
+  static thread_local std::string text;
+  return guarded([&] {
+    ExportSettings settings;
+    read_options(options, count, export_options(&settings));
+    required(path, "the path");
+    if (settings.into.empty()) throw UsageError("the option \"into\" names the model or the folder to write anew");
+    const WrittenInto written = write_into(training_model_of(training), settings, "the model", path);
+    text.clear();
+    for (const std::string& line : lines_of(written, path)) text += concat(text.empty() ? "" : "\n", line);
+    if (note) *note = text.c_str();
   });
 }
 

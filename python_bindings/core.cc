@@ -140,6 +140,14 @@ ModelHandle export_inference(const ModelHandle& training, const Options& options
   });
 }
 
+std::string export_into(const ModelHandle& training, const std::string& path, const Options& options) {
+  const auto views = detail::views(options);
+  const char* note = "";
+  unlocked(
+      [&] { return onnx_train_model_export_into(training.get(), views.data(), views.size(), path.c_str(), &note); });
+  return note;
+}
+
 void save_adapter(const ModelHandle& training, const std::string& folder) {
   unlocked([&] { return onnx_train_model_save_adapter(training.get(), folder.c_str()); });
 }
@@ -238,6 +246,7 @@ NB_MODULE(_core, module) {
       .def("differentiate", differentiate, nb::arg("options"))
       .def("derivative", derivative, nb::arg("kind"), nb::arg("loss").none(), nb::arg("options"))
       .def("export", export_inference, nb::arg("options"))
+      .def("export_into", export_into, nb::arg("path"), nb::arg("options"))
       .def("save_adapter", save_adapter, nb::arg("folder"))
       .def("flatten", flatten, nb::arg("entry"))
       .def("with_weights", with_weights, nb::arg("arrays"), nb::arg("strict"))

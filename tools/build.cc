@@ -14,6 +14,7 @@
 #include "runtime/models/check_report.h"
 #include "runtime/models/example_inputs.h"
 #include "runtime/models/kept_settings.h"
+#include "runtime/models/model_folder.h"
 #include "runtime/models/trial.h"
 #include "runtime/support/report_text.h"
 #include "runtime/training/metric_sums.h"
@@ -90,6 +91,7 @@ int run(const BuildArguments& arguments) {
 
   TextTable table("lw");
   table.add({"training model", arguments.output});
+  if (const std::string file = model_file(arguments.model); file != arguments.model) table.add({"made from", file});
   for (const std::string& note : adapted_notes(model)) table.add({"changed", note});
   table.add({"trained", trained_text(model, selected)});
   if (!options.init.empty()) table.add({"drawn anew", concat("--init ", options.init, " --seed ", options.seed)});

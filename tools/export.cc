@@ -112,28 +112,12 @@ std::string start_of_run(const std::string& checkpoint) {
   return is_other ? start : "";
 }
 
-void say_inputs(const std::vector<std::string>& inputs) {
-  if (!inputs.empty())
-    say(concat("the adapters are inputs now, which may be left out: ",
-               first_few(inputs, size_t{3}, [](const auto& text) { return text; })));
-}
-
 // The weights in the place of those of a file, or of the models of a folder.
 int export_into(const Model& training, const ExportArguments& arguments) {
   ExportSettings settings = arguments.settings;
   if (settings.base.empty()) settings.base = start_of_run(arguments.model);
   const WrittenInto written = write_into(training, settings, arguments.model, arguments.output);
-  const auto text = [](const std::string& line) { return line; };
-  const PutWeights& put = written.put;
-  if (written.inputs.empty()) {
-    std::printf("%s: %zu trained weights in %zu tensors\n", arguments.output.c_str(), put.weights, put.tensors);
-  } else {
-    std::printf("%s: inputs for adapters beside %zu weights\n", arguments.output.c_str(), written.inputs.size() / 2);
-  }
-  say_inputs(written.inputs);
-  if (!put.how.empty()) say(concat("not simply by another name: ", first_few(put.how, size_t{3}, text)));
-  if (!put.left.empty()) say(concat("may be weights that were trained: ", first_few(put.left, size_t{3}, text)));
-  for (const std::string& note : written.notes) say(note);
+  for (const std::string& line : lines_of(written, arguments.output)) say(line);
   return 0;
 }
 
@@ -236,7 +220,7 @@ int run(const ExportArguments& arguments) {
                " keys and values: inputs past_key_values.*, empty before the first token, and ",
                "outputs present.*, which are the next inputs; masks are of all tokens, earlier and new"));
   say_untied(made);
-  say_inputs(made.inputs);
+  if (!made.inputs.empty()) say(inputs_note(made.inputs));
   if (has_adapters(inference)) say("its adapters are layers of their own; --merge folds them into the weights");
   const Preprocess preprocess(inference);
   if (!preprocess.empty()) {

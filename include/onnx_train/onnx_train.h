@@ -174,6 +174,13 @@ onnx_train_status onnx_train_model_export(const onnx_train_model* training, onnx
  * with ONNX_TRAIN_UNSUPPORTED where an option has nothing to do, as "merge" without adapters. */
 onnx_train_status onnx_train_model_export_with(const onnx_train_model* training, const onnx_train_option* options,
                                                size_t count, onnx_train_model** inference);
+/* Writes what the option "into" names with trained weights to `path`: a model to a .onnx file, a folder of Optimum or
+ * GenAI's model builder to a folder with all its files (onnx_train_model_export_with gives the model alone). Options:
+ * "into", "base", "merge", "adapter-inputs". `note`, which may be null, receives what was written, guessed or left out,
+ * a line each; valid until the thread's next call. Fails with ONNX_TRAIN_DATA, before anything is written, for weights
+ * that are not there, and with ONNX_TRAIN_FILE for what cannot be read or written. */
+onnx_train_status onnx_train_model_export_into(const onnx_train_model* training, const onnx_train_option* options,
+                                               size_t count, const char* path, const char** note);
 /* Writes the adapters of a training model, and the other weights that it trains, into `folder` as PEFT has them:
  * adapter_config.json and adapter_model.safetensors. The folder is made if it is not there. A name that ends in
  * .onnx_adapter is a file of ONNX Runtime's, for the model that the option "adapter-inputs" gives. */

@@ -285,6 +285,14 @@ class Model {
       return onnx_train_model_export_with(get(), views.data(), views.size(), model);
     });
   }
+  // Writes the model or the folder of the option "into" with trained weights: onnx_train_model_export_into. Returns
+  // what was written, guessed or left out, a line each.
+  std::string export_into(const std::string& path, const Options& options) const {
+    const auto views = detail::views(options);
+    const char* note = "";
+    onnx_train::check(onnx_train_model_export_into(get(), views.data(), views.size(), path.c_str(), &note));
+    return note;
+  }
   // Writes the adapters in PEFT's format: onnx_train_model_save_adapter.
   void save_adapter(const std::string& folder) const {
     onnx_train::check(onnx_train_model_save_adapter(get(), folder.c_str()));

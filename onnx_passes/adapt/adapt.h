@@ -28,15 +28,28 @@ Pass tie(const std::vector<std::string>& pairs);
 // The opposite: every node that reads one of the weights gets a weight of its own, with the same first values.
 Pass untie(const std::vector<std::string>& names);
 
+// A cache of earlier keys and values that single operators for attention no longer read.
+struct DroppedCache {
+  size_t inputs = 0, outputs = 0;  // that are gone
+  std::string first;               // of the inputs
+  // Inputs that stay, since other nodes read their sizes: the keys of the operator's own tokens, and as how many heads
+  // their last axis counts.
+  struct Kept {
+    std::string keys;
+    int64_t heads;
+  };
+  std::map<std::string, Kept> kept;
+};
+// Before import: drops the inputs past* and outputs present* of single operators for attention (GroupQueryAttention,
+// MultiHeadAttention, Attention), which then read the tokens of their inputs alone.
+DroppedCache drop_operator_caches(onnx::GraphProto* graph);
+
 // Of a language model that was exported with a cache: its inputs past* become empty, whether their number of earlier
-// tokens is open or fixed, and its outputs present* are left out. Returns whether there were such. Throws Error that
-// names the input where the model cannot do without it.
-bool drop_cache(Model* model);
+// tokens is open or fixed, and its outputs present* are left out. `before`: what operators have lost already. Returns
+// whether there were such. Throws Error that names the input where the model cannot do without it.
+bool drop_cache(Model* model, const DroppedCache& before = {});
 // Whether it has inputs past*.
 bool has_cache(const Graph& graph);
-// Before import: the inputs past* and outputs present* of single operators for attention (GroupQueryAttention,
-// MultiHeadAttention, Attention), which then read the tokens of their inputs alone.
-void drop_operator_caches(onnx::GraphProto* graph);
 
 // Makes the inner values `names` the outputs, in this order, and removes nodes, weights and inputs that only the old
 // outputs need.

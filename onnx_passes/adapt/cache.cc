@@ -56,14 +56,28 @@ Dim size_of_cache(const Value& past, int64_t axis) {
   return own;
 }
 
-std::vector<Cache> find_caches(const Graph& graph, const Value& tokens) {
+std::string note_of(size_t inputs, const std::string& first, size_t outputs) {
+  return concat("cache: ", inputs, " inputs of earlier keys and values ('", first, "' ...) are empty, and ", outputs,
+                " outputs with those to come are left out");
+}
+
+// The size of the heads of a cache that an operator read, from the keys of its own tokens.
+Dim size_of_heads(const Graph& graph, const DroppedCache::Kept& kept) {
+  const Value* keys = graph.find(kept.keys);
+  if (!keys || !keys->has_rank() || keys->rank() < 1 || kept.heads < 1) return {};
+  const Dim& size = keys->type().dims->back();
+  return size.known() ? Dim(keys->rank() == 3 ? size.value() / kept.heads : size.value()) : Dim();
+}
+
+std::vector<Cache> find_caches(const Graph& graph, const Value& tokens, const DroppedCache& before) {
   std::vector<Cache> caches;
   for (Value* input : graph.inputs()) {
     if (!starts_with_word(input->name(), "past") || input->is_initializer() || !is_float(input->dtype())) continue;
     if (!input->has_rank() || input->rank() < 3) continue;
     if (input->name().find("encoder.") != std::string::npos)
       fail("[Cache] '", input->name(), "' holds what a decoder reads of its encoder, not earlier tokens", kWayOut);
-    const int64_t axis = axis_of_earlier(*input, tokens);
+    const bool is_of_operator = before.kept.contains(input->name());
+    const int64_t axis = is_of_operator ? input->rank() - 2 : axis_of_earlier(*input, tokens);
     if (axis < 0)
       fail("[Cache] '", input->name(), "' ", to_string(input->type()),
            " is a cache of earlier keys and values, and the ",
@@ -111,20 +125,22 @@ bool has_cache(const Graph& graph) {
                              [](const Value* input) { return starts_with_word(input->name(), "past"); });
 }
 
-bool drop_cache(Model* model) {
+bool drop_cache(Model* model, const DroppedCache& before) {
   Graph& graph = *model->graph;
   Value* tokens = nullptr;
   for (Value* input : graph.inputs()) {
     if (!tokens && is_integer(input->dtype()) && input->has_rank() && input->rank() == 2) tokens = input;
   }
-  if (!tokens) return false;
+  if (before.inputs > 0 && before.kept.empty())
+    add_adapted_note(model, note_of(before.inputs, before.first, before.outputs));
+  if (!tokens) return before.inputs > 0;
   std::vector<Value*> outputs;
   for (Value* output : graph.outputs()) {
     if (!starts_with_word(output->name(), "present")) outputs.push_back(output);
   }
-  if (outputs.empty() || outputs.size() == graph.outputs().size()) return false;
-  const std::vector<Cache> caches = find_caches(graph, *tokens);
-  if (caches.empty()) return false;
+  if (outputs.empty() || (outputs.size() == graph.outputs().size() && before.kept.empty())) return before.inputs > 0;
+  const std::vector<Cache> caches = find_caches(graph, *tokens, before);
+  if (caches.empty()) return before.inputs > 0;
   const int64_t earlier = fixed_length(caches);
   const std::string first = caches[0].past->name();
   if (const Dim& length = tokens->type().dims->back(); length.known() && length.value() == 1)
@@ -139,7 +155,10 @@ bool drop_cache(Model* model) {
     b.set_name(past->name());
     std::vector<Var> sizes;
     for (int64_t i = 0; i < past->rank(); ++i) {
-      const Dim size = size_of_cache(*past, i);
+      Dim size = size_of_cache(*past, i);
+      if (const auto kept = before.kept.find(past->name());
+          !size.known() && i == past->rank() - 1 && kept != before.kept.end())
+        size = size_of_heads(graph, kept->second);
       sizes.push_back(i == axis ? b.ints({0}) : size.known() ? b.ints({size.value()}) : dim(b.var(tokens), 0));
     }
     const Var empty = full(concat(sizes, 0), past->dtype(), 0);
@@ -156,13 +175,11 @@ bool drop_cache(Model* model) {
   }
   add_adapted_note(
       model,
-      concat("cache: ", caches.size(), " inputs of earlier keys and values ('", first, "' ...) are empty, and ",
-             left_out, " outputs with those to come are left out",
-             earlier == 0
-                 ? ""
-                 : concat("; the file says that there are ", earlier,
-                          " earlier tokens: a number that its exporter has computed from that, such as the first ",
-                          "position, is as it was")));
+      concat(note_of(caches.size() + before.inputs, first, left_out + before.outputs),
+             earlier == 0 ? ""
+                          : concat("; the file says that there are ", earlier,
+                                   " earlier tokens: a number that its exporter has computed from that, such as the ",
+                                   "first position, is as it was")));
   return true;
 }
 
@@ -174,8 +191,24 @@ struct OperatorCache {
   std::vector<int> past, present;
 };
 
-void drop_operator_cache(onnx::NodeProto* node, std::unordered_set<std::string>* dropped,
-                         const std::unordered_set<std::string>& inputs, const std::unordered_set<std::string>& read) {
+int64_t number_of(const onnx::NodeProto& node, const char* name) {
+  for (const auto& attribute : node.attribute()) {
+    if (attribute.name() == name) return attribute.i();
+  }
+  return 0;
+}
+
+// The keys of the node's own tokens, which packed inputs hold between queries and values.
+DroppedCache::Kept keys_of(const onnx::NodeProto& node) {
+  const int64_t heads = number_of(node, "num_heads"), key_heads = number_of(node, "kv_num_heads");
+  const bool is_packed = node.input_size() < 2 || node.input(1).empty();
+  if (is_packed) return {node.input_size() > 0 ? node.input(0) : "", heads + 2 * key_heads};
+  return {node.input(1), key_heads > 0 ? key_heads : heads};
+}
+
+void drop_operator_cache(onnx::NodeProto* node, std::map<std::string, DroppedCache::Kept>* kept,
+                         std::unordered_set<std::string>* dropped, const std::unordered_set<std::string>& inputs,
+                         const std::unordered_set<std::string>& read) {
   static const std::vector<OperatorCache> rows = {{"GroupQueryAttention", "com.microsoft", {3, 4}, {1, 2}},
                                                   {"MultiHeadAttention", "com.microsoft", {6, 7}, {1, 2}},
                                                   {"Attention", "com.microsoft", {4}, {1}},
@@ -186,6 +219,7 @@ void drop_operator_cache(onnx::NodeProto* node, std::unordered_set<std::string>*
     const auto is_read = [&](int i) { return i < node->output_size() && read.contains(node->output(i)); };
     if (!std::ranges::all_of(row.past, is_input) || std::ranges::any_of(row.present, is_read)) continue;
     for (const int i : row.past) {
+      kept->emplace(node->input(i), keys_of(*node));
       dropped->insert(node->input(i));
       node->set_input(i, "");
     }
@@ -197,26 +231,35 @@ void drop_operator_cache(onnx::NodeProto* node, std::unordered_set<std::string>*
   }
 }
 
+// Returns how many there were.
 template <typename Values>
-void erase_named(const std::unordered_set<std::string>& names, Values* values) {
+size_t erase_named(const std::unordered_set<std::string>& names, Values* values) {
+  const int before = values->size();
   for (int i = values->size() - 1; i >= 0; --i) {
     if (names.contains(values->Get(i).name())) values->DeleteSubrange(i, 1);
   }
+  return static_cast<size_t>(before - values->size());
 }
 
 }  // namespace
 
-void drop_operator_caches(onnx::GraphProto* graph) {
+DroppedCache drop_operator_caches(onnx::GraphProto* graph) {
+  DroppedCache cache;
   std::unordered_set<std::string> inputs, read, dropped;
   for (const auto& input : graph->input()) inputs.insert(input.name());
   for (const auto& node : graph->node()) read.insert(node.input().begin(), node.input().end());
-  for (auto& node : *graph->mutable_node()) drop_operator_cache(&node, &dropped, inputs, read);
+  for (auto& node : *graph->mutable_node()) drop_operator_cache(&node, &cache.kept, &dropped, inputs, read);
   // What another node reads, to count earlier tokens, stays an input.
   for (const auto& node : graph->node()) {
     for (const std::string& name : node.input()) dropped.erase(name);
   }
-  erase_named(dropped, graph->mutable_input());
-  erase_named(dropped, graph->mutable_output());
+  std::erase_if(cache.kept, [&](const auto& each) { return dropped.contains(each.first); });
+  for (const auto& input : graph->input()) {
+    if (cache.first.empty() && dropped.contains(input.name())) cache.first = input.name();
+  }
+  cache.inputs = erase_named(dropped, graph->mutable_input());
+  cache.outputs = erase_named(dropped, graph->mutable_output());
+  return cache;
 }
 
 }  // namespace onnx_train

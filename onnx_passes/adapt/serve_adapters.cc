@@ -64,6 +64,15 @@ bool have_equal_numbers(const Tensor& a, const Tensor& b) {
   return equal;
 }
 
+// Calls f with each node of the graph and of the graphs in it, such as the branches of an If.
+template <typename F>
+void for_each_node(const Graph& graph, const F& f) {
+  for (Node* node = graph.first(); node; node = node->next()) {
+    f(node);
+    for (const auto& subgraph : node->subgraphs()) for_each_node(*subgraph.graph, f);
+  }
+}
+
 // Adds products with integers, which importing has made of MatMulNBits: those with the names and the scales of the
 // file.
 void find_products_of_bits(const Model& training, const Graph& served, ServedProducts* products) {
@@ -74,30 +83,53 @@ void find_products_of_bits(const Model& training, const Graph& served, ServedPro
         !node->input(1)->is_initializer())
       continue;
     const Shape shape = constant_shape(*node->input(0));
-    for (const Node* bits = served.first(); bits; bits = bits->next()) {
+    for_each_node(served, [&](Node* bits) {
       if (!bits->is("MatMulNBits", "com.microsoft") || bits->num_inputs() < 3 || !bits->input(2)->is_initializer())
-        continue;
+        return;
       const bool is_it = node->input(0)->name() == bits->input(1)->name() + "_quantized" && shape.size() == 2 &&
                          bits->attr("N", 0) == shape[0] && bits->attr("K", 0) == shape[1] &&
                          have_equal_numbers(contents_of(*node->input(1)), contents_of(*bits->input(2)));
       if (is_it)
         (*products)[part.weight].push_back(
             {bits->input(0), bits->output(), shape[1], shape[0], bits->input(2)->dtype()});
-    }
+    });
   }
 }
 
 ServedProducts find_products(const Model& training, const std::map<std::string, std::string>& weights,
                              const Model& served) {
   ServedProducts products;
-  for (const LinearLayer& layer : LinearLayers(served).all()) {
-    const auto weight = weights.find(layer.weight->name());
-    if (weight == weights.end() || layer.is_convolution()) continue;
+  const LinearLayers layers(served);
+  for_each_node(*served.graph, [&](Node* node) {
+    const auto layer = layers.of(node);
+    const auto weight = layer ? weights.find(layer->weight->name()) : weights.end();
+    if (weight == weights.end() || layer->is_convolution()) return;
     products[weight->second].push_back(
-        {layer.node->input(0), layer.result(), layer.in(), layer.out(), layer.weight->dtype()});
-  }
+        {node->input(0), layer->result(), layer->in(), layer->out(), layer->weight->dtype()});
+  });
   find_products_of_bits(training, *served.graph, &products);
   return products;
+}
+
+// The weights by the tensors that hold them. Of equal ones, as a table and the head that an exporter has untied from it
+// are, the tensor's name tells, or nothing where none of them has an adapter.
+std::map<std::string, std::string> weights_of_tensors(const Model& training,
+                                                      const std::multimap<std::string, std::string>& tensors_of,
+                                                      const std::string& source) {
+  std::unordered_set<std::string> adapted;
+  for (const AdapterPart& part : adapter_parts(training)) adapted.insert(part.weight);
+  std::map<std::string, std::string> weights;
+  for (const auto& [weight, tensor] : tensors_of) {
+    if (weight == tensor) weights.emplace(tensor, weight);
+  }
+  for (const auto& [weight, tensor] : tensors_of) {
+    const auto [known, is_new] = weights.emplace(tensor, weight);
+    const bool is_told = is_new || known->second == tensor;
+    if (!is_told && (adapted.count(weight) || adapted.count(known->second)))
+      fail_as(ErrorCode::kWeightsMisfit, source, ": '", tensor, "' holds '", known->second, "' and '", weight,
+              "', which are equal: nothing tells beside which of them an adapter is");
+  }
+  return weights;
 }
 
 // result + B A x of products that have one weight, without types: a file may have operators that nothing here knows.
@@ -110,9 +142,10 @@ void add_beside(Graph* graph, const std::vector<ServedProduct>& products, const 
     make_input(graph, *part);
   }
   for (const ServedProduct& product : products) {
+    Graph& own = product.result->graph();
     Node* before = product.result->producer()->next();
     const auto add = [&](const char* op, const std::vector<Value*>& inputs) {
-      return graph->add_node(op, inputs, {graph->unique_name(module_of_part(a) + "/lora")}, "", before);
+      return own.add_node(op, inputs, {own.unique_name(module_of_part(a) + "/lora")}, "", before);
     };
     const auto cast = [&](Value* x, DType to) {
       if (product.dtype == dtype) return x;
@@ -174,13 +207,7 @@ std::vector<std::string> serve_adapters_beside(const Model& training,
     fail("'", besides[0], "' was trained beside the adapters, and is no input of ", source,
          ": freeze it, or add --merge ", "in the place of --adapter-inputs");
   std::vector<std::string> names;
-  std::map<std::string, std::string> weights;  // by the tensors of `served`
-  for (const auto& [weight, tensor] : tensors_of) {
-    if (const auto [known, is_new] = weights.emplace(tensor, weight); !is_new)
-      fail_as(ErrorCode::kWeightsMisfit, source, ": '", tensor, "' holds '", known->second, "' and '", weight,
-              "', which are equal: nothing tells beside which of them an adapter is");
-  }
-  const ServedProducts products = find_products(training, weights, *served);
+  const ServedProducts products = find_products(training, weights_of_tensors(training, tensors_of, source), *served);
   for (const AdapterPart& part : adapter_parts(training)) {
     const Value* a = training.graph->find(part.tensor);
     if (part.part != parts::kA || !a) continue;

@@ -15,6 +15,7 @@
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/model/adapter_records.h"
 #include "onnx_passes/model/constants.h"
+#include "onnx_passes/model/weight_origin.h"
 #include "onnx_passes/quantization/qdq.h"
 #include "onnx_passes/quantization/tensors.h"
 #include "onnx_passes/text/expression.h"
@@ -87,11 +88,6 @@ Tensor packed(const Tensor& q) {
     bytes.data<uint8_t>()[i] = static_cast<uint8_t>(low | high << 4);
   }
   return bytes;
-}
-
-bool has_four_bits(const Value& value) {
-  const auto& entries = value.initializer()->metadata_props();
-  return std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.key() == kFourBits; });
 }
 
 class BaseQuantization {
@@ -266,7 +262,7 @@ int dequantize_weights(Model* inference) {
 void pack_four_bits(Model* inference) {
   Graph& graph = *inference->graph;
   for (Value* value : std::vector<Value*>(graph.initializers())) {
-    if (!has_four_bits(*value) || value->uses().empty() || graph.is_output(value)) continue;
+    if (!had_four_bits(value) || value->uses().empty() || graph.is_output(value)) continue;
     const bool alone = std::all_of(value->uses().begin(), value->uses().end(), [](const Use& use) {
       return use.node->is("DequantizeLinear") && use.index == 0 && !use.node->input(2);
     });

@@ -190,8 +190,8 @@ Results rotary_embedding(Foreign& f) {
   const bool flat = f.rank(0) == 3;
   const int64_t heads = f.node().attr("num_heads", 0);
   const Var x = !flat ? f.x(0) : split_heads(f.x(0), heads > 0 ? heads : f.size(0, 2) / size);
-  const Var y =
-      rotate(x, angles_at(f.x(2), x, f.x(1)), angles_at(f.x(3), x, f.x(1)), size, f.node().attr("interleaved", 0) != 0);
+  const Var y = rotate(x, angles_at(f.table(2), x, f.x(1)), angles_at(f.table(3), x, f.x(1)), size,
+                       f.node().attr("interleaved", 0) != 0);
   return f.to(flat ? merge_heads(y) : y);
 }
 
@@ -249,8 +249,9 @@ Results group_query_attention(Foreign& f) {
     const int64_t size = 2 * f.size(7, 1);
     const bool interleaved = f.node().attr("rotary_interleaved", 0) != 0;
     if (f.has(9)) f.rank(9);
+    const Var cosines = f.table(7), sines = f.table(8);
     const auto turned = [&](Var x) {
-      return rotate(x, angles_at(f.x(7), x, positions), angles_at(f.x(8), x, positions), size, interleaved);
+      return rotate(x, angles_at(cosines, x, positions), angles_at(sines, x, positions), size, interleaved);
     };
     q = turned(q), k = turned(k);
   }

@@ -20,6 +20,11 @@ Var Foreign::floats(int i) const {
   return is_float(value.dtype()) ? value : cast(value, DType::kFloat);
 }
 
+Var Foreign::table(int i) const {
+  const Var value = x(i);
+  return value.value()->is_initializer() ? builder_->var(set_buffer(value.value())) : value;
+}
+
 bool Foreign::wants(int i) const {
   const Value* output = node_->output(i);
   return output && (!output->uses().empty() || output->graph().is_output(output));

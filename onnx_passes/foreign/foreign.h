@@ -37,6 +37,8 @@ class Foreign {
   Var floats(int i = 0) const;
   // Whether something reads output i.
   bool wants(int i) const;
+  // Input i, which the operator means as a table, such as one of angles: no weight that is trained.
+  Var table(int i) const;
   // A size of input i that must be known, counted from the end for negative axes. Throws Error that names it.
   int64_t size(int i, int64_t axis) const;
   // The number of axes of input i, which must be known.

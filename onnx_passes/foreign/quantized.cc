@@ -1,5 +1,7 @@
-// Products with weights in a few bits of com.microsoft. Such weights are frozen; gradients flow to the other operand.
+// Products with weights, and look-ups in tables, in a few bits of com.microsoft. Such weights are frozen; gradients
+// flow to the other operand.
 #include <bit>
+#include <cstring>
 #include <limits>
 
 #include "onnx_passes/foreign/foreign.h"
@@ -34,6 +36,32 @@ Tensor constant_input(const Foreign& f, int i, const char* what, DType dtype, in
   return known;
 }
 
+// An initializer that nodes with one stored weight share: a table of words that is the head, too.
+Var shared_initializer(Builder* b, const std::string& name, const Tensor& contents) {
+  Graph& graph = b->graph();
+  Value* known = graph.find(name);
+  if (known && known->is_initializer()) {
+    const Tensor own = constant_of(known);
+    if (own.dtype() == contents.dtype() && own.shape() == contents.shape() &&
+        std::memcmp(own.data(), contents.data(), own.bytes()) == 0)
+      return b->var(known);
+  }
+  return b->var(graph.add_initializer(graph.unique_name(name), contents));
+}
+
+// The integers and the scales of the weight that the file calls `stored`.
+Var stored_integers(Builder* b, const Value& stored, const Tensor& integers) {
+  const Var q = shared_initializer(b, stored.name() + "_quantized", integers);
+  Value* value = q.value();
+  if (other_names(*value).empty()) {
+    for (const std::string& name : original_names(stored)) value = add_other_name(value, name);
+  }
+  return b->var(value);
+}
+Var stored_scales(Builder* b, const Value& stored, const Tensor& scales) {
+  return shared_initializer(b, stored.name() + "_scale", scales);
+}
+
 // Y = A Wᵀ + bias, W [N, K] = (q - z) scale, with a scale and a z for each `block` elements of a row. The rows of q end
 // with whole blocks.
 Results matmul_of_bits(Foreign& f) {
@@ -58,14 +86,61 @@ Results matmul_of_bits(Foreign& f) {
     zeros = unpack(constant_input(f, 3, "zero points", DType::kUint8, n * per_row), n, blocks, per_row, bits);
   }
   Builder& b = f.b();
-  Graph& graph = b.graph();
-  const std::string& stored = node.input(1)->name();
-  Value* q = graph.add_initializer(graph.unique_name(stored + "_quantized"), integers);
-  for (const std::string& name : original_names(*node.input(1))) q = add_other_name(q, name);
-  Value* scale = graph.add_initializer(graph.unique_name(stored + "_scale"), scales.reshaped({n, blocks}));
-  const Var w =
-      b.op("DequantizeLinear", {b.var(q), b.var(scale), b.constant(zeros)}, {{"axis", 1}, {"block_size", block}});
+  const Var w = b.op("DequantizeLinear",
+                     {stored_integers(&b, *node.input(1), integers),
+                      stored_scales(&b, *node.input(1), scales.reshaped({n, blocks})), b.constant(zeros)},
+                     {{"axis", 1}, {"block_size", block}});
   return f.to(plus(matmul(f.x(0), transpose(w, {1, 0})), f.maybe(5)));
+}
+
+// What the value is, before nodes that give it another shape.
+const Value& source_of(const Value& value) {
+  const Value* source = &value;
+  while (source->producer() && (source->producer()->is("Reshape") || source->producer()->is("Identity")))
+    source = source->producer()->input(0);
+  return *source;
+}
+
+// The contents of an input that a Reshape may give another shape.
+Tensor reshaped_input(const Foreign& f, int i, const char* what) {
+  const Value& value = *f.x(i).value();
+  const Tensor known = constant_of(&source_of(value));
+  if (known.empty() || !value.type().is_static() || num_elements(value.type().shape()) != known.size())
+    f.refuse(concat("its ", what, " are no constants; export the model with weights in the file"));
+  return known.reshaped(value.type().shape());
+}
+
+// Y = (q - z) scale of the rows of a table [N, K] that indices name, with a scale and a z for each `block` elements of
+// a row. Bytes hold as many integers as `bits` says; of a type of 4 bits importing has made bytes, and its z is 0
+// unless it is given.
+Results gather_of_bits(Foreign& f) {
+  const Node& node = f.node();
+  const int64_t block = node.attr("block_size", 128), rank = f.rank(1) + 1, axis = node.attr("quantize_axis", 1);
+  const Tensor table = reshaped_input(f, 0, "weights");
+  const bool is_table = table.shape().size() == 2 && node.attr("gather_axis", 0) == 0 && (axis == 1 || axis == -1);
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (!is_table || block < 1 || block > kMost || (table.dtype() != DType::kUint8 && table.dtype() != DType::kInt8))
+    f.refuse("it looks up no rows of a table in integers with blocks along them; quantize the model again");
+  const bool had_four = had_four_bits(&source_of(*node.input(0)));
+  const int64_t bits = had_four ? 8 : node.attr("bits", 4);
+  if (bits != 2 && bits != 4 && bits != 8) f.refuse(concat("bits ", bits, "; it has 2, 4 or 8 bits here"));
+  const int64_t rows = table.shape()[0], columns = table.shape()[1] * (8 / bits),
+                blocks = (columns + block - 1) / block;
+  const Tensor integers = bits == 8 ? table : unpack(table, rows, columns, table.shape()[1], bits);
+  const Tensor scales = constant_input(f, 2, "scales", f.x(2).dtype(), rows * blocks).reshaped({rows, blocks});
+  Tensor zeros = Tensor::full(table.dtype(), {rows, blocks}, had_four ? 0 : static_cast<double>(1 << (bits - 1)));
+  if (f.has(3)) {
+    const int64_t bytes = (blocks * bits + 7) / 8;
+    const Tensor given = constant_input(f, 3, "zero points", table.dtype(), rows * bytes);
+    zeros = bits == 8 ? given.reshaped({rows, blocks}) : unpack(given, rows, blocks, bytes, bits);
+  }
+  Builder& b = f.b();
+  const Value& stored = source_of(*node.input(0));
+  const auto looked_up = [&](Var of) { return gather(of, f.x(1), 0); };
+  return f.to(b.op("DequantizeLinear",
+                   {looked_up(stored_integers(&b, stored, integers)), looked_up(stored_scales(&b, stored, scales)),
+                    looked_up(b.constant(zeros))},
+                   {{"axis", rank - 1}, {"block_size", block}}));
 }
 
 constexpr const char* kInIntegers =
@@ -80,7 +155,7 @@ constexpr const char* kOfIntegers =
 }  // namespace
 
 std::vector<ForeignRow> quantized_foreign() {
-  std::vector<ForeignRow> rows = {{"MatMulNBits", matmul_of_bits}};
+  std::vector<ForeignRow> rows = {{"MatMulNBits", matmul_of_bits}, {"GatherBlockQuantized", gather_of_bits}};
   for (const char* op : {"DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QAttention", "QGemm",
                          "QEmbedLayerNormalization", "DynamicQuantizeLSTM"})
     rows.push_back({op, nullptr, "com.microsoft", kInIntegers});

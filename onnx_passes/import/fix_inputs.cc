@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <optional>
+#include <set>
 #include <unordered_set>
 
 #include "onnx_passes/ir/error.h"
@@ -112,7 +115,58 @@ void fix(Graph* graph, Value* input, const Tensor& tensor) {
   graph->remove_input(input);
 }
 
+// The inputs of `outer` that nodes of the graph or within it read.
+void add_inputs_read(const Graph& graph, const Graph& outer, std::set<const Value*>* read) {
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    for (const Value* input : node->inputs()) {
+      if (input && &input->graph() == &outer && outer.is_input(input)) read->insert(input);
+    }
+    for (const auto& subgraph : node->subgraphs()) add_inputs_read(*subgraph.graph, outer, read);
+  }
+}
+
+bool is_cache(const Value* input) { return is_float(input->dtype()) && input->name().starts_with("past"); }
+
+// Whether `more` reads what `less` does, and a cache besides.
+bool adds_a_cache(const std::set<const Value*>& less, const std::set<const Value*>& more) {
+  std::vector<const Value*> added;
+  std::set_difference(more.begin(), more.end(), less.begin(), less.end(), std::back_inserter(added));
+  return !added.empty() && std::all_of(added.begin(), added.end(), is_cache) &&
+         std::includes(more.begin(), more.end(), less.begin(), less.end());
+}
+
+// The value of the input with which no If reads a cache that it reads with the other value; nothing if there is none.
+std::optional<bool> value_without_cache(const Graph& graph, const Value& input) {
+  std::optional<bool> value;
+  for (const Use& use : input.uses()) {
+    const Node& node = *use.node;
+    const Graph *yes = node.subgraph("then_branch"), *no = node.subgraph("else_branch");
+    if (!node.is("If") || &node.graph() != &graph || !yes || !no) return std::nullopt;
+    std::set<const Value*> read_if_so, read_if_not;
+    add_inputs_read(*yes, graph, &read_if_so);
+    add_inputs_read(*no, graph, &read_if_not);
+    const bool chosen = adds_a_cache(read_if_so, read_if_not);
+    if (!chosen && !adds_a_cache(read_if_not, read_if_so)) return std::nullopt;
+    if (value && *value != chosen) return std::nullopt;
+    value = chosen;
+  }
+  return value;
+}
+
 }  // namespace
+
+std::vector<std::string> choose_branches_without_cache(Graph* graph) {
+  std::vector<std::string> settings;
+  const std::vector<Value*> inputs = graph->inputs();
+  for (Value* input : inputs) {
+    if (input->dtype() != DType::kBool || input->is_initializer() || !input->has_rank() || input->rank() > 1) continue;
+    const std::optional<bool> value = value_without_cache(*graph, *input);
+    if (!value) continue;
+    settings.push_back(concat(input->name(), *value ? "=true" : "=false"));
+    fix(graph, input, Tensor::full(DType::kBool, Shape(static_cast<size_t>(input->rank()), 1), *value ? 1 : 0));
+  }
+  return settings;
+}
 
 void fix_inputs(Graph* graph, const std::vector<std::string>& settings) {
   std::unordered_set<std::string> names;

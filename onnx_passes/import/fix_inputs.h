@@ -13,4 +13,9 @@ namespace onnx_train {
 // or shape.
 void fix_inputs(Graph* graph, const std::vector<std::string>& settings);
 
+// Of a decoder that holds two, with a cache of earlier keys and values (inputs past*) and without, in the branches of
+// an If between which a boolean input chooses (Optimum's decoder_model_merged.onnx): the input becomes the constant
+// that chooses the one without. Returns "use_cache_branch=false" for each such input.
+std::vector<std::string> choose_branches_without_cache(Graph* graph);
+
 }  // namespace onnx_train

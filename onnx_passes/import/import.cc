@@ -94,7 +94,14 @@ void check_nodes(Graph* graph) {
 struct Settled {
   bool folded = false;                 // some are gone
   std::map<std::string, int> foreign;  // operators of other domains that are standard ones now
+  int rounded_products = 0;            // of these, products whose other operand ONNX Runtime rounds to 8 bits
 };
+
+// MatMulNBits says how exactly it may be computed: with 4, in integers of 8 bits.
+bool is_rounded_product(const Node& node) {
+  constexpr int64_t kIntegers = 4;
+  return node.is("MatMulNBits", "com.microsoft") && node.attr("accuracy_level", 0) == kIntegers;
+}
 
 // Converts the graph's nodes from opset `from` to the opset that is written, and infers their types. Rewrites that need
 // these types happen on the way: parts of sequences are unpacked, and an If is replaced by the branch it takes.
@@ -116,8 +123,10 @@ void settle(Graph* graph, int64_t from, const Notes& notes, Declarations* declar
       declared->seed(*subgraph.graph);
     }
     Node* const after = node->next();
+    const bool rounds = is_rounded_product(*node);
     if (const std::string op = node->op(); rewrite_foreign(node)) {  // as nodes of the opset that is written
       ++settled->foreign[op];
+      settled->rounded_products += rounds ? 1 : 0;
       node = after;
       continue;
     }
@@ -137,16 +146,21 @@ std::string list_of(const std::vector<std::string>& names) {
   return first_few(names, kMaxShown, [](const std::string& name) { return concat("'", name, "'"); });
 }
 
-void note_foreign(const std::map<std::string, int>& foreign, const Notes& notes) {
+void note_foreign(const Settled& settled, const Notes& notes) {
   int count = 0;
   std::vector<std::string> names;
-  for (const auto& [op, nodes] : foreign) {
+  for (const auto& [op, nodes] : settled.foreign) {
     names.push_back(op);
     count += nodes;
   }
   if (count > 0)
     notes.add("operators of other domains", concat(count, count == 1 ? " node: " : " nodes: ", list_of(names)),
               "standard operators stand in their place");
+  if (settled.rounded_products > 0)
+    notes.add(
+        "accuracy_level 4", concat("of ", settled.rounded_products, " MatMulNBits"),
+        "ONNX Runtime rounds what they multiply to 8 bits; here it stays in floats, so that its numbers differ from "
+        "these (GenAI's builder: --extra_options accuracy_level=1)");
 }
 
 void check_declarations(const Declarations& declared, const Graph& graph, bool fix_shapes, const Notes& notes) {
@@ -250,6 +264,16 @@ void choose_noted_outputs(Model& model, Import& state) {
   for (const Finding& f : choose_outputs(&model, state.options.adapt.cut)) state.notes.add(f.subject, f.what, f.advice);
 }
 
+void choose_noted_branches(Model& model, Import& state) {
+  for (const std::string& setting : choose_branches_without_cache(model.graph.get())) {
+    const size_t equals = setting.find('=');
+    const char* const other = setting.substr(equals) == "=false" ? "=true" : "=false";
+    state.notes.add(setting, "chooses the branch without a cache of earlier keys and values",
+                    concat("the other one is gone; --set ", setting.substr(0, equals), other, " takes that"));
+    state.settled.folded = true;
+  }
+}
+
 void widen_noted(Model& model, Import& state) {
   if (const int64_t count = widen(&model); count > 0)
     state.notes.add("16-bit floats", concat(count, count == 1 ? " tensor is" : " tensors are", " widened to float32"),
@@ -259,7 +283,7 @@ void widen_noted(Model& model, Import& state) {
 void settle_all(Model& model, Import& state) {
   const int64_t from = raise_opset(&model);
   settle(model.graph.get(), from, state.notes, &state.declarations(model), &state.settled);
-  note_foreign(state.settled.foreign, state.notes);
+  note_foreign(state.settled, state.notes);
 }
 
 void decide_noted_branches(Model& model, Import& state) {
@@ -320,6 +344,8 @@ const ImportStep kImportSteps[] = {
     {"read_declarations", "reads the types that the file declares", [](Model& m, Import& i) { i.declarations(m); }},
     {"fix_inputs", "makes constants of the inputs of --set",
      [](Model& m, Import& i) { fix_inputs(m.graph.get(), i.options.set); }},
+    {"choose_branches_without_cache", "takes the branch that reads no cache where an input chooses",
+     choose_noted_branches},
     {"drop_inputs_with_values", "takes weights off the list of inputs",
      [](Model& m, Import&) { drop_inputs_with_values(m.graph.get()); }},
     {"name_dimensions", "names dimensions without a size", [](Model& m, Import&) { name_dimensions(m.graph.get()); }},

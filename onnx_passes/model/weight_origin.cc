@@ -325,6 +325,10 @@ std::shared_ptr<const onnx::TensorProto> make_buffer(const std::string& name, co
   return make_with_origin(name, contents, kConstant);
 }
 
+bool had_four_bits(const Value* value) {
+  return value && value->is_initializer() && find(value->initializer()->metadata_props(), kFourBits);
+}
+
 Origin origin_of(const Value& initializer) {
   const std::string* origin = find(initializer.initializer()->metadata_props(), kOrigin);
   if (!origin) return Origin::kUnknown;
@@ -340,6 +344,12 @@ Origin origin_of(const Value& initializer) {
 bool may_be_repeated(const Value& initializer) { return find(initializer.initializer()->metadata_props(), kRepeated); }
 
 void set_computed(Value* initializer) { set_property(initializer, kOrigin, kComputed); }
+
+Value* set_buffer(Value* initializer) {
+  const Origin origin = origin_of(*initializer);
+  if (origin == Origin::kParameter || origin == Origin::kConstant) return initializer;
+  return set_property(initializer, kOrigin, kConstant);
+}
 
 Value* add_other_name(Value* initializer, const std::string& name) {
   std::vector<std::string> names = lines_of(*initializer, kTiedNames);

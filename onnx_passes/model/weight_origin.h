@@ -35,9 +35,17 @@ std::shared_ptr<const onnx::TensorProto> make_parameter(const std::string& name,
 // An initializer that counts as a buffer: no reader of it makes it a weight.
 std::shared_ptr<const onnx::TensorProto> make_buffer(const std::string& name, const Tensor& contents);
 
+// Metadata of an initializer whose elements, 8 bits here, were 4 bits in the file.
+inline constexpr const char* kFourBits = "onnx_train.four_bits";
+// Whether the value, which may be null, is such an initializer.
+bool had_four_bits(const Value* value);
+
 Origin origin_of(const Value& initializer);
 // Gives it the origin kComputed. A new value may take its place.
 void set_computed(Value* initializer);
+// Gives it the origin kConstant unless the file calls it a parameter. Returns the initializer, which may be a new
+// value.
+Value* set_buffer(Value* initializer);
 // Whether PyTorch's exporter folded it by operators of which one repeats elements, as their names say.
 bool may_be_repeated(const Value& initializer);
 // The names that an initializer's values have in the PyTorch module, if they differ from its own: {"layers.0.q.weight"}

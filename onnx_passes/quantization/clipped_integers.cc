@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/model/weight_origin.h"
 
 namespace onnx_train {
 namespace {

@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/model/select.h"
+#include "onnx_passes/model/weight_origin.h"
 #include "onnx_passes/quantization/clipped_integers.h"
 #include "onnx_passes/quantization/qdq.h"
 #include "onnx_passes/quantization/tensors.h"
@@ -61,12 +62,6 @@ int64_t widen_four_bits(onnx::GraphProto* graph) {
     }
   }
   return count;
-}
-
-bool had_four_bits(const Value* value) {
-  if (!value || !value->is_initializer()) return false;
-  const auto& entries = value->initializer()->metadata_props();
-  return std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.key() == kFourBits; });
 }
 
 // ---- Pairs
@@ -262,6 +257,10 @@ std::vector<std::string> make_float_masters(Model* model, const std::vector<std:
     const std::string name = is_named(plain) && !graph->find(plain) ? plain : stored->name();
     const DType stored_type = stored->dtype();
     const auto range = range_of_stored(*stored);
+    const auto looks_up = [](const Use& use) { return !use.node->is("DequantizeLinear"); };
+    if (const auto other = std::ranges::find_if(old->uses(), looks_up); other != old->uses().end())
+      fail("[Import] --train names '", name, "', whose integers ", other->node->label(),
+           " reads, too: the two would be one weight no more; name other weights");
     if (old->uses().size() == 1) {
       graph->rename(old, graph->unique_name(old->name() + "/stored"));
     } else if (graph->find(name)) {

@@ -17,9 +17,6 @@ namespace onnx_train {
 // Element types that the standard has for quantized tensors and Tensor has not.
 inline constexpr DType kUint4{21}, kInt4{22};
 
-// Metadata of an initializer whose elements, 8 bits here, were 4 bits in the file.
-inline constexpr const char* kFourBits = "onnx_train.four_bits";
-
 // The integers of a quantized type.
 struct QuantizedRange {
   double low, high;

@@ -7,6 +7,7 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/model/weight_origin.h"
 #include "onnx_passes/quantization/qdq.h"
 #include "onnx_passes/quantization/tensors.h"
 

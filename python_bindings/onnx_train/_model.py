@@ -243,6 +243,47 @@ class Model:
         )
         return Model(self._core.export(options))
 
+    def export_into(
+        self,
+        into: str | os.PathLike[str],
+        path: str | os.PathLike[str],
+        *,
+        merge: bool = False,
+        adapter_inputs: bool = False,
+        base: str | os.PathLike[str] | None = None,
+    ) -> list[str]:
+        """Writes a model, or a folder of Optimum or GenAI's model builder, anew with trained weights.
+
+        All else of it stays: nodes, inputs, outputs, caches of keys and values, and the other files of a folder.
+
+        Args:
+            into: the model, or the folder that holds it, with the same weights under other names, transposed or in
+                another type.
+            path: the ``.onnx`` file or the folder to write.
+            merge: fold adapters into the weights beside them.
+            adapter_inputs: adapters are inputs that may be left out, which ONNX Runtime's `LoraAdapter` fills from
+                files of `save_adapter`.
+            base: the model that was trained, as it was before (the model of `into`).
+
+        Returns:
+            What was written, guessed or left out, in lines.
+
+        Raises:
+            DataError: for weights that `into` does not hold; nothing is written then.
+            FileError: for what cannot be read or written.
+            UsageError: for adapters without `merge` or `adapter_inputs`, and for a `path` within `into`.
+
+        >>> training.export_into("model.onnx", "served.onnx")  # doctest: +SKIP
+        ['served.onnx: 4 trained weights in 4 tensors']
+        """
+        options = options_of(
+            merge=merge or None,
+            adapter_inputs=adapter_inputs or None,
+            into=os.fspath(into),
+            base=None if base is None else os.fspath(base),
+        )
+        return self._core.export_into(os.fspath(path), options).splitlines()
+
     def save_adapter(self, folder: str | os.PathLike[str]) -> None:
         """Writes the adapters of a training model, and the other weights that it trains, as PEFT has them.
 

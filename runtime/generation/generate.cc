@@ -15,6 +15,7 @@
 #include "runtime/generation/cached_reader.h"
 #include "runtime/generation/logits.h"
 #include "runtime/generation/text_windows.h"
+#include "runtime/models/model_folder.h"
 #include "runtime/training/checkpoint.h"
 
 namespace onnx_train {
@@ -179,12 +180,13 @@ void check_tokens(const Texts& prompts, int64_t vocabulary) {
 }  // namespace
 
 Model load_text_model(const std::string& path) {
-  ModelMessage message = load_message(path);
-  if (!message.proto.training_info().empty()) return load_training_model(path);
-  drop_operator_caches(message.proto.mutable_graph());
+  const std::string file = model_file(path);
+  ModelMessage message = load_message(file);
+  if (!message.proto.training_info().empty()) return load_training_model(file);
+  const DroppedCache dropped = drop_operator_caches(message.proto.mutable_graph());
   Model model = import_model(std::move(message));
   infer_types(model.graph.get());
-  drop_cache(&model);
+  drop_cache(&model, dropped);
   to_inference(*model.graph);
   return model;
 }

@@ -293,10 +293,12 @@ PipelineOptions dumps_into(const std::string& name, PipelineOptions pipeline) {
 
 Model import_forward_model(ModelMessage message, const std::string& dtype, const ImportOptions& options,
                            std::vector<Finding>* findings, const PipelineOptions& pipeline) {
+  DroppedCache dropped;
+  if (options.without_cache) dropped = drop_operator_caches(message.proto.mutable_graph());
   Model model =
       in_precision(import_model(std::move(message), options, findings, dumps_into("import", pipeline)), dtype);
   infer_types(model.graph.get());  // the conversion keeps types, but not the known contents of shapes
-  if (options.without_cache) drop_cache(&model);
+  if (options.without_cache) drop_cache(&model, dropped);
   if (options.adapt.any() || options.adapt.weights_partial)
     adapt(&model, options.adapt, dtype, dumps_into("adapt", pipeline));
   return model;

@@ -123,6 +123,7 @@ WrittenInto write_into_folder(const Model& training, const ExportSettings& setti
     if (std::filesystem::equivalent(other, file)) {
       IntoExport main = put_into(training, settings, weights, other);
       models.emplace(path, std::move(main.message));
+      written.decoder = path;
       written.put = std::move(main.put);
       written.inputs = std::move(main.inputs);
       continue;
@@ -190,7 +191,25 @@ WrittenInto write_into(const Model& training, const ExportSettings& settings, co
     fail_as(ErrorCode::kUsage, "-o is the file of --into: give it another name");
   const IntoExport made = export_into(training, settings, name);
   save_like(made.message, settings.into, output);
-  return {made.put, made.inputs, {}};
+  return {made.put, made.inputs, "", {}};
+}
+
+std::vector<std::string> lines_of(const WrittenInto& written, const std::string& output) {
+  const auto text = [](const std::string& line) { return line; };
+  const PutWeights& put = written.put;
+  const std::string of = written.decoder.empty() ? "" : concat(" of ", written.decoder);
+  std::vector<std::string> lines;
+  if (written.inputs.empty()) {
+    lines.push_back(concat(output, ": ", put.weights, " trained weights in ", put.tensors, " tensors", of));
+  } else {
+    lines.push_back(concat(output, ": inputs for adapters beside ", written.inputs.size() / 2, " weights", of));
+    lines.push_back(inputs_note(written.inputs));
+  }
+  if (!put.how.empty()) lines.push_back(concat("not simply by another name: ", first_few(put.how, size_t{3}, text)));
+  if (!put.left.empty())
+    lines.push_back(concat("may be weights that were trained: ", first_few(put.left, size_t{3}, text)));
+  lines.insert(lines.end(), written.notes.begin(), written.notes.end());
+  return lines;
 }
 
 }  // namespace onnx_train

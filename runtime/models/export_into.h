@@ -31,8 +31,12 @@ IntoExport export_into(const Model& training, const ExportSettings& settings, co
 struct WrittenInto {
   PutWeights put;
   std::vector<std::string> inputs;  // that adapters are now
+  std::string decoder;              // of a folder: the path there of the model that has all weights
   std::vector<std::string> notes;   // of other models of a folder
 };
+
+// The same in words: what was written, then what was guessed or left out, a line each.
+std::vector<std::string> lines_of(const WrittenInto& written, const std::string& output);
 
 // Writes that model to `output`, with its large tensors beside it if those of settings.into are. If that is a folder,
 // writes the folder `output` like it, with trained weights in all models that hold some. Throws Error before anything

@@ -4,6 +4,7 @@
 #include "onnx_passes/adapt/test_time_augmentation.h"
 #include "onnx_passes/foreign/map_outputs.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/model/adapter_records.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/precision/widen.h"
@@ -107,6 +108,11 @@ InferenceExport export_inference(const Model& training, const ExportSettings& se
   pack_four_bits(&inference);
   restore_maps(&inference, training);
   return made;
+}
+
+std::string inputs_note(const std::vector<std::string>& inputs) {
+  return concat("the adapters are inputs now, which may be left out: ",
+                first_few(inputs, size_t{3}, [](const std::string& name) { return name; }));
 }
 
 ModelMessage export_message(const Model& training, const ExportSettings& settings, const std::string& name) {

@@ -51,6 +51,9 @@ InferenceExport strip_and_merge(const Model& training, const ExportSettings& set
 // nothing to do, or does not go with another.
 InferenceExport export_inference(const Model& training, const ExportSettings& settings, const std::string& name);
 
+// That these inputs are adapters, in a line.
+std::string inputs_note(const std::vector<std::string>& inputs);
+
 // What the settings say, as a message: this, or the model that they put weights into.
 ModelMessage export_message(const Model& training, const ExportSettings& settings, const std::string& name);
 

@@ -95,8 +95,10 @@ std::string model_file(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return path;
   if (const std::string decoder = decoder_of_genai(path); !decoder.empty()) return decoder;
-  for (const char* name : {"model.onnx", "onnx/model.onnx", "decoder_model.onnx", "onnx/decoder_model.onnx"}) {
-    if (is_file(fs::path(path) / name)) return fs::path(path) / name;
+  for (const char* name : {"model.onnx", "decoder_model.onnx", "decoder_model_merged.onnx"}) {
+    for (const fs::path& folder : {fs::path(path), fs::path(path) / "onnx"}) {
+      if (is_file(folder / name)) return folder / name;
+    }
   }
   const std::vector<std::string> models = models_of_folder(path);
   if (models.size() == 1) return fs::path(path) / models[0];

@@ -11,9 +11,9 @@
 
 namespace onnx_train {
 
-// `path`, or the model's file if it is a folder: the decoder that genai_config.json names, model.onnx or
-// decoder_model.onnx there or in its folder onnx/, or the only .onnx file. Throws Error that lists the files where none
-// of these is there.
+// `path`, or the model's file if it is a folder: the decoder that genai_config.json names, model.onnx,
+// decoder_model.onnx or decoder_model_merged.onnx there or in its folder onnx/, or the only .onnx file. Throws Error
+// that lists the files where none of these is there.
 std::string model_file(const std::string& path);
 
 // All .onnx files of a folder and below it, as paths from there.

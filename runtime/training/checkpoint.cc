@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/passes.h"
 #include "onnx_passes/training/training_mode.h"
+#include "runtime/models/model_folder.h"
 #include "runtime/training/checkpoint_checksum.h"
 
 namespace onnx_train {
@@ -100,8 +101,9 @@ Model load_training_model(const std::string& path, const TopologyOptions& ranks)
 }
 
 Model load_any_model(const std::string& path) {
-  ModelMessage message = load_message(path);
-  if (!message.proto.training_info().empty()) return load_training_model(path);
+  const std::string file = model_file(path);
+  ModelMessage message = load_message(file);
+  if (!message.proto.training_info().empty()) return load_training_model(file);
   Model model = import_model(std::move(message));
   to_inference(*model.graph);
   return model;

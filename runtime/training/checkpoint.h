@@ -56,7 +56,8 @@ void save_checkpoint(const Session& session, const TrainingPosition& position, c
 // states alone that it keeps; a session of the model must be one of these ranks.
 Model load_training_model(const std::string& path, const TopologyOptions& ranks = {});
 // Loads a model for what only needs inference (predict, show --plan): a training model is verified and returned as it
-// is; any other model is imported and brought into inference form, also from an export in training mode.
+// is; any other model is imported and brought into inference form, also from an export in training mode. `path` is a
+// file, or a folder that holds the model (model_folder.h).
 Model load_any_model(const std::string& path);
 // The same as load_training_model for a model that has been loaded; `name` is used in messages.
 Model training_model(ModelMessage message, const std::string& name, const TopologyOptions& ranks = {});

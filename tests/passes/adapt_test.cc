@@ -98,6 +98,36 @@ TEST(Adapt, ATiedWeightStaysWhatItIsForItsOtherReaders) {
   EXPECT_THAT(model.metadata(kAdapted), HasSubstr("others read wte.weight, too"));
 }
 
+// As GenAI's builder writes it where it has no GroupQueryAttention: a mask asks for the size of the first cache.
+TEST(Adapt, ACacheOfAnOperatorIsDroppedBeforeImport) {
+  onnx::ModelProto proto;
+  to_proto(from_text(R"(<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+    network (float[N,T,4] q, int64[N,T] ids, float[N,2,past,size] "past.0.key", float[N,2,past,size] "past.0.value",
+             float[N,2,past,size] "past.1.key", float[N,2,past,size] "past.1.value")
+      => (float[N,T,4] y, "present.0.key", "present.0.value", "present.1.key", "present.1.value")
+    <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,8}, int64[1] two = {2}> {
+      k = MatMul(q, w)
+      sizes = Shape("past.0.key") count = Gather(sizes, two) number = Cast<to = 1>(count) more = Add(q, number)
+      a, "present.0.key", "present.0.value" = com.microsoft.MultiHeadAttention<num_heads = 2>(
+          more, k, k, , , , "past.0.key", "past.0.value")
+      y, "present.1.key", "present.1.value" = com.microsoft.MultiHeadAttention<num_heads = 2>(
+          a, k, k, , , , "past.1.key", "past.1.value")
+    })"),
+           &proto);
+  const DroppedCache dropped = drop_operator_caches(proto.mutable_graph());
+  EXPECT_EQ(dropped.inputs, 3u);
+  EXPECT_EQ(dropped.outputs, 4u);
+  EXPECT_EQ(dropped.first, "past.0.value");
+  ASSERT_EQ(dropped.kept.size(), 1u);
+  EXPECT_EQ(dropped.kept.begin()->first, "past.0.key");
+  Model model = import_model(proto);
+  EXPECT_TRUE(drop_cache(&model, dropped));
+  EXPECT_EQ(model.graph->inputs().size(), 2u);
+  EXPECT_EQ(model.graph->outputs().size(), 1u);
+  EXPECT_THAT(model.metadata(kAdapted), HasSubstr("4 inputs of earlier keys and values ('past.0.key' ...)"));
+  EXPECT_THAT(model.metadata(kAdapted), HasSubstr("4 outputs"));
+}
+
 // A layer of a language model that was exported with a cache.
 TEST(Adapt, ACacheIsEmptyAndNotComputed) {
   Model model = adaptable(R"((int64[N,T] ids, float[N,2,past,1] "past.0.key") => (float[N,T,2] logits,

@@ -43,6 +43,14 @@ TEST(Analysis, MergedAndTiedWeights) {
   EXPECT_THAT(lines[1], testing::HasSubstr("tied: used by 2 nodes"));
 }
 
+TEST(Analysis, AConstantIsNoTiedWeight) {
+  Model model = parse(R"((float[N,2] x) => (float[N,2] y)
+    <float[2] table = {1, 2}> { a = Add(x, table) y = Mul(a, table) })");
+  EXPECT_EQ(findings(model).size(), 1u);
+  model.set_metadata("onnx_train.constant.table", "a table of sines and cosines");
+  EXPECT_TRUE(findings(model).empty());
+}
+
 TEST(Analysis, PartsOfOneBiasAreNotTied) {
   const auto lines = [](const std::string& second) {
     return findings(parse(R"((float[N,2] x) => (float[N,2] y)

@@ -6,6 +6,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/model/constants.h"
 #include "onnx_passes/passes.h"
 #include "tests/support/error_of.h"
 
@@ -173,6 +174,45 @@ TEST(Import, UpgradesInsideBranches) {
     })"));
   EXPECT_EQ(type_of(model, "y"), "float[N]");
   EXPECT_EQ(model.context->opset(), 21);
+}
+
+// As Optimum merges a decoder with a cache and one without.
+Model merged_decoders(const ImportOptions& options, std::vector<Finding>* findings, const std::string& first = "",
+                      const std::string& condition = "use_cache_branch") {
+  return import_model(parse(R"(<ir_version: 10, opset_import: ["" : 21]>
+    g (int64[N,T] ids, float[N,P,2] "past.0.key", bool[1] use_cache_branch) => (float[N,T,2] y)
+    <float[3,2] w = {1,2,3,4,5,6}> { )" +
+                            first + "y = If(" + condition + R"() <
+        then_branch = with () => (float[N,T,2] y_1) { a = Gather(w, ids) s = ReduceSum("past.0.key") y_1 = Add(a, s) },
+        else_branch = without () => (float[N,T,2] y_2) { y_2 = Gather(w, ids) }> })"),
+                      options, findings);
+}
+
+TEST(Import, OfDecodersWithAndWithoutACacheTheLatterIsTrained) {
+  std::vector<Finding> findings;
+  const Model model = merged_decoders({}, &findings);
+  EXPECT_EQ(model.graph->num_nodes(), 1u);
+  EXPECT_TRUE(model.graph->find("past.0.key")->uses().empty());
+  EXPECT_EQ(model.graph->inputs().size(), 2u);
+  const auto told = std::find_if(findings.begin(), findings.end(),
+                                 [](const Finding& f) { return f.subject == "use_cache_branch=false"; });
+  ASSERT_NE(told, findings.end());
+  EXPECT_THAT(told->advice, HasSubstr("--set use_cache_branch=true"));
+  EXPECT_EQ(merged_decoders({.set = {"use_cache_branch=true"}}, nullptr).graph->num_nodes(), 3u);
+  // What chooses is computed of the input: nothing is decided.
+  const Model open = merged_decoders({}, nullptr, "chosen = Not(use_cache_branch) ", "chosen");
+  EXPECT_EQ(open.graph->inputs().size(), 3u);
+}
+
+TEST(Import, TablesOfAnglesAreNoWeightsWhateverTheyHold) {
+  const Model model = import_model(parse(R"(<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+    g (float[N,T,8] x, int64[N,T] at) => (float[N,T,8] y)
+    <float[3,2] cosines = {1,2,3,4,5,7}, float[3,2] sines = {7,2,3,4,5,6}, float[8] w = {1,2,3,4,5,6,7,9}> {
+      a = Mul(x, w) y = com.microsoft.RotaryEmbedding<num_heads = 2>(a, at, cosines, sines)
+    })"));
+  const auto constants = constants_of(model);
+  EXPECT_EQ(constants.count("cosines") + constants.count("sines"), 2u);
+  EXPECT_EQ(constants.count("w"), 0u);
 }
 
 TEST(Import, RebatchRewritesReshapeTargets) {

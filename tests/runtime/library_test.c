@@ -24,7 +24,8 @@ static void test_models(const char* path, onnx_train_model** training) {
   static const float row[4] = {0};
   const int64_t rows[] = {1, 4};
   const onnx_train_tensor x = {"x", ONNX_TRAIN_FLOAT, 2, rows, (void*)row, ONNX_TRAIN_HOST_MEMORY};
-  const char* sizes = NULL;
+  const onnx_train_option into[] = {{"into", path}, {"base", path}};
+  const char *sizes = NULL, *note = NULL;
   void* bytes = NULL;
   size_t size = 0;
   const onnx_train_option options[] = {{"loss", "cross_entropy"}, {"optimizer", "sgd(momentum=0.9)"}};
@@ -68,6 +69,15 @@ static void test_models(const char* path, onnx_train_model** training) {
   EXPECT(onnx_train_model_build_with_loss(copy, copy, NULL, 0, &flat) == ONNX_TRAIN_UNSUPPORTED && says("one float"));
   EXPECT(onnx_train_model_export(forward, &inference) == ONNX_TRAIN_FILE && says("no training model"));
   EXPECT(onnx_train_model_export(*training, &inference) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_with_weights(*training, &ones, 1, 1, &changed) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_export_into(changed, into, 2, "into.onnx", &note) == ONNX_TRAIN_OK);
+  EXPECT(strcmp(note, "into.onnx: 1 trained weights in 1 tensors") == 0);
+  EXPECT(onnx_train_model_export_into(changed, into, 2, "into.onnx", NULL) == ONNX_TRAIN_OK);
+  EXPECT(onnx_train_model_export_into(changed, into, 2, "no/such/into.onnx", NULL) == ONNX_TRAIN_FILE);
+  EXPECT(onnx_train_model_export_into(changed, NULL, 0, "into.onnx", NULL) == ONNX_TRAIN_USAGE && says("\"into\""));
+  EXPECT(onnx_train_model_export_into(changed, into, 2, NULL, NULL) == ONNX_TRAIN_USAGE);
+  EXPECT(onnx_train_model_export_into(*training, into, 2, "into.onnx", NULL) == ONNX_TRAIN_DATA && says("no weight"));
+  onnx_train_model_free(changed);
   EXPECT(onnx_train_model_flatten(*training, "stp", &flat) == ONNX_TRAIN_USAGE);
   EXPECT(onnx_train_model_flatten(*training, "step", &flat) == ONNX_TRAIN_OK);
   EXPECT(onnx_train_model_save(flat, "no/such/folder/flat.onnx") == ONNX_TRAIN_FILE);

@@ -49,6 +49,7 @@ void test_models(const Model& forward) {
   forward.with_weights({{"fc9", {3}, bias}}, false);
 
   EXPECT(throws(ONNX_TRAIN_UNSUPPORTED, "no adapters", [&] { changed.build().export_inference({{"merge", "true"}}); }));
+  EXPECT(throws(ONNX_TRAIN_USAGE, "names the model", [&] { changed.build().export_into("into.onnx", {}); }));
   const std::vector<float> short_data(3);
   EXPECT(throws(ONNX_TRAIN_DATA, "'x' has the shape [5, 4] and 3 elements", [&] { Input("x", {5, 4}, short_data); }));
   EXPECT(throws(ONNX_TRAIN_DATA, "3 elements", [&] { Input("x", {int64_t{1} << 62, 4}, short_data); }));

@@ -86,10 +86,12 @@ def place(files, request):
 def decode(path, ids, options=None):
     """The logits of a decoder with a cache: all tokens but two at once, then one after the other."""
     session = tool.session(path)
+    is_merged = any(spec.name == "use_cache_branch" for spec in session.get_inputs())
     cache = dict.fromkeys(PAST, np.zeros((len(ids), HEADS, 0, WIDTH // HEADS), np.float32))
     parts = []
     for begin, end in (0, TOKENS - 2), (TOKENS - 2, TOKENS - 1), (TOKENS - 1, TOKENS):
-        logits, *present = session.run(["logits", *PRESENT], {"input_ids": ids[:, begin:end], **cache}, options)
+        branch = {"use_cache_branch": np.array([begin > 0])} if is_merged else {}
+        logits, *present = session.run(["logits", *PRESENT], {"input_ids": ids[:, begin:end], **cache, **branch}, options)
         cache = dict(zip(PAST, present))
         parts.append(logits)
     return np.concatenate(parts, 1)
@@ -182,6 +184,95 @@ def test_a_folder_comes_out_as_it_went_in(files, place):
     tool.run("export", run / "last.onnx", "--merge", "--into", served, "-o", out)
     tool.run("predict", run / "last.onnx", "--inputs", files / "data.npz", "-o", place / "y.npz")
     np.testing.assert_allclose(decode(out / "decoder.onnx", ids), tool.load(place / "y.npz")["logits"][:3], rtol=1e-4, atol=1e-5)
+
+
+class WithoutCache(nn.Module):
+    """The keys and values of all tokens, for a cache that another decoder reads."""
+
+    def __init__(self, decoder):
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, input_ids):
+        none = torch.zeros(input_ids.shape[0], HEADS, 0, WIDTH // HEADS)
+        return self.decoder(input_ids, none, none)
+
+
+def merge_decoders(paths, out):
+    """As Optimum does: branches of an If, with and without a cache, whose weights are in the graph around it."""
+    weights, branches, inputs = {}, [], {}
+    for path in paths:
+        graph = onnx.load(path).graph
+        names = {}
+        for tensor in graph.initializer:
+            key = (tuple(tensor.dims), tensor.data_type, tensor.raw_data)
+            kept = weights.setdefault(key, tensor)
+            names[tensor.name] = kept.name.removesuffix("_merged_0") + "_merged_0"
+            kept.name = names[tensor.name]
+        for node in graph.node:
+            node.input[:] = [names.get(name, name) for name in node.input]
+        inputs |= {value.name: value for value in graph.input}
+        branches.append(helper.make_graph(graph.node, path.stem, [], graph.output))
+    node = helper.make_node("If", ["use_cache_branch"], [value.name for value in branches[0].output], "optimum::if",
+                            then_branch=branches[1], else_branch=branches[0])  # fmt: skip
+    chooses = helper.make_tensor_value_info("use_cache_branch", TensorProto.BOOL, [1])
+    graph = helper.make_graph([node], "merged", [*inputs.values(), chooses], branches[0].output, list(weights.values()))
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), out)
+
+
+def test_decoders_with_and_without_a_cache_in_one_file(files, place):
+    served = place / "a served folder"
+    served.mkdir()
+    axes = {name: {0: "batch", 1: "tokens"} for name in ("input_ids", "logits")} | {name: {0: "batch", 2: "total"} for name in PRESENT}
+    torch.onnx.export(WithoutCache(Decoder()).eval(), (torch.zeros(2, 2, dtype=torch.long),), place / "without.onnx", dynamo=False,
+                      opset_version=17, input_names=["input_ids"], output_names=["logits", *PRESENT], dynamic_axes=axes)  # fmt: skip
+    merge_decoders([place / "without.onnx", files / "cached.onnx"], served / "decoder_model_merged.onnx")
+    shutil.copy(files / "cached.onnx", served / "decoder_with_past_model.onnx")
+    ids = tool.load(files / "data.npz")["input_ids"][:3]
+    before = decode(served / "decoder_model_merged.onnx", ids)
+    np.testing.assert_allclose(before, decode(files / "cached.onnx", ids), atol=1e-5)
+    said = tool.run("build", served, "-o", place / "train.onnx", "--loss", "cross_entropy", "--lora", "rank=2,alpha=4")
+    assert "use_cache_branch=false: chooses the branch without a cache" in said and "decoder_model_merged.onnx" in said
+    tool.run("fit", place / "train.onnx", "--data", files / "data.npz", "--steps", 5, "--lr", 0.05, "--out", place / "run")
+    trained = place / "run" / "last.onnx"
+    tool.run("predict", trained, "--inputs", files / "data.npz", "-o", place / "y.npz")
+    expected = tool.load(place / "y.npz")["logits"][:3]
+    said = tool.run("export", trained, "--merge", "--into", served, "-o", place / "merged")
+    assert "of decoder_model_merged.onnx" in said and "decoder_with_past_model.onnx: 4 of 4 trained weights are there, too" in said
+    for name in "decoder_model_merged.onnx", "decoder_with_past_model.onnx":
+        np.testing.assert_allclose(decode(place / "merged" / name, ids), expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(before - expected).max() > 0.1
+    # Nodes for adapters are in both branches, and their inputs around them.
+    tool.run("export", trained, "--adapter-inputs", "--into", served / "decoder_model_merged.onnx", "-o", place / "base.onnx")
+    tool.run("export", trained, "-o", place / "a.onnx_adapter")
+    adapter, options = onnxruntime.LoraAdapter(), onnxruntime.RunOptions()
+    adapter.Load(str(place / "a.onnx_adapter"))
+    options.add_active_adapter(adapter)
+    np.testing.assert_array_equal(decode(place / "base.onnx", ids), before)
+    np.testing.assert_allclose(decode(place / "base.onnx", ids, options), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_data_in_several_files_and_folders_that_cannot_be_written(files, place):
+    served = place / "in parts"
+    served.mkdir()
+    onnx.save(onnx.load(files / "cached.onnx"), served / "model.onnx", save_as_external_data=True, all_tensors_to_one_file=False,
+              size_threshold=0)  # fmt: skip
+    assert len(list(served.iterdir())) > 10
+    trained, ids, expected = train(place, served)
+    (place / "file").write_text("mine")
+    message = tool.run("export", trained, "--into", served, "-o", place / "file" / "out", status=1)
+    assert "file" in message and message.count("\n") == 1 and (place / "file").read_text() == "mine"
+    tool.run("export", trained, "--into", served, "-o", place / "out")
+    assert {path.name for path in (place / "out").iterdir()} == {"model.onnx", "model.onnx.data"}
+    np.testing.assert_allclose(decode(place / "out" / "model.onnx", ids), expected, rtol=1e-4, atol=1e-5)
+    # A folder is read like the file in it, and Python writes the same one.
+    tool.run("sample", place / "out", "--prompt-ids", "1,2", "--tokens", 1, "--ids")
+    import onnx_train
+
+    lines = onnx_train.load(trained).export_into(served, place / "again", base=str(place / "train.onnx"))
+    assert lines[0].endswith("12 trained weights in 12 tensors of model.onnx")
+    for name in "model.onnx", "model.onnx.data":
+        assert (place / "again" / name).read_bytes() == (place / "out" / name).read_bytes()
 
 
 def test_a_decoder_with_a_cache_takes_adapters_of_any_rank(files, place):

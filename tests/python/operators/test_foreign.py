@@ -252,6 +252,54 @@ def test_weights_of_a_few_bits(bits, k, zeros, tmp_path):
         assert [list(w.dims) for w in weights if w.name == "x1"] == [[n, k]]
 
 
+def table_of_bits(path, bits, zeros, words=9, size=64, block=16):
+    """A table of `words` rows in a few bits, and the product of its rows with a weight. Of 4 bits in bytes it is the head, too, in the
+    form of MatMulNBits. A type of 4 bits has one integer an element."""
+    rng, blocks = np.random.default_rng(3), size // block
+    if isinstance(bits, str):
+        kind, low = {"int4": (TensorProto.INT4, -8), "uint4": (TensorProto.UINT4, 0)}[bits]
+        tensor = lambda name, *shape: helper.make_tensor(name, kind, shape, rng.integers(low, low + 16, shape).ravel())  # noqa: E731
+    else:
+        tensor = lambda name, *shape: numpy_helper.from_array(packed(rng.integers(0, 1 << bits, shape), bits), name)  # noqa: E731
+    held = [tensor("table", words, size), numpy_helper.from_array(floats(size, 3), "w"),
+            numpy_helper.from_array(np.abs(floats(words, blocks)) / 8, "scales")]  # fmt: skip
+    held += [tensor("zeros", words, blocks)] if zeros else []
+    of_rows, tail = "table", ["scales"] + ["zeros"] * zeros
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    if bits == 4:
+        of_rows = "rows"
+        held[0].dims[:] = [words, blocks, block // 2]
+        held.append(numpy_helper.from_array(np.int64([words, size // 2]), "sizes"))
+        nodes = [helper.make_node("MatMulNBits", ["x", "table", *tail], ["y"], domain=MS, K=size, N=words, bits=4, block_size=block)]
+    how = dict(block_size=block, gather_axis=0, quantize_axis=1) | ({} if isinstance(bits, str) else {"bits": bits})
+    nodes.insert(0, helper.make_node("GatherBlockQuantized", [of_rows, "ids", *tail], ["x"], "node", domain=MS, **how))
+    if bits == 4:
+        nodes.insert(0, helper.make_node("Reshape", ["table", "sizes"], ["rows"]))
+        nodes += [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Concat", ["y", "z"], ["all"], axis=2)]
+    out = "all" if bits == 4 else "y"
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", "t"])],
+                              [helper.make_tensor_value_info(out, TensorProto.FLOAT, None)], held)  # fmt: skip
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MS, 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    return out, {"ids": rng.integers(0, words, (2, 5))}
+
+
+@pytest.mark.parametrize("bits,zeros", [(2, True), (4, False), (4, True), (8, True), (8, False), ("uint4", True), ("int4", False)])
+def test_rows_of_a_table_in_a_few_bits(bits, zeros, tmp_path):
+    path = tmp_path / "model.onnx"
+    out, given = table_of_bits(path, bits, zeros)
+    expected = tool.session(path).run(None, given)[0]
+    tool.run("predict", path, "--inputs", tool.save(tmp_path / "ids.npz", given), "-o", tmp_path / "y.npz")
+    np.testing.assert_allclose(tool.load(tmp_path / "y.npz")[out], expected, rtol=1e-5, atol=1e-5)
+    data = tool.save(tmp_path / "data.npz", given | {"labels": np.zeros_like(expected)})
+    tool.run("fit", path, "--data", data, "--loss", f"mse({out})", "--steps", 3, "--lr", 0.1, "--out", tmp_path / "run")
+    losses = tool.losses(tmp_path / "run")
+    assert losses[0] == pytest.approx((expected**2).mean(), rel=1e-4) and losses[-1] < losses[0]
+    if bits == 4:
+        text = tool.run("build", path, "-o", tmp_path / "t.onnx", "--loss", f"mse({out})", "--train", "table", status=1)
+        assert "reads, too: the two would be one weight no more" in text
+
+
 LINEAR = {"coefficients": [0.1 * i - 0.5 for i in range(12)], "intercepts": [0.3, -0.2, 0.1]}
 ONE = {"coefficients": [0.5, -0.25, 1.0, 0.75], "intercepts": [0.125]}
 LEARNING = {
@@ -431,7 +479,7 @@ MALFORMED = {
 @pytest.mark.parametrize("what", MALFORMED)
 def test_nodes_that_do_not_fit_are_refused(what, tmp_path):
     path, (inputs, attributes) = tmp_path / "model.onnx", MALFORMED[what]
-    for op in sorted({case[0] for case in CASES.values()} | {"MatMulNBits", "NhwcConv", "BiasSplitGelu", "BiasAdd"}):
+    for op in sorted({case[0] for case in CASES.values()} | {"MatMulNBits", "GatherBlockQuantized", "NhwcConv", "BiasSplitGelu", "BiasAdd"}):
         save_node(path, op, MS, inputs, (), ["y"], attributes)
         process = tool.start("check", path)
         output = "".join(process.communicate(timeout=tool.PATIENCE))
