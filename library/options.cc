@@ -51,9 +51,12 @@ std::map<std::string, std::string> all_lines() {
   BuildSettings build;
   DataOptions data;
   SampleOptions samples;
-  return {{"build", lines_of(build_options(&build))},          {"forward", lines_of(options_of_forward_run(&build))},
-          {"session", lines_of(options_of_session(&session))}, {"data", lines_of(data_options(&data))},
-          {"samples", lines_of(sample_options(&samples))},     {"fit", lines_of(options_of_fit(&fit))}};
+  return {{"build", lines_of(build_options(&build))},
+          {"forward", lines_of(options_of_forward_run(&build))},
+          {"session", lines_of(options_of_session(&session))},
+          {"data", lines_of(data_options(&data))},
+          {"samples", lines_of(taken_by(TakenBy::kLibrary, sample_options(&samples)))},
+          {"fit", lines_of(options_of_fit(&fit))}};
 }
 
 }  // namespace

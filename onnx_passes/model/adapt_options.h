@@ -1,4 +1,5 @@
-// What --tie, --untie, --cut, --join, --head, --weights, --weights-partial, --lora, --ia3, --bitfit and --adapter say.
+// What --tie, --untie, --cut, --join, --head, --weights, --weights-partial, --lora, --ia3, --bitfit, --adapter and
+// --document-mask say.
 // Plain values; any thread.
 #pragma once
 
@@ -21,12 +22,13 @@ struct AdaptOptions {
   std::vector<std::string> qat;            // "int8", "weights=per_tensor"; see adapt/qat.h
   std::vector<std::string> quantize_base;  // "int4", "block=64"; see adapt/stored_weights.h
   std::string adapter;                     // a folder in PEFT's format
+  bool document_mask = false;              // documents of a row are apart: adapt/separate_documents.h
   uint64_t seed = 0;                       // of new heads and adapters
 
   bool any() const {
     return !(tie.empty() && untie.empty() && cut.empty() && join.empty() && heads.empty() && weights.empty() &&
              lora.empty() && ia3.empty() && adapter.empty() && qat.empty() && quantize_base.empty()) ||
-           bitfit;
+           bitfit || document_mask;
   }
 };
 
