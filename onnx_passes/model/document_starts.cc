@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "onnx_passes/inference/fold_branch.h"
 #include "onnx_passes/ir/tables.h"
 
 namespace onnx_train {
@@ -55,11 +56,14 @@ void join_documents(Model* model) {
   Value* const starts = graph.find(kDocumentStarts);
   if (!starts || !graph.is_input(starts)) return;
   DocumentJoiner(&graph).run(starts);
-  // What passes have written in another way reads zeros. Nodes that nothing reads go, and the input with them.
-  const Tensor zero = Tensor::full(DType::kInt64, {1, 1}, 0);
-  Value* const joined = graph.add_initializer(graph.unique_name("one_document"), zero);
+  remove_unread(&graph);
+  // What passes have written in another way reads zeros.
   const std::vector<Use> uses = starts->uses();
-  for (const Use& use : uses) use.node->set_input(use.index, joined);
+  if (!uses.empty()) {
+    const Tensor zero = Tensor::full(DType::kInt64, {1, 1}, 0);
+    Value* const joined = graph.add_initializer(graph.unique_name("one_document"), zero);
+    for (const Use& use : uses) use.node->set_input(use.index, joined);
+  }
   graph.remove_input(starts);
 }
 

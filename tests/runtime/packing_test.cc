@@ -8,11 +8,14 @@
 #include <map>
 #include <numeric>
 
+#include "onnx_passes/inference/inference.h"
 #include "onnx_passes/model/document_starts.h"
 #include "runtime/data/loading/batch_source.h"
 #include "runtime/data/loading/source.h"
+#include "runtime/data/loading/text_stream.h"
 #include "runtime/data/selection.h"
 #include "tests/support/error_of.h"
+#include "tests/support/small_decoder.h"
 
 namespace onnx_train::packing_test {
 namespace {
@@ -175,10 +178,10 @@ TEST(Packing, SourcesWithWeightsShareNoRow) {
   const Dataset data = load(concat(a, ":0.5,", b, ":0.5"), inputs, packed_into(8, "bfd"), &notes);
   EXPECT_EQ(data.num_samples(), 2);
   ASSERT_EQ(data.parts().size(), 2);
-  EXPECT_THAT(notes, testing::Contains(HasSubstr("a_source.jsonl:0.5: 50% of an epoch, each of its 1 sample 1 times")));
+  EXPECT_THAT(notes, testing::Contains(HasSubstr("a_source.jsonl: 50% of an epoch, each of its 1 sample 1 times")));
 }
 
-// 40 documents of 2 to 33 tokens.
+// 200 documents of 2 to 33 tokens.
 Dataset documents_of_many_lengths() {
   std::string lines;
   for (int i = 0; i < 40; ++i)
@@ -220,6 +223,48 @@ TEST(Packing, ABatchIsAsLongAsItsLongestSample) {
   data.gather(rows.data(), 2, &whole);
   EXPECT_EQ(batch.at("input_ids").shape(), (Shape{2, 8}));
   for (int64_t i = 0; i < 16; ++i) EXPECT_EQ(batch.at("labels").at(i), whole.at("labels").at(i / 8 * 32 + i % 8)) << i;
+}
+
+// The tokens of the batches that a rank gets of an epoch, after `skip` samples.
+std::vector<std::vector<int64_t>> streamed(const TextStream& stream, const Rounds& rounds, int64_t epoch,
+                                           int64_t skip) {
+  const std::unique_ptr<BatchSource> batches = stream.batches(2, /*seed=*/5, /*shuffle=*/true, /*drop_last=*/false);
+  batches->share_out(rounds);
+  batches->start(epoch, skip);
+  std::vector<std::vector<int64_t>> all;
+  for (TensorMap batch; !batches->next_round(&batch).empty();)
+    all.push_back(batch.at("tokens").cast(DType::kInt64).to_ints());
+  return all;
+}
+
+TEST(TextStream, ShardsAreReadInWindowsAlikeForRanksAndAfterAResume) {
+  Model model = from_text(small_decoder(kCausal));
+  infer_types(model.graph.get());
+  std::vector<std::string> paths;
+  for (int shard = 0; shard < 2; ++shard) {
+    std::string bytes;
+    for (int i = 0; i < 60 + shard; ++i) bytes += {static_cast<char>(i % 7), '\0'};
+    paths.push_back(write("shard" + std::to_string(shard) + ".bin", bytes));
+  }
+  ReadOptions options;
+  options.block_size = 4;
+  const TextStream stream(paths, model, Entry::kPredict, options, /*window=*/6);
+  EXPECT_EQ(stream.first().num_samples(), 7);  // of 30 tokens, which are more than 6 blocks
+  const auto whole = streamed(stream, {}, 0, 0);
+  EXPECT_EQ(whole.size(), 15);  // 121 tokens are 30 blocks, across shards
+  EXPECT_EQ(whole, streamed(stream, {}, 0, 0));
+  EXPECT_NE(whole, streamed(stream, {}, 1, 0));
+  const auto rest = streamed(stream, {}, 0, 6);
+  EXPECT_EQ(rest, std::vector(whole.begin() + 3, whole.end()));
+  const auto first = streamed(stream, {.rank = 0, .ranks = 2, .per_step = 2}, 0, 0),
+             second = streamed(stream, {.rank = 1, .ranks = 2, .per_step = 2}, 0, 0);
+  for (size_t i = 0; i + 1 < whole.size(); i += 2) {
+    EXPECT_EQ(first[i / 2], whole[i]);
+    EXPECT_EQ(second[i / 2], whole[i + 1]);
+  }
+  std::vector<int64_t> tokens;
+  for (const auto& batch : whole) tokens.insert(tokens.end(), batch.begin(), batch.end());
+  EXPECT_EQ(tokens.size(), 120);
 }
 
 }  // namespace

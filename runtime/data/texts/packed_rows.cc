@@ -254,7 +254,8 @@ void add_group(const DocumentGroup& group, bool has_labels, Samples* samples, Pa
     const std::vector<int64_t> ends = shard.ends.to_ints();
     int64_t begin = 0;
     for (const int64_t end : ends) {
-      const Document document{samples->shards.size(), std::exchange(begin, end), end - begin - (has_labels ? 1 : 0)};
+      const Document document{samples->shards.size(), begin, end - begin - (has_labels ? 1 : 0)};
+      begin = end;
       if (document.places <= 0) {
         found->left_out += shard.answers.empty() ? 0 : 1;
         continue;

@@ -197,7 +197,7 @@ def test_tokens_are_kept_beside_the_text(trained, tmp_path):
     def kept():
         return [path for path in tmp_path.iterdir() if path.suffix == ".tokens"]
 
-    expected = load(packing="bfd", no_token_cache=True)
+    expected = load(packing="bfd", token_cache=False)
     assert not kept()
     load(packing="bfd")
     (file,) = kept()
