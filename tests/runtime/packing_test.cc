@@ -184,7 +184,7 @@ TEST(Packing, SourcesWithWeightsShareNoRow) {
 // 200 documents of 2 to 33 tokens.
 Dataset documents_of_many_lengths() {
   std::string lines;
-  for (int i = 0; i < 40; ++i)
+  for (int i = 0; i < 200; ++i)
     lines += "{\"text\": \"" + std::string(static_cast<size_t>(1 + i * 7 % 32), 'x') + "\"}\n";
   return load(write("lengths.jsonl", lines), inputs_with({}), packed_into(32, "none"));
 }

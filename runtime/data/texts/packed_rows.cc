@@ -143,7 +143,8 @@ class DocumentTokenRows : public DocumentRows {
   }
   size_t memory() const override {
     size_t bytes = 0;
-    for (const DocumentShard& shard : samples().shards) bytes += shard.tokens.bytes() + shard.answers.bytes();
+    for (const DocumentShard& shard : samples().shards)
+      bytes += shard.tokens.bytes() + (shard.answers.empty() ? 0 : shard.answers.bytes());
     return bytes;
   }
 };
