@@ -434,8 +434,8 @@ const std::map<std::string, std::string> kFolders = {
      "cuda/support cuda/choices cuda/movement cuda/reduction cuda/fused cuda/normalization cuda/pooling cuda/sampling "
      "cuda/training cuda/products cuda/attention cuda/convolution cuda/recurrent cuda/collective cuda"},
     {"runtime",
-     "support data data/images data/images/decoders data/images/minimal data/tokenizer data/files data/chats "
-     "data/texts data/tables "
+     "support data data/images data/images/decoders data/images/minimal data/tokenizer data/files data/texts "
+     "data/chats data/tables "
      "distribution distribution/gloo distribution/mpi plan session data/loading models training generation runs"},
     {"tools", "report tensorboard . run_report dashboard minimal opt fit sweep main"}};
 

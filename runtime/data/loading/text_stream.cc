@@ -46,9 +46,9 @@ struct TextStreamSettings {
 };
 
 // One pass: windows, one after the other.
-class TextWindows {
+class StreamWindows {
  public:
-  TextWindows(const TextStreamSettings& settings, const std::vector<std::string>& paths)
+  StreamWindows(const TextStreamSettings& settings, const std::vector<std::string>& paths)
       : settings_(settings),
         to_(token_inputs(settings.inputs)),
         block_(block_of(*to_.tokens, settings.options)),
@@ -104,7 +104,7 @@ class TextWindows {
 
 struct TextStream::State {
   TextStreamSettings settings;
-  std::unique_ptr<TextWindows> once;  // of standard input, behind its first window
+  std::unique_ptr<StreamWindows> once;  // of standard input, behind its first window
   SharedWindow first = nullptr;       // of standard input
 };
 
@@ -137,7 +137,7 @@ class StreamBatches : public BatchSource {
       windows_ = std::move(state_->once);
       ahead_ = std::async(std::launch::deferred, [first = state_->first] { return first; });
     } else {
-      windows_ = std::make_unique<TextWindows>(state_->settings, files_of(epoch));
+      windows_ = std::make_unique<StreamWindows>(state_->settings, files_of(epoch));
       read_ahead();
     }
     for (int64_t left = skip; left > 0;) {
@@ -245,7 +245,7 @@ class StreamBatches : public BatchSource {
   Rounds rounds_;
   int64_t batch_of_step_ = 0, epoch_ = 0, number_ = 0;  // of the next window
   std::deque<Row> rows_;
-  std::unique_ptr<TextWindows> windows_;
+  std::unique_ptr<StreamWindows> windows_;
   std::future<SharedWindow> ahead_;
 };
 
@@ -259,7 +259,7 @@ TextStream::TextStream(const std::vector<std::string>& paths, const Model& model
   if (options.document_end && to.labels && !options.ignored_label)
     throw UsageError(concat("--document-end: the loss reads '", to.labels->name,
                             "' and ignores none of them; build it with ignore_index"));
-  auto windows = std::make_unique<TextWindows>(state_->settings, paths);
+  auto windows = std::make_unique<StreamWindows>(state_->settings, paths);
   first_ = windows->next(&notes_);
   const std::string name = is_standard_input(paths) ? "standard input" : names_of(paths);
   if (!first_) fail_as(ErrorCode::kTokenBlocks, name, " has too few tokens for one sample");
