@@ -105,7 +105,7 @@ class StreamWindows {
 struct TextStream::State {
   TextStreamSettings settings;
   std::unique_ptr<StreamWindows> once;  // of standard input, behind its first window
-  SharedWindow first = nullptr;       // of standard input
+  SharedWindow first = nullptr;         // of standard input
 };
 
 class StreamBatches : public BatchSource {
