@@ -15,7 +15,7 @@ COMMAND_ALONE = {"data", "eval-data", "config", "json", "tui", "tensorboard", "d
                  "lowering", "no-lowering", "dump-lowering", "check-memory", "allow-links", "stream", "shuffle-buffer", "help"}  # fmt: skip
 PROGRAMS_ALONE = {"ranks", "allow-non-finite", "wait-for-steps"}
 # Python's arguments for options that have another name, and its arguments that are no options.
-PYTHON_NAMES = {"folder": "out", "shuffle": "no-shuffle", "data_check": "no-data-check"}
+PYTHON_NAMES = {"folder": "out", "shuffle": "no-shuffle", "data_check": "no-data-check", "token_cache": "no-token-cache"}
 PYTHON_ALONE = {"model", "callbacks", "progress", "checkpoint"}
 PYTHON_DECIDES = {"wait-for-steps"}  # by whether there are callbacks
 

@@ -115,7 +115,7 @@ def gradients(model, data, packing, **reading):
     """Those of one step over all samples, and the loss."""
     session = onnx_train.Session(model)
     arrays = dict(onnx_train.load_data(data, session, packing=packing, block_size=PLACES, **reading))
-    before = {name: np.array(session.state[name]) for name in session.state if name in ("table", "table_of_places", "wq", "wk", "wv", "head")}
+    before = {port.name: np.array(session.state[port.name]) for port in session.states() if not port.role}
     loss = session.step(arrays, lr=1.0).loss
     return float(loss), {name: value - np.array(session.state[name]) for name, value in before.items()}, arrays
 
@@ -133,11 +133,45 @@ def test_packed_documents_have_the_gradients_of_unpacked_ones(name, tmp_path):
             assert len(arrays["input_ids"]) == 3
             assert (arrays["labels"] >= 0).sum() == (alone["labels"] >= 0).sum()
             assert abs(packed_loss - loss) < 1e-6
+            assert {"table", "wq", "wk", "wv", "head"} <= set(expected)
             for weight, gradient in expected.items():
                 assert np.abs(gradient).max() > 1e-3, weight
                 np.testing.assert_allclose(packed[weight], gradient, rtol=0, atol=1e-6, err_msg=weight)
         else:  # cut where a row ends
             assert (arrays["labels"] >= 0).sum() == (alone["labels"] >= 0).sum()
+
+
+@pytest.mark.parametrize("kind", ["GPT2", "Llama"])
+def test_exports_of_transformers_keep_documents_apart(kind, tmp_path):
+    """Learned positions that are counted inside, and rotary ones with shared keys; masks of tokens alone."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = {"GPT2": {"n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2},
+              "Llama": {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+                        "max_position_embeddings": 64}}[kind]  # fmt: skip
+    module = getattr(transformers, f"{kind}{'LMHeadModel' if kind == 'GPT2' else 'ForCausalLM'}")(getattr(transformers, f"{kind}Config")(vocab_size=VOCABULARY, **config))
+    module.config.use_cache = False
+
+    class Logits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = module
+
+        def forward(self, input_ids, attention_mask):
+            return self.module(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits
+
+    tokens = torch.zeros((2, 8), dtype=torch.long)
+    sizes = {0: torch.export.Dim("batch", min=1, max=4096), 1: torch.export.Dim("tokens", min=2, max=64)}
+    torch.onnx.export(Logits().eval(), (tokens, torch.ones_like(tokens)), str(tmp_path / "lm.onnx"), input_names=["input_ids", "attention_mask"],
+                      output_names=["logits"], dynamic_shapes=(sizes, sizes), dynamo=True, external_data=False)  # fmt: skip
+    model = onnx_train.load(tmp_path / "lm.onnx").build(loss=LOSS, optimizer="sgd", document_mask=True)
+    data = write_documents(tmp_path / "documents.jsonl")
+    loss, expected, _ = gradients(model, data, "none")
+    packed_loss, packed, arrays = gradients(model, data, "bfd")
+    assert len(arrays["labels"]) == 3 and abs(packed_loss - loss) < 1e-6
+    assert max(np.abs(gradient).max() for gradient in expected.values()) > 1e-2
+    for weight, gradient in expected.items():
+        np.testing.assert_allclose(packed[weight], gradient, rtol=0, atol=1e-6, err_msg=weight)
 
 
 def test_without_the_mask_packed_documents_are_refused(tmp_path):
