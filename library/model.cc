@@ -11,6 +11,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/pipeline/kept_faults.h"
 #include "runtime/data/loading/source.h"
+#include "runtime/data/texts/packing.h"
 #include "runtime/models/adapt.h"
 #include "runtime/models/build_notes.h"
 #include "runtime/models/build_settings.h"
@@ -72,6 +73,7 @@ Model built_for_data(const onnx_train_model* forward, const char* path, const Te
   ReadOptions reading;
   read_options(options, count, joined(build_options(&settings), data_options(&reading)));
   reading.role = DataRole::kTrain;
+  settings.import.adapt.document_mask = settings.import.adapt.document_mask || packs(reading.packing);
   DefaultBuild built = build_for_data(
       required(forward, "the forward model").message, settings,
       [&](const Model& model) {

@@ -61,7 +61,7 @@ std::map<std::string, std::string> all_lines() {
           {"forward", lines_of(options_of_forward_run(&build))},
           {"session", lines_of(options_of_session(&session))},
           {"data", lines_of(data_options(&data))},
-          {"samples", lines_of(sample_options(&samples))},
+          {"samples", lines_of(taken_by(TakenBy::kLibrary, sample_options(&samples)))},
           {"fit", lines_of(options_of_fit(&fit))},
           {"check", lines_of(check_options(&check))},
           {"export", lines_of(export_options(&exported))},

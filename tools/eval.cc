@@ -8,6 +8,7 @@
 #include "runtime/data/class_names.h"
 #include "runtime/data/images/files.h"
 #include "runtime/data/loading/source.h"
+#include "runtime/data/texts/packing.h"
 #include "runtime/models/example_inputs.h"
 #include "runtime/runs/metrics_log.h"
 #include "runtime/support/report_text.h"
@@ -33,8 +34,10 @@ struct EvalArguments {
 
 // The model, or one that evaluates a forward model; `notes` then says by which loss.
 Model load(const EvalArguments& a, DataNotes* notes) {
+  BuildSettings settings = a.build;
+  settings.import.adapt.document_mask = settings.import.adapt.document_mask || packs(a.reading.packing);
   DefaultBuild found = load_or_build(
-      a.model, a.build,
+      a.model, settings,
       [&](const Model& forward) {
         return guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kEvaluate, {}, {}});
       },

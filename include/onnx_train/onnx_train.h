@@ -425,10 +425,10 @@ typedef struct onnx_train_dataset onnx_train_dataset;
 onnx_train_status onnx_train_dataset_open(const char* path, onnx_train_session* session, const char* entry,
                                           onnx_train_dataset** dataset);
 /* The same with the options of data, as of the command: "block-size", "document-end", "tokenizer" (a file or folder),
- * "token-type", "missing" (mean, zero or drop), "columns" ("x=a,b"), "map" ("column=input"), "on-bad-picture" (stop or
- * skip) and "label-separator".
- * Where the entry point trains, the session's model keeps the names of classes and categories that a table has, so that
- * later tables are read alike. */
+ * "packing" (none, bfd, bfd_split or wrapped), "no-token-cache", "token-type", "missing" (mean, zero or drop),
+ * "columns" ("x=a,b"), "map" ("column=input"), "on-bad-picture" (stop or skip) and "label-separator". Where the entry
+ * point trains, the session's model keeps the names of classes and categories that a table has, so that later tables
+ * are read alike. */
 onnx_train_status onnx_train_dataset_open_with(const char* path, onnx_train_session* session, const char* entry,
                                                const onnx_train_option* options, size_t count,
                                                onnx_train_dataset** dataset);
@@ -542,12 +542,12 @@ typedef enum onnx_train_stop_reason {
  * plan with), "accumulate" [1, or the number of ranks], "lr" ("auto": from a range test of at most 100 steps on arrays
  * or files, which leaves the state as it was; on_note says what both have found), "schedule", "warmup", "final-lr",
  * "step-every", "step-factor", "clip", "seed" (of the order, and of what is drawn), "no-shuffle", "skip", "limit",
- * "val-split", "folds", "fold", "overfit-batches", "class-balance", "drop-last" (of arrays and files: which samples,
- * see docs/training.md), "best" (the metric of best.onnx and "early-stop"), "preprocess" and "augment" (docs/data.md),
- * "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's model keeps it: see
- * docs/training.md), "no-data-check" (arrays and files are read once before the first step, and refused if they hold
- * what the model cannot use: labels out of range, numbers that are not finite), "eval-every", "early-stop",
- * "min-delta", "stop-at"
+ * "val-split", "folds", "fold", "overfit-batches", "class-balance", "drop-last", "group-by-length" (of arrays and
+ * files: which samples, see docs/training.md), "best" (the metric of best.onnx and "early-stop"), "preprocess" and
+ * "augment" (docs/data.md), "scale" ("INPUT=1/255"; data and batches are multiplied by it, and the session's model
+ * keeps it: see docs/training.md), "no-data-check" (arrays and files are read once before the first step, and refused
+ * if they hold what the model cannot use: labels out of range, numbers that are not finite), "eval-every",
+ * "early-stop", "min-delta", "stop-at"
  * ("accuracy>=0.94": the evaluation after which the training ends), "checkpoint-every", "checkpoint-shards" ("on": each
  * rank writes its part of a checkpoint into "out"; all ranks then give it), "out" (the folder of last.onnx,
  * best.onnx, options.json, which has every option in use, and the numbers of steps and evaluations as the command

@@ -17,17 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<fs::path> cache_folder() {
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return value ? std::string(value) : std::string();
-  };
-  if (const std::string folder = variable("ONNX_TRAIN_CACHE"); !folder.empty()) return folder;
-  if (const std::string folder = variable("XDG_CACHE_HOME"); !folder.empty()) return fs::path(folder) / "onnx-train";
-  if (const std::string home = variable("HOME"); !home.empty()) return fs::path(home) / ".cache" / "onnx-train";
-  return std::nullopt;
-}
-
 constexpr size_t kHashDigits = 32;
 
 fs::path path_of(const fs::path& folder, const CacheEntry& entry) {
@@ -35,6 +24,17 @@ fs::path path_of(const fs::path& folder, const CacheEntry& entry) {
 }
 
 }  // namespace
+
+std::optional<std::string> cache_folder() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value ? std::string(value) : std::string();
+  };
+  if (std::string folder = variable("ONNX_TRAIN_CACHE"); !folder.empty()) return folder;
+  if (const std::string folder = variable("XDG_CACHE_HOME"); !folder.empty()) return folder + "/onnx-train";
+  if (const std::string home = variable("HOME"); !home.empty()) return home + "/.cache/onnx-train";
+  return std::nullopt;
+}
 
 std::string hash_of(const std::string& bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
@@ -45,7 +45,7 @@ std::string hash_of(const std::string& bytes) {
 }
 
 std::optional<std::string> read_cached(const CacheEntry& entry) {
-  const std::optional<fs::path> folder = cache_folder();
+  const std::optional<std::string> folder = cache_folder();
   if (!folder) return std::nullopt;
   std::ifstream file(path_of(*folder, entry), std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(file), {});
@@ -55,7 +55,7 @@ std::optional<std::string> read_cached(const CacheEntry& entry) {
 }
 
 std::optional<std::string> keep_cached(const CacheEntry& entry, const std::string& content) {
-  const std::optional<fs::path> folder = cache_folder();
+  const std::optional<std::string> folder = cache_folder();
   if (!folder) return std::nullopt;
   const fs::path path = path_of(*folder, entry);
   std::error_code error;
@@ -78,11 +78,12 @@ std::optional<std::string> keep_cached(const CacheEntry& entry, const std::strin
 }
 
 bool has_cache(const std::string& backend) {
-  const std::optional<fs::path> folder = cache_folder();
+  const std::optional<std::string> folder = cache_folder();
   if (!folder) return false;
   std::error_code error;
-  fs::create_directories(*folder / backend, error);
-  return fs::is_directory(*folder / backend, error) && access((*folder / backend).c_str(), W_OK) == 0;
+  const fs::path own = fs::path(*folder) / backend;
+  fs::create_directories(own, error);
+  return fs::is_directory(own, error) && access(own.c_str(), W_OK) == 0;
 }
 
 }  // namespace onnx_train

@@ -7,6 +7,9 @@
 
 namespace onnx_train {
 
+// The folder; nothing where the environment names none. It need not be there.
+std::optional<std::string> cache_folder();
+
 // What is kept: of which backend, a folder there ("cuda"); of which kind, the ending of its file ("choice"); and for
 // what. The key says everything that the content depends on.
 struct CacheEntry {

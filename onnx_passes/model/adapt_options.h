@@ -1,5 +1,5 @@
 // What --tie, --untie, --cut, --join, --resize-vocabulary, --head, --weights, --weights-partial, --lora, --ia3,
-// --bitfit and --adapter say. Plain values; any thread.
+// --bitfit, --adapter and --document-mask say. Plain values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,14 @@ struct AdaptOptions {
   std::vector<std::string> quantize_base;  // "int4", "block=64"; see adapt/stored_weights.h
   std::vector<std::string> adapter;        // folders in PEFT's format, "DIR=0.5", "combination=linear"
   std::vector<std::string> vocabulary;     // "512" or a tokenizer, "multiple=64"
+  bool document_mask = false;              // documents of a row are apart: tokens/separate_documents.h
   uint64_t seed = 0;                       // of new heads and adapters
 
   bool any() const {
     return !(tie.empty() && untie.empty() && cut.empty() && join.empty() && heads.empty() && weights.empty() &&
              lora.empty() && ia3.empty() && adapter.empty() && qat.empty() && quantize_base.empty() &&
              vocabulary.empty()) ||
-           bitfit;
+           bitfit || document_mask;
   }
 };
 

@@ -7,6 +7,7 @@
 #include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/model/adapter_records.h"
 #include "onnx_passes/model/constants.h"
+#include "onnx_passes/model/document_starts.h"
 #include "onnx_passes/model/flatten.h"
 #include "onnx_passes/model/table_metadata.h"
 #include "onnx_passes/quantization/write_qdq.h"
@@ -15,6 +16,7 @@ namespace onnx_train {
 
 Model strip_training(const Model& model) {
   Model inference = flatten(model, Entry::kPredict);
+  join_documents(&inference);
   write_qdq(&inference);
   for (Node* node : inference.graph->nodes()) {
     if (node->domain() == kDomain && !keeps_its_calls(kDomain, node->op())) inline_function(node);

@@ -70,7 +70,7 @@ def load_data(
             not name their arrays, which are all but .npz and .npy, need it; without it all arrays are given.
         entry: the entry point whose inputs are read; by default that which trains, or ``predict`` where the model has
             none. Of a folder with files for both, ``evaluate`` and ``predict`` read those for tests.
-        reading: how files are read, as `fit` takes it: `block_size`, `shift_labels`, `document_end`, `tokenizer`, `token_type`, `missing`, `columns`,
+        reading: how files are read, as `fit` takes it: `block_size`, `shift_labels`, `document_end`, `tokenizer`, `packing`, `token_type`, `missing`, `columns`,
             `map`, `on_bad_picture`, `mask_values`, `label_separator`.
 
     Returns:

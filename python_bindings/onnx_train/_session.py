@@ -241,7 +241,7 @@ class Session:
             metrics: functions of two mappings of arrays, the outputs of the model and the data, by the name of what they
                 return. They see all samples at once. `fit` and ``best.onnx`` know the metrics of `build` alone, which are
                 part of the model.
-            reading: of a path, as `fit` takes it: `block_size`, `shift_labels`, `document_end`, `tokenizer`, `token_type`, `missing`, `columns`,
+            reading: of a path, as `fit` takes it: `block_size`, `shift_labels`, `document_end`, `tokenizer`, `packing`, `token_type`, `missing`, `columns`,
                 `map`, `on_bad_picture`, `mask_values`, `label_separator`.
 
         Returns:

@@ -10,44 +10,55 @@
 namespace onnx_train {
 
 std::vector<CommandOption> data_options(DataOptions* options) {
-  return {{"--block-size",
-           {&options->block_size, Range{1, false, 0x1p31}},
-           "tokens of a sample, whose labels are the tokens that follow [the model's, if it is fixed]",
-           "N"},
-          {"--document-end", &options->document_end,
-           "the token that ends a document: the label after it is ignored [labels cross documents]", "ID"},
-          {"--shift-labels", &options->shift_labels,
-           "labels [batch, tokens] are a copy of the tokens, as for the models of transformers, and become the tokens "
-           "that follow"},
-          {"--tokenizer", &options->tokenizer,
-           "makes the tokens of texts: a tokenizer.json, or the folder of a model that holds it [bytes are tokens]",
-           "FILE"},
-          {"--token-type",
-           &options->token_type,
-           "of .bin files of tokens without a header [what it looks like]",
-           "TYPE",
-           false,
-           {"uint16", "uint32"}},
-          {"--missing",
-           &options->missing,
-           "what missing values of a table become: the column's mean, zero, or drop the row [an error]",
-           "HOW",
-           false,
-           {"mean", "zero", "drop"}},
-          {"--on-bad-picture",
-           &options->on_bad_picture,
-           "a picture that cannot be read ends the run, stop, or all are read at the start and such are left out, skip "
-           "[stop]",
-           "HOW",
-           false,
-           {"stop", "skip"}},
-          {"--mask-values", &options->mask_values,
-           "what masks hold for the classes 0, 1, ...: 0,255 for black and white [these numbers themselves]", "A,B"},
-          {"--label-separator", &options->label_separator,
-           "what stands between the classes of a picture in a CSV, if it has several: ';' of cat;dog", "TEXT"},
-          {"--columns", &options->columns, "the columns of a table for an input, in their order: x=a,b,c", "INPUT=A,B"},
-          {"--map", &options->map, "a column or an array that has another name than the input it is for: text=tokens",
-           "COLUMN=INPUT"}};
+  return {
+      {"--block-size",
+       {&options->block_size, Range{1, false, 0x1p31}},
+       "tokens of a sample, whose labels are the tokens that follow [the model's, if it is fixed]",
+       "N"},
+      {"--document-end", &options->document_end,
+       "the token that ends a document: the label after it is ignored [labels cross documents]", "ID"},
+      {"--shift-labels", &options->shift_labels,
+       "labels [batch, tokens] are a copy of the tokens, as for the models of transformers, and become the tokens "
+       "that follow"},
+      {"--tokenizer", &options->tokenizer,
+       "makes the tokens of texts: a tokenizer.json, or the folder of a model that holds it [bytes are tokens]",
+       "FILE"},
+      {"--packing",
+       &options->packing,
+       "how documents fill samples: none, a document each; bfd, several, the longest that fits first, and the end of "
+       "longer ones is left out; bfd_split, which is a document of its own; wrapped, one after the other. None of "
+       "them reads or predicts another [blocks across documents, conversations one each]",
+       "HOW",
+       false,
+       {"none", "bfd", "bfd_split", "wrapped"}},
+      {"--no-token-cache", &options->no_token_cache,
+       "do not keep the tokens of texts in a file beside them for the next run"},
+      {"--token-type",
+       &options->token_type,
+       "of .bin files of tokens without a header [what it looks like]",
+       "TYPE",
+       false,
+       {"uint16", "uint32"}},
+      {"--missing",
+       &options->missing,
+       "what missing values of a table become: the column's mean, zero, or drop the row [an error]",
+       "HOW",
+       false,
+       {"mean", "zero", "drop"}},
+      {"--on-bad-picture",
+       &options->on_bad_picture,
+       "a picture that cannot be read ends the run, stop, or all are read at the start and such are left out, skip "
+       "[stop]",
+       "HOW",
+       false,
+       {"stop", "skip"}},
+      {"--mask-values", &options->mask_values,
+       "what masks hold for the classes 0, 1, ...: 0,255 for black and white [these numbers themselves]", "A,B"},
+      {"--label-separator", &options->label_separator,
+       "what stands between the classes of a picture in a CSV, if it has several: ';' of cat;dog", "TEXT"},
+      {"--columns", &options->columns, "the columns of a table for an input, in their order: x=a,b,c", "INPUT=A,B"},
+      {"--map", &options->map, "a column or an array that has another name than the input it is for: text=tokens",
+       "COLUMN=INPUT"}};
 }
 
 CommandOption scale_option(std::vector<std::string>* scales) {
@@ -95,12 +106,31 @@ std::vector<CommandOption> sample_options(SampleOptions* options) {
            "N"},
           {"--class-balance", &options->class_balance,
            "draw samples so that all classes are as frequent, some samples twice and some not at all"},
-          {"--drop-last", &options->drop_last, "leave out the short batch at the end of an epoch"}};
+          {"--drop-last", &options->drop_last, "leave out the short batch at the end of an epoch"},
+          {"--stream",
+           &options->stream,
+           "read texts while they are trained on, shard after shard, never whole in memory; so is --data - of texts",
+           "",
+           false,
+           {},
+           nullptr,
+           TakenBy::kCommand},
+          {"--shuffle-buffer",
+           {&options->shuffle_buffer, kCount},
+           "samples that a stream reads, and shuffles, at a time [1000]",
+           "N",
+           false,
+           {},
+           nullptr,
+           TakenBy::kCommand},
+          {"--group-by-length", &options->group_by_length,
+           "batches of documents of like length, each as long as its longest"}};
 }
 
 std::vector<Setting> fixed_settings(const std::vector<CommandOption>& options) {
   std::vector<Setting> settings;
   for (const CommandOption& option : options) {
+    if (key_of(option) == "no-token-cache") continue;  // where tokens are kept decides nothing
     const std::string text = value_of(option).value_or("");
     const bool may_be_0 = std::holds_alternative<std::optional<int64_t>*>(option.target.to);
     const bool is_given = !text.empty() && text != "false" && (text != "0" || may_be_0);

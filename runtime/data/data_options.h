@@ -19,6 +19,8 @@ struct DataOptions {
   std::optional<int64_t> document_end = {};   // the label after this token is ignored
   bool shift_labels = false;                  // labels are the tokens themselves, and become those that follow
   std::string tokenizer = "";       // a tokenizer.json, or its folder: what makes tokens of texts; "": bytes are tokens
+  std::string packing = "";         // how documents fill samples, texts/packing.h; "": blocks across documents
+  bool no_token_cache = false;      // tokens of texts are not kept in files (files/token_cache.h)
   std::string token_type = "";      // "uint16" or "uint32": of .bin files without a header; "": what it looks like
   std::string missing = "";         // "mean", "zero", "drop": what a table's missing values become; "": an error
   std::string on_bad_picture = "";  // "skip" leaves out samples whose picture cannot be read; "stop", "": an error
@@ -32,13 +34,16 @@ struct DataOptions {
 
 // Which samples a training takes, in which order.
 struct SampleOptions {
-  int64_t skip = 0;             // samples at the start of the data that are left out
-  int64_t limit = 0;            // the first samples after them alone; 0: all
-  double val_split = 0;         // this part of them is for evaluation
-  int64_t folds = 0, fold = 0;  // or fold `fold` of `folds`, counted from 1
-  int64_t overfit_batches = 0;  // train on as many batches alone; 0: on all
-  bool class_balance = false;   // every class is as likely as any other
-  bool drop_last = false;       // no short batch at the end of an epoch
+  int64_t skip = 0;              // samples at the start of the data that are left out
+  int64_t limit = 0;             // the first samples after them alone; 0: all
+  double val_split = 0;          // this part of them is for evaluation
+  int64_t folds = 0, fold = 0;   // or fold `fold` of `folds`, counted from 1
+  int64_t overfit_batches = 0;   // train on as many batches alone; 0: on all
+  bool class_balance = false;    // every class is as likely as any other
+  bool drop_last = false;        // no short batch at the end of an epoch
+  bool stream = false;           // texts are read while they are trained on: loading/text_stream.h
+  int64_t shuffle_buffer = 0;    // samples that a stream reads, and shuffles, at a time; 0: 1000
+  bool group_by_length = false;  // batches of texts of like length, which are as long as their longest
 };
 
 std::vector<CommandOption> data_options(DataOptions* options);

@@ -194,6 +194,24 @@ Rows in_pairs(const InputSpec& spec, const Rows& rows, int64_t samples) {
 
 }  // namespace
 
+namespace {
+
+// Whether some arrays are of tokens that may be filled up, and the model takes any number of these in all of them.
+bool takes_any_length(const DataArrays& data, const std::vector<InputSpec>& inputs) {
+  bool has_tokens = false;
+  for (const InputSpec& spec : inputs) {
+    const Rows* rows = data.find(spec.name);
+    if (!rows || !rows->reader()) continue;
+    for (const size_t axis : rows->reader()->token_axes()) {
+      has_tokens = true;
+      if (spec.type.has_rank() && (*spec.type.dims)[axis + 1].known()) return false;
+    }
+  }
+  return has_tokens;
+}
+
+}  // namespace
+
 Dataset::Dataset(const DataArrays& data, const std::vector<InputSpec>& inputs, const Preprocess& preprocess)
     : preprocess_(preprocess), metadata_(data.metadata), parts_(data.parts) {
   for (const InputSpec& spec : inputs) {
@@ -202,6 +220,7 @@ Dataset::Dataset(const DataArrays& data, const std::vector<InputSpec>& inputs, c
               to_string(spec.type), "; it holds ", names_of(data));
     }
   }
+  shortens_ = takes_any_length(data, inputs);
   const InputSpec* key = sample_key(data, inputs);
   const Rows* keyed = key ? data.find(key->name) : nullptr;
   count_.samples = keyed ? samples_of(*key, *keyed) : 1;
@@ -363,6 +382,21 @@ void Dataset::gather(const int64_t* samples, int64_t count, TensorMap* batch, co
     out = direct ? raw : raw.cast(array.dtype);
     if (!array.values.is_identity()) apply_rescaling(array.name, array.values, array.row, &out);
     if (!is_first) (*batch)[array.name] = with_axis_at(out, 0, std::min(array.axis, array.row.size()));
+  }
+}
+
+int64_t Dataset::filled(int64_t sample) const {
+  const auto found = std::ranges::find_if(
+      arrays_, [](const Array& array) { return array.rows.reader() && !array.rows.reader()->token_axes().empty(); });
+  return found == arrays_.end() ? -1 : found->rows.reader()->filled(row_of(sample));
+}
+
+void Dataset::shorten(int64_t length, TensorMap* batch) const {
+  for (const Array& array : arrays_) {
+    const RowReader* reader = array.rows.reader();
+    if (!reader) continue;
+    Tensor& tensor = batch->at(array.name);
+    for (const size_t axis : reader->token_axes()) tensor = first_along(tensor, axis + 1, length);
   }
 }
 

@@ -109,6 +109,13 @@ class Dataset {
   // call.
   const std::string& fingerprint() const;
 
+  // Of texts that are filled up: how many tokens of a sample are not; -1 for other data.
+  int64_t filled(int64_t sample) const;
+  // Whether batches may be shorter than the samples: the model takes texts of any length.
+  bool shortens() const { return shortens_; }
+  // Leaves the first `length` tokens of the samples of a batch that `gather` has made.
+  void shorten(int64_t length, TensorMap* batch) const;
+
   // Fills `batch` with `count` samples, by input name; reuses tensors that already have the right shape. With a key,
   // rows that are made are augmented.
   void gather(const int64_t* samples, int64_t count, TensorMap* batch, const AugmentKey* key = nullptr) const;
@@ -127,6 +134,7 @@ class Dataset {
   std::map<std::string, std::string> metadata_;
   std::vector<DataPart> parts_;
   std::shared_ptr<const std::vector<int64_t>> selected_;  // null: all rows
+  bool shortens_ = false;
   mutable std::string fingerprint_;
 };
 

@@ -6,7 +6,22 @@
 
 namespace onnx_train {
 
-GatherAhead::GatherAhead(const Dataset* data) : data_(*data) {}
+GatherAhead::GatherAhead(const Dataset* data, bool shortens) : data_(*data), shortens_(shortens && data->shortens()) {}
+
+void GatherAhead::gather(const Dataset& data, const std::vector<int64_t>& rows, bool shortens, const AugmentKey* key,
+                         TensorMap* batch) {
+  data.gather(rows.data(), std::ssize(rows), batch, key);
+  if (!shortens) return;
+  constexpr int64_t kLengths = 16;
+  int64_t longest = 1, whole = 1;
+  for (const int64_t row : rows) longest = std::max(longest, data.filled(row));
+  for (const Dataset::Array& array : data.arrays()) {
+    if (const RowReader* reader = array.rows.reader(); reader && !reader->token_axes().empty())
+      whole = array.row[reader->token_axes()[0]];
+  }
+  const int64_t step = (whole + kLengths - 1) / kLengths;
+  data.shorten((longest + step - 1) / step * step, batch);
+}
 
 int64_t GatherAhead::batches_ahead(const Dataset& data) {
   constexpr int kMost = 8;  // a batch of pictures may take hundreds of megabytes
@@ -24,15 +39,15 @@ void GatherAhead::order_next() {
   const std::vector<int64_t> rows = rows_();
   at_end_ = rows.empty();
   if (at_end_) return;
-  const auto gather = [&data = data_, key = key_, rows] {
+  const auto made = [&data = data_, key = key_, rows, shortens = shortens_] {
     Batch batch{static_cast<int64_t>(rows.size()), {}};
-    data.gather(rows.data(), batch.samples, &batch.tensors, key ? &*key : nullptr);
+    gather(data, rows, shortens, key ? &*key : nullptr, &batch.tensors);
     return batch;
   };
   try {
-    ordered_.push_back(std::async(std::launch::async, gather));
+    ordered_.push_back(std::async(std::launch::async, made));
   } catch (const std::system_error&) {  // no thread to be had
-    ordered_.push_back(std::async(std::launch::deferred, gather));
+    ordered_.push_back(std::async(std::launch::deferred, made));
   }
 }
 
@@ -41,7 +56,7 @@ int64_t GatherAhead::next(TensorMap* batch) {
   if (ahead == 0) {
     const std::vector<int64_t> rows = at_end_ ? std::vector<int64_t>() : rows_();
     at_end_ = rows.empty();
-    if (!at_end_) data_.gather(rows.data(), static_cast<int64_t>(rows.size()), batch);
+    if (!at_end_) gather(data_, rows, shortens_, nullptr, batch);
     return static_cast<int64_t>(rows.size());
   }
   while (!at_end_ && static_cast<int64_t>(ordered_.size()) < ahead) order_next();

@@ -18,7 +18,9 @@ class GatherAhead {
   // Gives the rows of the next batch; none at the end.
   using NextRows = std::function<std::vector<int64_t>()>;
 
-  explicit GatherAhead(const Dataset* data);
+  // `shortens`: batches of texts are as long as their longest, rounded up to a sixteenth of a sample, so that a session
+  // plans for 16 lengths at most.
+  explicit GatherAhead(const Dataset* data, bool shortens = false);
 
   // Begins a sequence of batches; forgets the one before.
   void start(NextRows rows, std::optional<AugmentKey> key);
@@ -35,8 +37,11 @@ class GatherAhead {
     TensorMap tensors;
   };
   void order_next();
+  static void gather(const Dataset& data, const std::vector<int64_t>& rows, bool shortens, const AugmentKey* key,
+                     TensorMap* batch);
 
   const Dataset& data_;
+  const bool shortens_;
   NextRows rows_;
   std::optional<AugmentKey> key_;
   bool at_end_ = true;

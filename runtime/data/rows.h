@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "onnx_passes/ir/internal_error.h"
 #include "onnx_passes/ir/tensor.h"
@@ -40,6 +41,10 @@ class RowReader {
   virtual bool is_quick() const = 0;
   // Whether all rows are checked before the first step.
   virtual bool is_checked() const { return is_quick(); }
+  // Of rows of tokens that may be filled up: how many places of the row are not; -1 for others.
+  virtual int64_t filled(int64_t /*row*/) const { return -1; }
+  // The axes of such a row that count tokens.
+  virtual std::vector<size_t> token_axes() const { return {}; }
   // The option that says which values stand for 0, 1, ...; "" if there is none.
   virtual std::string values_option() const { return ""; }
 

@@ -75,6 +75,22 @@ Tensor with_axis_at(const Tensor& tensor, size_t from, size_t to) {
   return moved;
 }
 
+Tensor first_along(const Tensor& tensor, size_t axis, int64_t count) {
+  Shape shape = tensor.shape();
+  const auto at = shape.begin() + static_cast<std::ptrdiff_t>(axis);
+  if (*at <= count) return tensor;
+  const auto all = static_cast<size_t>(*at);
+  const int64_t outer = num_elements(Shape(shape.begin(), at));
+  const size_t piece = tensor.bytes() / (static_cast<size_t>(outer) * all);  // bytes of an element along the axis
+  *at = count;
+  Tensor first(tensor.dtype(), shape);
+  const size_t bytes = piece * static_cast<size_t>(count);
+  for (size_t i = 0; i < static_cast<size_t>(outer); ++i)
+    std::memcpy(static_cast<char*>(first.data()) + i * bytes, static_cast<const char*>(tensor.data()) + i * piece * all,
+                bytes);
+  return first;
+}
+
 std::string sample_axes_note(const Dataset& data) {
   std::string text;
   for (const Dataset::Array& array : data.arrays()) {

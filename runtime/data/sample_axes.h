@@ -23,6 +23,9 @@ size_t sample_axis(const TensorType& type, const std::string& symbol);
 // The tensor with its axis `from` at the place `to`, in C order: [n, steps, features] as [steps, n, features].
 Tensor with_axis_at(const Tensor& tensor, size_t from, size_t to);
 
+// The first `count` elements along an axis, all where there are no more.
+Tensor first_along(const Tensor& tensor, size_t axis, int64_t count);
+
 // "samples of 'x' are along its axis 1 ('n'), as those of 'labels'", of arrays whose axis is not the first; else "".
 std::string sample_axes_note(const Dataset& data);
 

@@ -14,6 +14,7 @@ namespace {
 
 // The order that splits the data, and the one that --overfit-batches draws from: those of no epoch.
 constexpr int64_t kSplitOrder = -1, kOverfitOrder = -2;
+constexpr uint64_t kLengthOrder = 0x6c656e677468;  // of batches by length, beside that of samples
 
 // The positions [begin, end) of a random order that are for evaluation.
 std::pair<int64_t, int64_t> part_for_evaluation(int64_t samples, const SampleOptions& options, int64_t fixed_batch) {
@@ -172,6 +173,25 @@ std::vector<int64_t> grouped_order(const std::vector<SampleGroup>& groups, uint6
   std::vector<int64_t> order = sample_order(static_cast<int64_t>(drawn.size()), seed, epoch, /*shuffle=*/true);
   for (int64_t& sample : order) sample = drawn[static_cast<size_t>(sample)];
   return order;
+}
+
+std::vector<int64_t> length_order(const Dataset& data, std::vector<int64_t> order, int64_t batch, uint64_t seed,
+                                  int64_t epoch) {
+  constexpr int64_t kBatches = 50, kLeastWindows = 4;  // as transformers' group_by_length has them
+  const auto size = std::ssize(order);
+  const int64_t window = batch * std::clamp<int64_t>(size / (batch * kLeastWindows), 1, kBatches);
+  for (int64_t begin = 0; begin < size; begin += window) {
+    std::stable_sort(order.begin() + begin, order.begin() + std::min(begin + window, size),
+                     [&](int64_t a, int64_t b) { return data.filled(a) > data.filled(b); });
+  }
+  const uint64_t batches_seed = SplitMix64({seed, kLengthOrder}).next();
+  const std::vector<int64_t> batches = sample_order(size / batch, batches_seed, epoch, /*shuffle=*/true);
+  std::vector<int64_t> grouped;
+  grouped.reserve(order.size());
+  for (const int64_t i : batches)
+    grouped.insert(grouped.end(), order.begin() + i * batch, order.begin() + (i + 1) * batch);
+  grouped.insert(grouped.end(), order.begin() + std::ssize(batches) * batch, order.end());
+  return grouped;
 }
 
 }  // namespace onnx_train

@@ -43,4 +43,9 @@ std::vector<int64_t> shares_of(const std::vector<SampleGroup>& groups);
 // from where the epoch before ended, and then through another one, so that all its samples come equally often.
 std::vector<int64_t> grouped_order(const std::vector<SampleGroup>& groups, uint64_t seed, int64_t epoch);
 
+// --group-by-length: the same samples so that those of a batch have about as many tokens, Dataset::filled. Windows of
+// up to 50 batches of `order` are sorted, and their batches come in a random order; a short one stays last.
+std::vector<int64_t> length_order(const Dataset& data, std::vector<int64_t> order, int64_t batch, uint64_t seed,
+                                  int64_t epoch);
+
 }  // namespace onnx_train

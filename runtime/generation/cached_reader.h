@@ -1,4 +1,4 @@
-// Reads texts with a cache of keys and values (onnx_passes/adapt/add_cache.h): a prompt at once, then each token that
+// Reads texts with a cache of keys and values (onnx_passes/tokens/add_cache.h): a prompt at once, then each token that
 // is written alone. The caller owns model and reader, and uses them from one thread.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "onnx_passes/adapt/add_cache.h"
+#include "onnx_passes/tokens/add_cache.h"
 #include "runtime/data/dataset.h"
 #include "runtime/generation/logits.h"
 #include "runtime/session/session.h"

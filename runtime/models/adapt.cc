@@ -6,6 +6,7 @@
 
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/qat.h"
+#include "onnx_passes/tokens/separate_documents.h"
 #include "onnx_passes/adapt/stored_weights.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/loading/source.h"
@@ -106,7 +107,10 @@ std::vector<CommandOption> adapt_options(AdaptOptions* o) {
           {"--adapter", &o->adapter,
            "start from the adapter in a folder that PEFT or export -o DIR/ wrote, or from a sum: A,B=0.5; "
            "combination=cat adds what they compute, linear as PEFT's linear [cat]",
-           "DIR"}};
+           "DIR"},
+          {"--document-mask", &o->document_mask,
+           "several documents in a row of tokens, as --packing of fit puts them, do not read each other: an input "
+           "document_starts says where each starts"}};
 }
 
 std::vector<PassRow> adapt_rows(const AdaptOptions& options, const std::string& dtype) {
@@ -131,6 +135,7 @@ std::vector<PassRow> adapt_rows(const AdaptOptions& options, const std::string& 
   const auto vocabulary = [=] { return resize_vocabulary(vocabulary_size(options.vocabulary)); };
   const auto qat = [=] { return quantization_aware(parse_qat(options.qat)); };
   return {
+      {separate_documents(), "keeps documents of a row of tokens apart", options.document_mask, "--document-mask"},
       {tie(options.tie), "makes one of two weights with the same numbers", !options.tie.empty(), "--tie"},
       {untie(options.untie), "makes several of one weight", !options.untie.empty(), "--untie"},
       {cut(options.cut), "makes outputs of inner values", !options.cut.empty(), "--cut"},

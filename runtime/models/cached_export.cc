@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "onnx_passes/adapt/add_cache.h"
+#include "onnx_passes/tokens/add_cache.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/files/tokens.h"
 #include "runtime/session/session.h"

@@ -19,7 +19,7 @@ struct ExportSettings {
   std::vector<std::string> dtype;  // in which the weights are stored: "int4", "block=64"; empty: as they are
   std::string tta;                 // views of pictures over which the outputs are averaged (test_time_augmentation.h)
   bool merge = false, original_types = false;
-  bool cache = false;           // of keys and values (onnx_passes/adapt/add_cache.h)
+  bool cache = false;           // of keys and values (onnx_passes/tokens/add_cache.h)
   bool adapter_inputs = false;  // adapters as inputs, for ONNX Runtime's (serve_adapters.h)
   std::string into;             // a model or folder whose weights are replaced (export_into.h)
   std::string base;             // with `into`: the model that was trained, as it was before; "" for `into` itself

@@ -9,6 +9,7 @@
 namespace onnx_train {
 
 std::unique_ptr<BatchSource> RunData::for_training(const Session& session, const TrainerOptions& options) const {
+  if (stream) return stream->batches(options.batch_size, options.seed, options.shuffle, options.samples.drop_last);
   if (!dataset) return batches();
   return std::make_unique<DatasetBatches>(&*dataset, session.model(), training_entry(session), options.batch_size,
                                           options.seed, options.shuffle, options.samples);
@@ -49,6 +50,11 @@ void TrainingData::select(const SampleOptions& samples, uint64_t seed, std::opti
         given, ": which samples there are is said of arrays and files; batches of the program are what they are"));
   }
   const bool is_split = splits(samples);
+  const bool has_order = samples.class_balance || samples.group_by_length || samples.overfit_batches > 0;
+  if (training.stream && (samples.skip > 0 || samples.limit > 0 || is_split || has_order)) {
+    throw UsageError(
+        concat(given, ": a stream has the samples that come; --shuffle-buffer and --drop-last are for it"));
+  }
   if (samples.skip == 0 && samples.limit == 0 && !is_split && samples.overfit_batches == 0) return;
   const Dataset& all = *training.dataset;
   const SampleRows rows =

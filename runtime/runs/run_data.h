@@ -10,6 +10,7 @@
 
 #include "runtime/data/dataset.h"
 #include "runtime/data/loading/batch_source.h"
+#include "runtime/data/loading/text_stream.h"
 #include "runtime/session/session.h"
 #include "runtime/training/trainer.h"
 
@@ -19,6 +20,7 @@ struct RunData {
   std::string name;                                            // in messages: the path of files, or "data"
   std::optional<Dataset> dataset;                              // none where a program makes batches
   std::function<std::unique_ptr<BatchSource>()> batches = {};  // of a program
+  std::shared_ptr<const TextStream> stream = {};               // of texts, whose first samples are the dataset
 
   // Sources of batches, which read this and must not outlive it.
   std::unique_ptr<BatchSource> for_training(const Session& session, const TrainerOptions& options) const;

@@ -129,8 +129,9 @@ void TrainingRun::find_rate(RunEvents* events, const std::atomic<bool>& interrup
   // A rank whose loss becomes infinite in the test leaves it, where the others wait for it.
   if (session_.topology().ranks() > 1)
     throw UsageError("--lr auto is for one process; run it on one, and give its result");
-  if (!data_.training.dataset)
-    throw UsageError("--lr auto is for arrays and files, which can be read again; batches of the program are not");
+  if (!data_.training.dataset || data_.training.stream)
+    throw UsageError(
+        "--lr auto is for arrays and files, which can be read again; batches of the program, and streams, are not");
   events->on_rate_search();
   TrainerOptions& options = settings_.trainer;
   FoundRate found = onnx_train::find_rate(&session_, data_.training.for_training(session_, options), options,

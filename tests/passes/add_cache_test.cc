@@ -1,4 +1,4 @@
-#include "onnx_passes/adapt/add_cache.h"
+#include "onnx_passes/tokens/add_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -182,6 +182,7 @@ TEST(Tokenizer, AModelKnowsWhichTokenizerItWasTrainedWith) {
   const std::string tokenizer = write("known.json", kGpt2), other = write("other.json", with(kGpt2, "Ġ", "Ä"));
   const std::string text = write("known.txt", "abababab");
   ReadOptions options = reading(tokenizer, 1);
+  options.no_token_cache = true;
   options.metadata = open_data(text, kBlocks, options).metadata;
   EXPECT_TRUE(open_data(text, kBlocks, options).notes.empty());
   options.tokenizer = write("same/known.json", kGpt2);  // another place

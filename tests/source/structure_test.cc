@@ -423,7 +423,7 @@ TEST(Structure, APartIncludesNothingOfThoseAboveIt) {
 const std::map<std::string, std::string> kFolders = {
     {"onnx_passes",
      "ir text io operators inference functions operator_rows model pipeline foreign quantization precision gradients "
-     "weights loss metrics recognize training import adapt distribution derivatives ."},
+     "weights loss metrics recognize training import adapt tokens distribution derivatives ."},
     {"kernels",
      "math spin_limit . choices functions geometry/indexing geometry geometry/fusion "
      "lowering/support lowering/types lowering/memory lowering/updates lowering/layout "
@@ -434,8 +434,8 @@ const std::map<std::string, std::string> kFolders = {
      "cuda/support cuda/choices cuda/movement cuda/reduction cuda/fused cuda/normalization cuda/pooling cuda/sampling "
      "cuda/training cuda/products cuda/attention cuda/convolution cuda/recurrent cuda/collective cuda"},
     {"runtime",
-     "support data data/images data/images/decoders data/images/minimal data/tokenizer data/files data/chats "
-     "data/texts data/tables "
+     "support data data/images data/images/decoders data/images/minimal data/tokenizer data/files data/texts "
+     "data/chats data/tables "
      "distribution distribution/gloo distribution/mpi plan session data/loading models training generation runs"},
     {"tools", "report tensorboard . run_report dashboard minimal opt fit sweep main"}};
 

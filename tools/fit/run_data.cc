@@ -1,6 +1,8 @@
 #include "tools/fit/run_data.h"
 
 #include "onnx_passes/ir/error.h"
+#include "runtime/data/files/readers.h"
+#include "runtime/data/files/tokens.h"
 #include "runtime/data/images/files.h"
 #include "runtime/data/selection.h"
 #include "runtime/support/report_text.h"
@@ -8,9 +10,29 @@
 
 namespace onnx_train {
 
+namespace {
+
+constexpr int64_t kUsualBuffer = 1000;  // samples
+
+// Null for data that are read before the first step.
+std::shared_ptr<const TextStream> stream_of(const FitArguments& a, const Session& session, const ReadOptions& options) {
+  const std::vector<InputSpec> inputs = entry_inputs(session.model(), training_entry(session));
+  const bool is_text = a.data == "-" && token_inputs(inputs).tokens && !holds_archives();
+  if (!a.trainer.samples.stream && !is_text) return nullptr;
+  return std::make_shared<const TextStream>(
+      streamed_files(a.data, DataRole::kTrain), session.model(), training_entry(session),
+      reading_of(session.model(), training_entry(session), inputs, options),
+      a.trainer.samples.shuffle_buffer > 0 ? a.trainer.samples.shuffle_buffer : kUsualBuffer);
+}
+
+}  // namespace
+
 TrainingData load_data(const FitArguments& a, Session* session, DataNotes* notes) {
   ReadOptions options{a.reading, DataRole::kTrain, {}, {}};
-  const Dataset all = load_dataset(a.data, session->model(), training_entry(*session), options, notes);
+  const std::shared_ptr<const TextStream> stream = stream_of(a, *session, options);
+  if (stream) notes->insert(notes->end(), stream->notes().begin(), stream->notes().end());
+  const Dataset all =
+      stream ? stream->first() : load_dataset(a.data, session->model(), training_entry(*session), options, notes);
   session->set_metadata(kPreprocess, all.preprocess().json());
   for (const auto& [key, value] : all.metadata()) session->set_metadata(key, value);
   // The model says by now how its data are preprocessed.
@@ -25,7 +47,7 @@ TrainingData load_data(const FitArguments& a, Session* session, DataNotes* notes
   if (a.trainer.early_stop > 0 && !evaluates)
     notes->push_back(
         "--early-stop follows the training loss, as there are no data to evaluate on: --eval-data, --val-split");
-  TrainingData data{{a.data, all}, {}};
+  TrainingData data{{a.data, all, {}, stream}, {}};
   if (!a.eval_data.empty()) {
     options.role = DataRole::kEvaluate;
     data.evaluation =

@@ -6,6 +6,7 @@
 #include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/loading/source.h"
+#include "runtime/data/texts/packing.h"
 #include "runtime/runs/resume.h"
 #include "runtime/support/fingerprint.h"
 #include "runtime/support/report_text.h"
@@ -24,6 +25,9 @@ Model load_or_build(const FitArguments& a, std::optional<BuiltForRun>* built) {
   BuildSettings settings = a.build;
   settings.device = a.session.device;
   settings.build.accumulate = settings.build.accumulate || a.trainer.accumulate > 1;
+  bool& document_mask = settings.import.adapt.document_mask;
+  const bool is_asked_for = document_mask;
+  document_mask = document_mask || packs(a.reading.packing);
   if (a.given->count("loss") == 0 && !a.has_recorded_build) settings.build.loss.clear();
   for (std::string& piece : settings.import.adapt.vocabulary) {
     if (piece == "auto" && !a.reading.tokenizer.empty()) piece = a.reading.tokenizer;
@@ -54,6 +58,7 @@ Model load_or_build(const FitArguments& a, std::optional<BuiltForRun>* built) {
       options = concat("--loss ", shell_quoted(found.loss), options.empty() ? "" : " ", options);
     }
     if (settings.build.accumulate) options += options.empty() ? "--accumulate" : " --accumulate";
+    if (document_mask && !is_asked_for) options += options.empty() ? "--document-mask" : " --document-mask";
     *built = BuiltForRun{found.why, "", options, found.loss, found.sizes};
     if (settings.precision == "auto") (*built)->precision = automatic_precision(settings).why;
   }
@@ -115,6 +120,9 @@ void adopt_build(FitArguments* a) {
     if (given.count(key) == 0 || a->given->count(key) > 0) continue;
     for (const std::string& value : values_of(others[i])) assign(own[i], value);
   }
+  // What --packing asked for, where a run of a forward model is resumed without it.
+  bool& document_mask = a->build.import.adapt.document_mask;
+  document_mask = document_mask || packs(recorded.reading.packing);
   a->has_recorded_build = given.count("loss") > 0;
 }
 

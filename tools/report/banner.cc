@@ -193,7 +193,8 @@ std::string ranks_text(const Topology& topology, int64_t accumulate) {
 std::string limits(const Trainer& trainer) {
   const TrainerOptions& o = trainer.options();
   std::string text;
-  if (o.epochs > 0) text += concat(o.epochs, " epochs of ", trainer.steps_per_epoch(), " steps, ");
+  const int64_t epoch = trainer.steps_per_epoch();  // 0 of a stream
+  if (o.epochs > 0) text += concat(o.epochs, " epochs", epoch > 0 ? concat(" of ", epoch, " steps, ") : ", ");
   if (trainer.total_steps() > 0) text += concat(trainer.total_steps(), " steps, ");
   if (o.time_limit > 0) text += concat("at most ", format_duration(o.time_limit), ", ");
   text += concat("batches of ", o.batch_size);
@@ -218,6 +219,7 @@ std::map<std::string, Shape> shapes_of_run(const Session& session, const Dataset
 // first step, not after an epoch.
 void check_last_batch(Session* session, const Dataset& training, const Trainer& trainer) {
   const int64_t samples = training.num_samples(), batch = trainer.options().batch_size;
+  if (trainer.steps_per_epoch() == 0) return;  // of a stream
   const bool is_reached = trainer.total_steps() == 0 || trainer.total_steps() >= trainer.steps_per_epoch();
   const bool drops = training.fixed_batch() > 0 || trainer.options().samples.drop_last;
   if (drops || samples <= batch || samples % batch != 1 || !is_reached) return;

@@ -101,7 +101,8 @@ void Progress::on_evaluation(const EvaluationReport& r) {
   if (json_) {
     return print(to_json(r) + "\n");
   }
-  const bool by_steps = trainer_.options().eval_every > 0 || r.step % trainer_.steps_per_epoch() != 0;
+  const int64_t epoch = trainer_.steps_per_epoch();  // 0 of a stream
+  const bool by_steps = trainer_.options().eval_every > 0 || epoch == 0 || r.step % epoch != 0;
   std::string line = concat(by_steps ? concat("step ", r.step, "  ") : "", "epoch ", r.epoch, "  train loss ",
                             format_number(r.train_loss));
   for (const auto& [name, value] : r.evaluation) {

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kernels/choices/cache.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 
@@ -50,7 +51,8 @@ ChatTemplate::ChatTemplate(const std::string& tokenizer) {
   const fs::path folder = fs::path(tokenizer).parent_path(), beside = folder / "chat_template.jinja",
                  kept = folder / "tokenizer_config.json";
   Json config = Json::object();
-  if (const auto text = text_at(kept)) config = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const auto text_of_config = text_at(kept);
+  if (text_of_config) config = Json::parse(*text_of_config, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) fail_as(ErrorCode::kFile, kept.string(), " is no JSON object");
   special_ = special_tokens(config);
   auto source = text_at(beside);
@@ -60,6 +62,8 @@ ChatTemplate::ChatTemplate(const std::string& tokenizer) {
     fail_as(ErrorCode::kFile, "the folder of ", tokenizer, " says not how conversations are written: it has neither ",
             "chat_template.jinja nor \"chat_template\" in tokenizer_config.json");
   }
+  const bool reads_clock = source->find("strftime_now") != std::string::npos;
+  if (!reads_clock) identity_ = hash_of(*source + text_of_config.value_or(""));
   try {
     program_ = std::make_unique<TemplateProgram>(*source);
   } catch (const Error& error) {

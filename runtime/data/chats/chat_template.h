@@ -22,9 +22,11 @@ class ChatTemplate {
   Written write(const std::vector<Message>& messages, bool introduces) const;
   bool marks_answers() const { return program_->marks_generation(); }
   const std::string& path() const { return path_; }
+  // Differs for another template, and for other special tokens. "" for a template that reads the clock.
+  const std::string& identity() const { return identity_; }
 
  private:
-  std::string path_;
+  std::string path_, identity_;
   Dict special_;  // bos_token and others, as the template calls them
   std::unique_ptr<TemplateProgram> program_;
 };

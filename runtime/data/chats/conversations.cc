@@ -7,7 +7,9 @@
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/chats/chat_template.h"
+#include "runtime/data/files/document_buffer.h"
 #include "runtime/data/files/tokens.h"
+#include "runtime/data/texts/packed_rows.h"
 
 namespace onnx_train {
 namespace {
@@ -106,6 +108,7 @@ class Conversations {
   }
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const std::string& template_path() const { return template_.path(); }
+  const std::string& template_identity() const { return template_.identity(); }
   bool introduces_nothing() const { return introduces_nothing_; }
 
  private:
@@ -154,46 +157,38 @@ class Conversations {
   bool introduces_nothing_ = false;
 };
 
-// Samples of equal length, as they are collected.
-struct Samples {
-  int64_t length;
-  int64_t padding, ignored;
-  std::vector<int64_t> tokens = {}, labels = {}, mask = {};
-  int64_t count = 0, cut = 0, left_out = 0, learned = 0;
+// What DocumentTokens remarks of a template that does not read add_generation_prompt.
+constexpr const char* kIntroducesNothing = "introduces nothing";
 
-  // Leaves out a conversation none of whose labels is one of an answer, if it is to be learned.
-  void add(const Labelled& conversation, bool has_labels) {
-    const auto size = std::ssize(conversation.tokens);
-    const int64_t kept = std::min(length, has_labels ? std::max<int64_t>(size - 1, 0) : size);
-    int64_t answers = 0;
-    for (int64_t t = 0; has_labels && t < kept; ++t)
-      answers += conversation.is_answer[static_cast<size_t>(t) + 1] ? 1 : 0;
-    if (has_labels && answers == 0) {
-      ++left_out;
-      return;
-    }
-    for (int64_t t = 0; t < length; ++t) {
-      const auto at = static_cast<size_t>(t);
-      const bool is_label = has_labels && t < kept && conversation.is_answer[at + 1];
-      tokens.push_back(t < kept ? conversation.tokens[at] : padding);
-      labels.push_back(is_label ? conversation.tokens[at + 1] : ignored);
-      mask.push_back(t < kept ? 1 : 0);
-    }
-    cut += size > length + (has_labels ? 1 : 0) ? 1 : 0;
-    learned += answers;
-    ++count;
+void add_conversation(const Json& record, const std::string& where, Conversations* conversations,
+                      DocumentBuffer* made) {
+  Messages messages;
+  if (!read_messages(record, &messages)) {
+    fail_as(ErrorCode::kFile, where,
+            R"( is no JSON object with "messages", each with "role" and "content", a text or a list of texts)");
   }
-};
-
-Tensor tensor_of(const std::vector<int64_t>& values, const Shape& shape) {
-  Tensor tensor(DType::kInt64, shape);
-  std::ranges::copy(values, tensor.data<int64_t>());
-  return tensor;
+  Labelled labelled;
+  try {
+    labelled = conversations->tokens_of(messages, where);
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).starts_with(where)) throw;
+    fail_as(error.code(), where, ": ", error.what());
+  }
+  made->add(labelled.tokens, labelled.is_answer);
 }
 
-int64_t label_that_is_ignored(const ReadOptions& options, const InputSpec& labels) {
-  if (options.ignored_label) return *options.ignored_label;
-  throw UsageError(concat("conversations have labels for their answers alone, and the loss reads '", labels.name,
+DocumentTokens tokens_of_file(const std::string& path, Conversations* conversations) {
+  DocumentBuffer made;
+  for_each_line(path, [&](const Json& record, int64_t line) {
+    add_conversation(record, concat(path, ", line ", line), conversations, &made);
+    return true;
+  });
+  return made.result(conversations->introduces_nothing() ? kIntroducesNothing : "");
+}
+
+void check_labels_may_be_ignored(const ReadOptions& options, const InputSpec* labels) {
+  if (!labels || options.ignored_label) return;
+  throw UsageError(concat("conversations have labels for their answers alone, and the loss reads '", labels->name,
                           "' and ignores none of them; build it with ignore_index"));
 }
 
@@ -209,55 +204,61 @@ bool holds_conversations(const std::string& path) {
   return holds;
 }
 
+bool is_line_of_conversation(std::string_view line) {
+  return is_conversation(Json::parse(line, nullptr, /*allow_exceptions=*/false));
+}
+
+ConversationReader conversation_reader(const DataOptions& options) {
+  return [conversations = std::make_shared<Conversations>(options)](std::string_view line, const std::string& where,
+                                                                    DocumentBuffer* made) {
+    add_conversation(Json::parse(line, nullptr, /*allow_exceptions=*/false), where, conversations.get(), made);
+  };
+}
+
 DataArrays open_conversations(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs,
                               const ReadOptions& options) {
   const TokenInputs to = token_inputs(inputs);
+  check_labels_may_be_ignored(options, to.labels);
   Conversations conversations(options);
-  Samples samples{block_of(*to.tokens, options), conversations.tokenizer().padding(),
-                  to.labels ? label_that_is_ignored(options, *to.labels) : 0};
-  for (const std::string& path : paths) {
-    for_each_line(path, [&](const Json& record, int64_t line) {
-      const std::string where = concat(path, ", line ", line);
-      Messages messages;
-      if (!read_messages(record, &messages)) {
-        fail_as(ErrorCode::kFile, where,
-                R"( is no JSON object with "messages", each with "role" and "content", a text or a list of texts)");
-      }
-      try {
-        samples.add(conversations.tokens_of(messages, where), to.labels != nullptr);
-      } catch (const Error& error) {
-        if (std::string_view(error.what()).starts_with(path)) throw;
-        fail_as(error.code(), where, ": ", error.what());
-      }
-      return true;
-    });
-  }
-  if (samples.count == 0) {
-    fail_as(ErrorCode::kData, paths[0], ": no conversation has an answer, of the role '", kAnswers, "', in its first ",
-            samples.length, " tokens; --block-size says how many a sample has");
-  }
-  const Shape shape = {samples.count, samples.length};
+  const Tokenizer& tokenizer = conversations.tokenizer();
+  const int64_t length = block_of(*to.tokens, options);
   DataArrays data;
-  data.arrays[to.tokens->name] = tensor_of(samples.tokens, shape);
-  if (to.labels) data.arrays[to.labels->name] = tensor_of(samples.labels, shape);
-  for (const InputSpec& spec : inputs) {
-    if (is_mask(spec)) data.arrays[spec.name] = tensor_of(samples.mask, shape);
+  DocumentGroup group{"", {}};
+  bool introduces_nothing = false;
+  std::vector<TokenShard> shards;
+  for (const std::string& path : paths) {
+    std::string note;
+    const DocumentTokens made = kept_tokens(
+        path, concat(tokenizer.identity(), ", ", conversations.template_identity()),
+        !options.no_token_cache && !conversations.template_identity().empty(),
+        [&] { return tokens_of_file(path, &conversations); }, &note);
+    introduces_nothing = introduces_nothing || made.remark == kIntroducesNothing;
+    group.shards.push_back({path, made.tokens, made.ends, made.answers});
+    shards.push_back({.path = path, .tokens = {}, .kind = "", .guess = "", .note = note});
+  }
+  const Packing packing = options.packing.empty() ? Packing::kNone : parse_packing(options.packing);
+  const PackedDocuments found = add_documents({group}, packing, tokenizer.padding(), inputs, options, &data);
+  if (found.all_rows() == 0) {
+    fail_as(ErrorCode::kData, paths[0], ": no conversation has an answer, of the role '", kAnswers, "', in its first ",
+            length, " tokens; --block-size says how many a sample has");
   }
   const auto part = [](int64_t count, const char* what) {
     return count > 0 ? concat("; ", count, what) : std::string();
   };
-  data.summary = concat(
-      paths.size() == 1 ? paths[0] : concat(paths.size(), " files, ", paths[0], " the first"), ": ", samples.count,
-      " conversations of ", samples.length, " tokens by ", conversations.template_path(),
-      to.labels ? concat(", ", samples.learned, " tokens of answers are learned") : "",
-      part(samples.cut, " are longer, and cut"), part(samples.left_out, " without an answer in them are left out"));
-  if (conversations.introduces_nothing()) {
+  data.summary =
+      concat(names_of(paths), ": ", found.documents, " conversations ",
+             packs(packing) ? concat("in ", found.all_rows(), " samples (", options.packing, ") ") : "", "of ", length,
+             " tokens by ", conversations.template_path(),
+             to.labels ? concat(", ", found.learned, " tokens of answers are learned") : "",
+             part(found.cut, " are longer, and cut"), part(found.left_out, " without an answer in them are left out"));
+  if (introduces_nothing) {
     data.notes.push_back(
         concat("the chat template in ", conversations.template_path(),
                " does not read add_generation_prompt, so that what introduces an answer is learned with it; ",
                "{% generation %} in it says what is"));
   }
-  remember_tokenizer(conversations.tokenizer(), options, &data);
+  add_cache_notes(shards, &data);
+  remember_tokenizer(tokenizer, options, &data);
   return data;
 }
 

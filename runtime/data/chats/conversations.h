@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
 #include "runtime/data/chats/chat_template.h"
+#include "runtime/data/files/document_buffer.h"
 #include "runtime/data/files/read_options.h"
 #include "runtime/data/tokenizer/tokenizer.h"
 
@@ -20,6 +22,13 @@ namespace onnx_train {
 // {"conversations": [{"from": ..., "value": ...}, ...]}, {"prompt": ..., "completion": ...}, or
 // {"instruction": ..., "output": ...}.
 bool holds_conversations(const std::string& path);
+
+// The same of a line.
+bool is_line_of_conversation(std::string_view line);
+
+// Adds the tokens of a line; the text `where` it is from is for errors. Copies share the tokenizer.
+using ConversationReader = std::function<void(std::string_view line, const std::string& where, DocumentBuffer* made)>;
+ConversationReader conversation_reader(const DataOptions& options);
 
 // `paths` are at least one, of such files.
 DataArrays open_conversations(const std::vector<std::string>& paths, const std::vector<InputSpec>& inputs,

@@ -24,6 +24,8 @@ struct ReadOptions : DataOptions {
   std::map<std::string, std::string> metadata;  // of the model, from earlier data: Dataset::metadata
   // How many tokens the model tells apart in an input; 0 if that is not known. Takes as long as a flattening.
   std::function<int64_t(const std::string&)> vocabulary = {};
+  // Whether a float mask of the network is a factor, 1 for what is read; else it is added to scores.
+  std::function<bool(const std::string&)> is_factor = {};
   // Copies share what they find, so that no picture is checked twice.
   std::shared_ptr<PictureFaults> faults = std::make_shared<PictureFaults>();
 };

@@ -14,6 +14,12 @@ DataArrays open_npz(const std::string& path);
 DataArrays open_safetensors(const std::string& path);
 // Of --data -: .npz archives after each other, whose arrays are joined by rows.
 DataArrays open_standard_input();
+// Whether it begins with such an archive, or is empty; else it is text. Waits for its first bytes, which stay unread.
+bool holds_archives();
+// The next bytes of standard input, at most `size`; 0 at its end. One thread at a time. Throws Error.
+size_t read_standard_input(char* to, size_t size);
+// Nobody wants more: reads that wait for it, and later ones, find its end.
+void leave_standard_input();
 DataArrays open_npy_folder(const std::string& folder);
 // A table of numbers and texts, of pictures (tables/picture_table.h), or of texts with labels
 // (tables/labelled_texts.h).

@@ -1,7 +1,10 @@
 // --data -: .npz archives, one after the other, as a program writes them into a pipe. They are read to their end, since
 // batches are drawn from all of them; a process reads its standard input once and keeps the arrays.
+#include <poll.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
@@ -139,6 +142,31 @@ class Records {
   std::map<std::string, Joined> joined_;
 };
 
+// The first bytes, which are looked at before somebody reads them.
+std::string& looked_at() {
+  static std::string bytes;
+  return bytes;
+}
+
+std::atomic<bool>& is_left() {
+  static std::atomic<bool> left = false;
+  return left;
+}
+
+// 0 at the end, and once nobody wants more.
+size_t read_bytes(char* to, size_t size) {
+  constexpr int kLook = 100;  // milliseconds
+  while (!is_left()) {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    const int ready = poll(&input, 1, kLook);
+    if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
+    const ssize_t count = read(STDIN_FILENO, to, size);
+    if (count >= 0) return static_cast<size_t>(count);
+    if (errno != EINTR) fail_as(ErrorCode::kFile, "cannot read standard input: ", std::strerror(errno));
+  }
+  return 0;
+}
+
 TensorMap read_records() {
   if (isatty(STDIN_FILENO)) {
     fail_as(ErrorCode::kFile, "--data - reads .npz archives from standard input, which is a terminal here");
@@ -146,15 +174,36 @@ TensorMap read_records() {
   Records records;
   std::vector<char> buffer(size_t{1} << 20);
   for (;;) {
-    const ssize_t count = read(STDIN_FILENO, buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail_as(ErrorCode::kFile, "cannot read standard input: ", std::strerror(errno));
+    const size_t count = read_standard_input(buffer.data(), buffer.size());
     if (count == 0) return records.arrays();
-    records.add(buffer.data(), static_cast<size_t>(count));
+    records.add(buffer.data(), count);
   }
 }
 
 }  // namespace
+
+bool holds_archives() {
+  constexpr size_t kMagic = 4;
+  std::string& bytes = looked_at();
+  while (bytes.size() < kMagic) {
+    char more[kMagic];
+    const size_t count = read_bytes(more, kMagic - bytes.size());
+    if (count == 0) break;
+    bytes.append(more, count);
+  }
+  return bytes.empty() || bytes == "PK\3\4" || bytes == kEndRecord;
+}
+
+size_t read_standard_input(char* to, size_t size) {
+  std::string& first = looked_at();
+  if (first.empty()) return read_bytes(to, size);
+  const size_t count = std::min(size, first.size());
+  std::memcpy(to, first.data(), count);
+  first.erase(0, count);
+  return count;
+}
+
+void leave_standard_input() { is_left() = true; }
 
 DataArrays open_standard_input() {
   static std::mutex mutex;

@@ -9,6 +9,7 @@
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/load_element.h"
+#include "runtime/data/files/document_buffer.h"
 #include "runtime/data/files/npy.h"
 #include "runtime/data/files/tokens.h"
 #include "runtime/data/tokenizer/tokenizer.h"
@@ -95,46 +96,58 @@ TokenShard read_npy(const std::string& path, const DataOptions& /*options*/, Tok
   return {path, tokens, concat(name(tokens.dtype()), " tokens"), ""};
 }
 
-// The tokens of documents, one after the other, each with the token that ends a document if there is one.
-class TokenizedDocuments {
- public:
-  TokenizedDocuments(Tokenizer* tokenizer, const DataOptions& options)
-      : tokenizer_(tokenizer), end_(options.document_end ? options.document_end : tokenizer->end()) {
-    if (end_ && !std::in_range<uint32_t>(*end_))
-      throw UsageError(concat("--document-end is ", *end_, ", which is no token"));
-  }
+}  // namespace
 
-  void add(std::string_view text, const std::string& where) {
-    for (const int64_t token : tokenizer_->encode(text, where)) tokens_->push_back(static_cast<uint32_t>(token));
-    if (end_) tokens_->push_back(static_cast<uint32_t>(*end_));
-    ++documents_;
-  }
+std::optional<int64_t> end_of_documents(const Tokenizer& tokenizer, const DataOptions& options) {
+  const std::optional<int64_t> end = options.document_end ? options.document_end : tokenizer.end();
+  if (end && !std::in_range<uint32_t>(*end))
+    throw UsageError(concat("--document-end is ", *end, ", which is no token"));
+  return end;
+}
 
-  TokenShard shard(const std::string& path) const {
-    const std::string after = end_ ? concat("the token ", *end_, " after each") : "nothing between them";
-    return {path,
-            Tensor(DType::kUint32, {std::ssize(*tokens_)}, tokens_->data(), tokens_),
-            concat(documents_, documents_ == 1 ? " document" : " documents", ", ", after, ", by ", tokenizer_->path()),
-            "",
-            /*is_text=*/false,
-            /*is_tokenized=*/true};
-  }
+namespace {
 
- private:
-  Tokenizer* tokenizer_;
-  std::optional<int64_t> end_;
-  int64_t documents_ = 0;
-  std::shared_ptr<std::vector<uint32_t>> tokens_ = std::make_shared<std::vector<uint32_t>>();
-};
+// The tokens of a text whose documents `each_of` hands over one by one, f(text, where).
+template <typename EachOf>
+TokenShard tokenized(const std::string& path, const DataOptions& options, Tokenizer* tokenizer, const EachOf& each_of) {
+  const std::optional<int64_t> end = end_of_documents(*tokenizer, options);
+  const std::string after = end ? concat("the token ", *end, " after each") : "nothing between them";
+  std::string note;
+  const DocumentTokens made = kept_tokens(
+      path, concat(tokenizer->identity(), ", ", after), !options.no_token_cache,
+      [&] {
+        DocumentBuffer documents;
+        each_of([&](std::string_view text, const std::string& where) {
+          documents.add(tokenizer->encode(text, where), end);
+        });
+        return documents.result();
+      },
+      &note);
+  const int64_t count = made.ends.size();
+  return {path,
+          made.tokens,
+          concat(count, count == 1 ? " document" : " documents", ", ", after, ", by ", tokenizer->path()),
+          "",
+          /*is_text=*/false,
+          /*is_tokenized=*/true,
+          made.ends,
+          note};
+}
 
 TokenShard read_text(const std::string& path, const DataOptions& options, Tokenizer* tokenizer) {
   const Mapping file = MappedFile::open(path);
   if (tokenizer) {
-    TokenizedDocuments documents(tokenizer, options);
-    documents.add({reinterpret_cast<const char*>(file->data()), file->size()}, path);
-    return documents.shard(path);
+    return tokenized(path, options, tokenizer, [&](const auto& f) {
+      f(std::string_view(reinterpret_cast<const char*>(file->data()), file->size()), path);
+    });
   }
-  return {path, tokens_at(file, 0, DType::kUint8), "bytes of text, a vocabulary of 256", "", /*is_text=*/true};
+  return {path,
+          tokens_at(file, 0, DType::kUint8),
+          "bytes of text, a vocabulary of 256",
+          "",
+          /*is_text=*/true,
+          /*is_tokenized=*/false,
+          Tensor::ints({static_cast<int64_t>(file->size())})};
 }
 
 // Calls f(text, number) for the "text" of each line.
@@ -159,19 +172,27 @@ void for_each_document(const std::string& path, const F& f) {
 
 TokenShard read_jsonl(const std::string& path, const DataOptions& options, Tokenizer* tokenizer) {
   if (tokenizer) {
-    TokenizedDocuments documents(tokenizer, options);
-    for_each_document(
-        path, [&](const std::string& text, int64_t line) { documents.add(text, concat(path, ", line ", line)); });
-    return documents.shard(path);
+    return tokenized(path, options, tokenizer, [&](const auto& f) {
+      for_each_document(path, [&](const std::string& text, int64_t line) { f(text, concat(path, ", line ", line)); });
+    });
   }
   auto bytes = std::make_shared<std::string>();
+  std::vector<int64_t> ends;
   for_each_document(path, [&](const std::string& text, int64_t /*line*/) {
-    if (!bytes->empty()) *bytes += '\0';
+    if (!bytes->empty()) {
+      *bytes += '\0';
+      ++ends.back();  // the 0 ends the document before
+    }
     *bytes += text;
+    ends.push_back(std::ssize(*bytes));
   });
-  const auto count = static_cast<int64_t>(bytes->size());
-  return {path, Tensor(DType::kUint8, {count}, bytes->data(), bytes),
-          "bytes of text, a vocabulary of 256, with a 0 between documents", "", /*is_text=*/true};
+  return {path,
+          Tensor(DType::kUint8, {std::ssize(*bytes)}, bytes->data(), bytes),
+          "bytes of text, a vocabulary of 256, with a 0 between documents",
+          "",
+          /*is_text=*/true,
+          /*is_tokenized=*/false,
+          Tensor::ints(ends)};
 }
 
 struct TokenFormat {

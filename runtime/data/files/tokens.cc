@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <mutex>
 
 #include "kernels/dispatch.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/load_element.h"
+#include "onnx_passes/model/document_starts.h"
 #include "onnx_passes/model/table_metadata.h"
 #include "runtime/data/tokenizer/tokenizer.h"
 #include "runtime/support/fingerprint.h"
@@ -22,8 +22,10 @@ struct Filler {
   int64_t start, step;
   const char* what;
 };
-constexpr std::array<Filler, 3> kFillers = {
-    {{"mask", 1, 0, "ones"}, {"position", 0, 1, "0, 1, 2, ..."}, {"token_type", 0, 0, "zeros"}}};
+constexpr std::array<Filler, 4> kFillers = {{{"mask", 1, 0, "ones"},
+                                             {"position", 0, 1, "0, 1, 2, ..."},
+                                             {"token_type", 0, 0, "zeros"},
+                                             {kDocumentStarts, 0, 0, "zeros"}}};
 
 const Filler* filler_of(const InputSpec& spec) {
   const auto* found = std::find_if(kFillers.begin(), kFillers.end(), [&](const Filler& filler) {
@@ -191,8 +193,10 @@ class FilledRows : public RowReader {
 
 // "3 files of uint16 tokens (llm.c's header): 1234 tokens, 19 blocks of 64".
 std::string summary_of(const std::vector<TokenShard>& shards, const TokenBlocks& blocks) {
-  return concat(shards.size() == 1 ? shards[0].path : concat(shards.size(), " files, ", shards[0].path, " the first"),
-                ": ", shards[0].kind, ": ", blocks.tokens(), " tokens, ", blocks.rows(), " blocks of ", blocks.block());
+  std::vector<std::string> paths;
+  for (const TokenShard& shard : shards) paths.push_back(shard.path);
+  return concat(names_of(paths), ": ", shards[0].kind, ": ", blocks.tokens(), " tokens, ", blocks.rows(), " blocks of ",
+                blocks.block());
 }
 
 // Files without a header are guessed one by one, and one set of data has one type.
@@ -210,26 +214,6 @@ void check_types(const std::vector<TokenShard>& shards) {
 void check_texts(const std::vector<TokenShard>& shards, const std::string& input, const ReadOptions& options) {
   const auto text = std::find_if(shards.begin(), shards.end(), [](const TokenShard& shard) { return shard.is_text; });
   if (text != shards.end()) check_is_of_bytes(text->path, input, options);
-}
-
-// The blocks of each source; none for sources without weights.
-std::vector<DataPart> parts_of(const std::vector<TokenFiles>& sources, const TokenBlocks& blocks) {
-  std::vector<DataPart> parts;
-  size_t shard = 0;
-  for (const TokenFiles& source : sources) {
-    const size_t end = shard + source.paths.size();
-    if (source.weight) parts.push_back({source.name, blocks.rows_of(shard, end), *source.weight});
-    shard = end;
-  }
-  return parts;
-}
-
-// "books.bin: 60% of an epoch, each of its 10 blocks 3 times".
-std::string share_text(const DataPart& part, double weights, int64_t rows) {
-  const double drawn = static_cast<double>(rows) * (part.weight / weights);
-  const auto places = [](double x) { return number_text(std::round(x * 100) / 100); };
-  return concat(part.name, ": ", places(100 * part.weight / weights), "% of an epoch, each of its ", part.rows,
-                part.rows == 1 ? " block " : " blocks ", places(drawn / static_cast<double>(part.rows)), " times");
 }
 
 }  // namespace
@@ -273,6 +257,11 @@ void remember_tokenizer(const Tokenizer& tokenizer, const ReadOptions& options, 
                                trained->second, ": the same text may have other tokens"));
 }
 
+void check_shards(const std::vector<TokenShard>& shards, const std::string& input, const ReadOptions& options) {
+  check_types(shards);
+  check_texts(shards, input, options);
+}
+
 TokenInputs token_inputs(const std::vector<InputSpec>& inputs) {
   TokenInputs found;
   for (const InputSpec& spec : inputs) {
@@ -287,6 +276,11 @@ TokenInputs token_inputs(const std::vector<InputSpec>& inputs) {
 
 bool is_filled(const InputSpec& spec) { return is_sequence(spec) && filler_of(spec); }
 bool is_mask(const InputSpec& spec) { return is_filled(spec) && filler_of(spec) == kFillers.begin(); }
+bool is_position(const InputSpec& spec) { return is_filled(spec) && filler_of(spec) == kFillers.begin() + 1; }
+bool is_mask_of_pairs(const InputSpec& spec) {
+  if (spec.has_default || !spec.type.has_rank() || filler_of(spec) != kFillers.begin()) return false;
+  return spec.type.rank() == 3 || spec.type.rank() == 4;
+}
 
 Tensor filled_input(const InputSpec& spec, const Shape& shape) {
   const Tensor row = filled_row(*filler_of(spec), spec.type.dtype, shape[1]);
@@ -330,8 +324,7 @@ DataArrays open_tokens(const std::vector<TokenFiles>& sources, const std::vector
   for (const TokenFiles& source : sources) {
     for (const std::string& path : source.paths) shards.push_back(read_token_shard(path, options, tokenizer.get()));
   }
-  check_types(shards);
-  check_texts(shards, to.tokens->name, options);
+  check_shards(shards, to.tokens->name, options);
   const auto blocks = std::make_shared<const TokenBlocks>(shards, block, has_labels);
   if (blocks->rows() == 0) {
     fail_as(ErrorCode::kTokenBlocks, shards[0].path, shards.size() > 1 ? " and the others hold " : " holds ",
@@ -343,13 +336,14 @@ DataArrays open_tokens(const std::vector<TokenFiles>& sources, const std::vector
   const auto is_tokenized = [](const TokenShard& shard) { return shard.is_tokenized; };
   if (std::any_of(shards.begin(), shards.end(), is_tokenized)) remember_tokenizer(*tokenizer, options, &file);
   if (!shards[0].guess.empty()) file.notes.push_back(shards[0].guess);
-  const std::vector<DataPart> parts = parts_of(sources, *blocks);
-  double weights = 0;
-  for (const DataPart& part : parts) weights += part.weight;
-  if (is_for_training(options)) {
-    for (const DataPart& part : parts) file.notes.push_back(share_text(part, weights, blocks->rows()));
-    file.parts = parts;
+  add_cache_notes(shards, &file);
+  std::vector<int64_t> rows;
+  size_t shard = 0;
+  for (const TokenFiles& source : sources) {
+    rows.push_back(blocks->rows_of(shard, shard + source.paths.size()));
+    shard += source.paths.size();
   }
+  add_parts(parts_of(sources, rows), "block", options, &file);
   file.arrays[to.tokens->name] = std::make_shared<InputRows>(blocks, 0);
   if (has_labels && options.document_end) {
     if (!options.ignored_label) {

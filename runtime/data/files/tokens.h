@@ -29,12 +29,16 @@ struct TokenShard {
   std::string guess;          // "" or what was guessed, and the option that says otherwise
   bool is_text = false;       // its bytes are the tokens
   bool is_tokenized = false;  // a tokenizer made them of a text
+  Tensor ends = {};           // int64[documents]: where each document ends; empty where the file does not say it
+  std::string note = "";      // where its tokens are kept (token_cache.h)
 };
 
 // Models whose tokens are bytes tell as many apart at most: ByT5's 256 bytes, marks and rows to fill.
 constexpr int64_t kMostOfBytes = 384;
 
 bool is_token_file(const std::string& path);  // by its name
+// The token that ends each document of a text; none if there is none.
+std::optional<int64_t> end_of_documents(const Tokenizer& tokenizer, const DataOptions& options);
 // `tokenizer` makes the tokens of texts; null: their bytes are.
 TokenShard read_token_shard(const std::string& path, const DataOptions& options, Tokenizer* tokenizer = nullptr);
 
@@ -46,10 +50,14 @@ struct TokenInputs {
 };
 TokenInputs token_inputs(const std::vector<InputSpec>& inputs);
 
-// Inputs of language models that no text has: by their names masks (ones), positions (0, 1, 2, ...) and token types
-// (zeros).
+// Inputs of language models that no text has: by their names masks (ones), positions (0, 1, 2, ...), token types and
+// starts of documents (zeros).
 bool is_filled(const InputSpec& spec);
 bool is_mask(const InputSpec& spec);
+bool is_position(const InputSpec& spec);
+// A mask that says which tokens read which, [batch, tokens, tokens] or [batch, 1, tokens, tokens]. Only packed
+// documents fill it (texts/packed_rows.h).
+bool is_mask_of_pairs(const InputSpec& spec);
 Tensor filled_input(const InputSpec& spec, const Shape& shape);  // [rows, tokens], each row alike
 
 // Adds the positions and token types that a model takes and `data` of tokens lack, and notes that say so. A mask is
@@ -62,8 +70,15 @@ int64_t block_of(const InputSpec& tokens, const DataOptions& options);
 void check_is_of_bytes(const std::string& path, const std::string& input, const ReadOptions& options);
 // The tokenizer that --tokenizer names; null if it names none.
 std::unique_ptr<Tokenizer> tokenizer_of(const DataOptions& options);
+// Adds the notes of shards about tokens that are kept, one for all of them.
+void add_cache_notes(const std::vector<TokenShard>& shards, DataArrays* data);
+// Throws Error for files that do not go together, and texts whose bytes are no tokens of this input.
+void check_shards(const std::vector<TokenShard>& shards, const std::string& input, const ReadOptions& options);
 // Adds to `data` which tokenizer made its tokens, and a note if it is another one than the model was trained with.
 void remember_tokenizer(const Tokenizer& tokenizer, const ReadOptions& options, DataArrays* data);
+
+// "3 files, a.bin the first", or the name of the one file.
+std::string names_of(const std::vector<std::string>& paths);
 
 // Files in the order of their blocks, at least one, and the part of an epoch that is drawn from them, relative to that
 // of other sources.
@@ -72,7 +87,11 @@ struct TokenFiles {
   std::vector<std::string> paths;
   std::optional<double> weight = {};  // all sources have one, or none has, and each block comes once an epoch
 };
-// At least one source.
+// Of each source: how many rows of the data are its own. None for sources without weights.
+std::vector<DataPart> parts_of(const std::vector<TokenFiles>& sources, const std::vector<int64_t>& rows);
+// Notes how often the rows of each part come in an epoch, and makes them parts of the data, for training.
+void add_parts(const std::vector<DataPart>& parts, const char* rows_are, const ReadOptions& options, DataArrays* data);
+// Blocks across documents. At least one source.
 DataArrays open_tokens(const std::vector<TokenFiles>& sources, const std::vector<InputSpec>& inputs,
                        const ReadOptions& options);
 

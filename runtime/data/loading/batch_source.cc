@@ -32,7 +32,8 @@ DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const En
       seed_(seed),
       shuffle_(shuffle),
       augments_(true),
-      batches_(data) {
+      groups_by_length_(options.group_by_length),
+      batches_(data, options.group_by_length) {
   const int64_t fixed = data_.fixed_batch(), n = data_.num_samples();
   if (batch_size < 1) fail_as(ErrorCode::kUsage, "the batch size must be at least 1");
   if (fixed > 0 && batch_size != fixed) {
@@ -44,6 +45,10 @@ DatasetBatches::DatasetBatches(const Dataset* data, const Model& model, const En
             n == 1 ? " sample" : " samples");
   }
   samples_ = fixed > 0 || options.drop_last ? n / batch_size * batch_size : n;
+  if (groups_by_length_ && !shuffle)
+    throw UsageError("--group-by-length puts samples into an order, and --no-shuffle leaves theirs: give one");
+  if (groups_by_length_ && data_.filled(0) < 0)
+    throw UsageError("--group-by-length is for documents as samples: --packing none of texts, or conversations");
   if (options.class_balance && !shuffle) throw UsageError("--class-balance draws samples, and --no-shuffle does not");
   if (options.class_balance) groups_ = groups_by_class(data_);
   if (data_.parts().empty()) return;
@@ -72,6 +77,7 @@ void DatasetBatches::start(int64_t epoch, int64_t skip) {
   if (order_epoch_ != epoch) {
     order_ = groups_.empty() ? sample_order(data_.num_samples(), seed_, epoch, shuffle_)
                              : grouped_order(groups_, seed_, epoch);
+    if (groups_by_length_) order_ = length_order(data_, std::move(order_), batch_size_, seed_, epoch);
   }
   order_epoch_ = epoch;
   given_ = skip;

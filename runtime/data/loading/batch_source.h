@@ -80,7 +80,7 @@ class DatasetBatches : public BatchSource {
   Rounds rounds_;
   int64_t given_ = 0, batch_of_step_ = 0;  // samples of the epoch and batches of the step that ranks have been given
   uint64_t seed_ = 0;
-  bool shuffle_ = false, augments_ = false;
+  bool shuffle_ = false, augments_ = false, groups_by_length_ = false;
   std::vector<SampleGroup> groups_;  // that an epoch has shares of; none: each sample once
   std::vector<int64_t> order_;
   int64_t order_epoch_ = -1;  // the epoch of `order_`

@@ -18,10 +18,14 @@
 #include "runtime/data/files/tokens.h"
 #include "runtime/data/images/decode.h"
 #include "runtime/data/images/files.h"
+#include "runtime/data/loading/document_source.h"
 #include "runtime/data/loading/source.h"
+#include "runtime/data/loading/text_stream.h"
 #include "runtime/data/tables/labelled_texts.h"
 #include "runtime/data/tables/picture_table.h"
 #include "runtime/data/tables/table.h"
+#include "runtime/data/texts/document_texts.h"
+#include "runtime/data/texts/packing.h"
 
 namespace onnx_train {
 namespace {
@@ -104,8 +108,10 @@ DataArrays open_texts(const std::vector<TokenFiles>& sources, const std::vector<
                             ": the loss compares pairs of answers, which are read of lines of .jsonl with "
                             "\"prompt\", \"chosen\" and \"rejected\", and with --tokenizer"));
   }
+  if (are_pairs && packs(options.packing))
+    throw UsageError(concat("--packing: ", first, " holds pairs of answers, each of which is a sample of its own"));
   if (options.tokenizer.empty() || (!are_pairs && !holds_conversations(first)))
-    return open_tokens(sources, inputs, options);
+    return options.packing.empty() ? open_tokens(sources, inputs, options) : open_documents(sources, inputs, options);
   std::vector<std::string> paths;
   for (const TokenFiles& source : sources) {
     if (source.weight) throw UsageError(concat("'", source.name, "': conversations have no weights"));
@@ -214,6 +220,26 @@ std::vector<TokenFiles> token_sources(const std::string& text, bool train) {
 }
 
 }  // namespace
+
+std::vector<std::string> streamed_files(const std::string& path, DataRole role) {
+  if (path == "-") return {path};
+  std::vector<std::string> files;
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    files = token_files(path, role == DataRole::kTrain);
+    if (files.empty()) files = files_of(path, [](const std::string& name) { return is_streamed_file(name); });
+  } else {
+    files = fs::exists(path, error) ? std::vector<std::string>{path} : files_like(path);
+  }
+  const bool are_streamed = std::ranges::all_of(files, is_streamed_file);
+  if (files.empty()) fail_as(ErrorCode::kNoData, "there are no texts or tokens at ", path);
+  if (!are_streamed)
+    throw UsageError(
+        concat("--stream reads .jsonl, .jsonl.gz, .txt, .txt.gz, .bin and .npy of texts and tokens, and "
+               "a pattern or folder of these, not ",
+               path));
+  return files;
+}
 
 DataArrays open_csv(const std::string& path, const std::vector<InputSpec>& inputs, const ReadOptions& options) {
   DataTable table = read_csv(path);
@@ -330,6 +356,8 @@ constexpr DataFormat kFormatsOfFiles[] = {
 }  // namespace
 
 DataArrays open_data(const std::string& path, const std::vector<InputSpec>& inputs, const ReadOptions& options) {
+  if (path == "-" && token_inputs(inputs).tokens && !holds_archives())
+    throw UsageError("texts from standard input are read by fit alone, while it trains a model of onnx-train build");
   if (path == "-") return open_standard_input();
   std::error_code error;
   if (fs::is_directory(path, error)) return open_folder(path, inputs, options);

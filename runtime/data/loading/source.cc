@@ -17,6 +17,7 @@
 #include "runtime/data/loading/data_check.h"
 #include "runtime/data/sample_axes.h"
 #include "runtime/data/tables/table.h"
+#include "runtime/data/texts/document_inputs.h"
 #include "runtime/data/texts/label_shift.h"
 #include "runtime/data/texts/position_table.h"
 
@@ -136,6 +137,20 @@ void check_categories(const PictureFiles& files, const Model& model, const Entry
 
 }  // namespace
 
+ReadOptions reading_of(const Model& model, const EntryName& entry, const std::vector<InputSpec>& inputs,
+                       const ReadOptions& given) {
+  ReadOptions options = given;
+  if (!options.role) options.role = trains(entry.kind()) ? DataRole::kTrain : DataRole::kEvaluate;
+  if (options.document_end || options.shift_labels || !options.tokenizer.empty() || !options.packing.empty())
+    options.ignored_label = ignored_label(model, entry, inputs);
+  options.vocabulary = [&model, entry](const std::string& input) { return vocabulary_of(model, entry, input); };
+  options.is_factor = [&model](const std::string& input) { return is_factor(model, input); };
+  for (const char* key : kTableMetadata) {
+    if (const std::string text = model.metadata(key); !text.empty()) options.metadata[key] = text;
+  }
+  return options;
+}
+
 DataArrays read_arrays(const std::string& path, const Model& model, const EntryName& entry,
                        const std::vector<InputSpec>& inputs, const ReadOptions& given) {
   // For a prediction a table may hold targets: they are not among the columns that are left for the first input.
@@ -143,17 +158,11 @@ DataArrays read_arrays(const std::string& path, const Model& model, const EntryN
   if (entry == Entry::kPredict && model.find_entry_point(Entry::kEvaluate))
     others = entry_inputs(model, Entry::kEvaluate);
   for (InputSpec& spec : others) spec.has_default = true;
-  ReadOptions options = given;
-  if (!options.role) options.role = trains(entry.kind()) ? DataRole::kTrain : DataRole::kEvaluate;
-  if (options.document_end || options.shift_labels || !options.tokenizer.empty())
-    options.ignored_label = ignored_label(model, entry, inputs);
-  options.vocabulary = [&](const std::string& input) { return vocabulary_of(model, entry, input); };
-  for (const char* key : kTableMetadata) {
-    if (const std::string text = model.metadata(key); !text.empty()) options.metadata[key] = text;
-  }
+  const ReadOptions options = reading_of(model, entry, inputs, given);
   DataArrays arrays = read_needed(path, inputs, options, others);
   if (!options.tokenizer.empty() && arrays.metadata.count(kTokenizer) == 0)
     arrays.notes.push_back(concat("--tokenizer has no use: ", path, " holds no texts"));
+  if (!options.packing.empty()) note_packing(path, options.packing, model, inputs, &arrays);
   if (arrays.pictures) check_categories(*arrays.pictures, model, entry, inputs);
   check_positions(arrays, model, inputs);
   if (options.shift_labels && entry != Entry::kPredict) {

@@ -35,6 +35,10 @@ namespace onnx_train {
 // What `path` holds, by what it is; `inputs` tells formats without names which array goes where.
 DataArrays open_data(const std::string& path, const std::vector<InputSpec>& inputs, const ReadOptions& options = {});
 
+// What `given` says, and what an entry point of `model` adds. The model must outlive it.
+ReadOptions reading_of(const Model& model, const EntryName& entry, const std::vector<InputSpec>& inputs,
+                       const ReadOptions& given);
+
 // The arrays of `path` that an entry point of `model` takes; `inputs` are its entry_inputs. Of a folder that holds
 // both, kEvaluate and kPredict read the files for tests. Throws Error when an input without a default has no array.
 DataArrays read_arrays(const std::string& path, const Model& model, const EntryName& entry,

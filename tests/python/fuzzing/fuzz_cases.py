@@ -177,7 +177,7 @@ def reading(rng):
     """Options that say how data are read, and which samples are taken."""
     choices = [["--missing", "mean"], ["--missing", "drop"], ["--val-split", "0.3"], ["--class-balance"], ["--drop-last"],
                ["--folds", "3", "--fold", "2"], ["--limit", "5"], ["--skip", "3"], ["--overfit-batches", "1"], ["--block-size", "8"],
-               ["--document-end", "0"], ["--columns", "x=x1,x0"], ["--best", "accuracy"]]  # fmt: skip
+               ["--document-end", "0"], ["--packing", "bfd"], ["--packing", "none"], ["--stream"], ["--group-by-length"], ["--columns", "x=x1,x0"], ["--best", "accuracy"]]  # fmt: skip
     return [option for options in rng.sample(choices, rng.choice([0, 1, 2])) for option in options]
 
 
@@ -221,7 +221,7 @@ OPTIONS = {
             "--schedule": ["linear", "cosine", "step", "one_cycle(pct_start=0)", "wsd(decay=1e-300)", "restarts(T_0=1)",
                            "plateau(factor=0)", "table('/dev/zero')", "(" * 10000, "x"],
             "--dtype": ["float64", "x"],
-            "--block-size": NUMBERS, "--document-end": NUMBERS, "--limit": NUMBERS, "--skip": NUMBERS, "--val-split": NUMBERS,
+            "--block-size": NUMBERS, "--document-end": NUMBERS, "--packing": ["none", "bfd", "bfd_split", "wrapped", "x"], "--shuffle-buffer": NUMBERS, "--limit": NUMBERS, "--skip": NUMBERS, "--val-split": NUMBERS,
             "--folds": NUMBERS, "--fold": NUMBERS, "--overfit-batches": NUMBERS, "--best": [*TEXTS, "accuracy"],
             "--tokenizer": [*TEXTS, "/dev/zero", "/"], "--columns": [*TEXTS, "x=x0", "x=x0,x0,,"], "--map": [*TEXTS, "x0=x", "labels=labels"]},
     "bench": {"--batch-size": NUMBERS, "--top": NUMBERS, "--threads": NUMBERS, "--entry": TEXTS, "--memory": NUMBERS,

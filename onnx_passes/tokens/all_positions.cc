@@ -1,4 +1,4 @@
-#include "onnx_passes/adapt/all_positions.h"
+#include "onnx_passes/tokens/all_positions.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "onnx_passes/adapt/token_rules.h"
+#include "onnx_passes/tokens/token_rules.h"
 
 #include <algorithm>
 #include <numeric>

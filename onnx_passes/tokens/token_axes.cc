@@ -1,14 +1,14 @@
-#include "onnx_passes/adapt/token_axes.h"
+#include "onnx_passes/tokens/token_axes.h"
 
 #include <algorithm>
 #include <array>
 
-#include "onnx_passes/adapt/token_rules.h"
 #include "onnx_passes/inference/copy_graph.h"
 #include "onnx_passes/inference/elements.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/operators.h"
+#include "onnx_passes/tokens/token_rules.h"
 
 namespace onnx_train {
 

@@ -1,19 +1,19 @@
-#include "onnx_passes/adapt/add_cache.h"
+#include "onnx_passes/tokens/add_cache.h"
 
 #include <algorithm>
 #include <optional>
 #include <ranges>
 #include <unordered_set>
 
-#include "onnx_passes/adapt/all_positions.h"
 #include "onnx_passes/adapt/linear_layers.h"
-#include "onnx_passes/adapt/token_axes.h"
 #include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/recognize/simplify.h"
+#include "onnx_passes/tokens/all_positions.h"
+#include "onnx_passes/tokens/token_axes.h"
 
 namespace onnx_train {
 namespace {

@@ -2,7 +2,7 @@
 // being made; one thread. Throws Error for a node that mixes tokens, or has no rule.
 #pragma once
 
-#include "onnx_passes/adapt/token_axes.h"
+#include "onnx_passes/tokens/token_axes.h"
 
 namespace onnx_train {
 

@@ -8,8 +8,8 @@
 #include <tuple>
 #include <vector>
 
-#include "onnx_passes/adapt/token_axes.h"
 #include "onnx_passes/inference/builder.h"
+#include "onnx_passes/tokens/token_axes.h"
 
 namespace onnx_train {
 

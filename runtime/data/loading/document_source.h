@@ -1,0 +1,32 @@
+// Documents of texts and tokens, one part after the other, without ever having a whole file or input in memory: what
+// --stream reads. The caller owns it; one thread at a time. Functions throw Error that names file and line.
+//
+//   -                   standard input: JSON lines, or else each line is a text
+//   X.jsonl, X.jsonl.gz JSON lines: texts or conversations
+//   X.txt, X.txt.gz     one text, which is read whole
+//   X.bin, X.npy        tokens, mapped
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/data/files/document_buffer.h"
+#include "runtime/data/files/read_options.h"
+
+namespace onnx_train {
+
+class DocumentSource {
+ public:
+  virtual ~DocumentSource() = default;
+  // Adds documents until the buffer has `tokens` tokens, or there are no more.
+  virtual void read(int64_t tokens, DocumentBuffer* buffer) = 0;
+};
+
+// The files after each other; "-" alone is standard input. `input` is the model's that the tokens go to.
+std::unique_ptr<DocumentSource> document_source(const std::vector<std::string>& paths, const std::string& input,
+                                                const ReadOptions& options);
+bool is_streamed_file(const std::string& path);  // by its name
+
+}  // namespace onnx_train
