@@ -31,10 +31,10 @@ struct DocumentPiece {
 };
 
 struct PackedPieces {
-  std::vector<DocumentPiece> pieces;   // those of a row after each other
-  std::vector<size_t> begins;  // of each row, and the end of the last one
-  int64_t cut = 0;             // documents whose end is left out
-  int64_t left_out = 0;        // their tokens there
+  std::vector<DocumentPiece> pieces;  // those of a row after each other
+  std::vector<size_t> begins;         // of each row, and the end of the last one
+  int64_t cut = 0;                    // documents whose end is left out
+  int64_t left_out = 0;               // their tokens there
 
   int64_t rows() const { return static_cast<int64_t>(begins.size()) - 1; }
 };
