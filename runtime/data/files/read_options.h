@@ -24,6 +24,9 @@ struct ReadOptions : DataOptions {
   std::map<std::string, std::string> metadata;  // of the model, from earlier data: Dataset::metadata
   // How many tokens the model tells apart in an input; 0 if that is not known. Takes as long as a flattening.
   std::function<int64_t(const std::string&)> vocabulary = {};
+  // For a prediction from texts: whether the network gives scores of all tokens of an input for each token of it, as a
+  // language model does. Else each text is a sample. Takes as long.
+  std::function<bool(const std::string&)> writes_tokens = {};
   // Copies share what they find, so that no picture is checked twice.
   std::shared_ptr<PictureFaults> faults = std::make_shared<PictureFaults>();
 };

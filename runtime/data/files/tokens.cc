@@ -287,6 +287,7 @@ TokenInputs token_inputs(const std::vector<InputSpec>& inputs) {
 
 bool is_filled(const InputSpec& spec) { return is_sequence(spec) && filler_of(spec); }
 bool is_mask(const InputSpec& spec) { return is_filled(spec) && filler_of(spec) == kFillers.begin(); }
+bool is_positions(const InputSpec& spec) { return is_filled(spec) && filler_of(spec)->step != 0; }
 
 Tensor filled_input(const InputSpec& spec, const Shape& shape) {
   const Tensor row = filled_row(*filler_of(spec), spec.type.dtype, shape[1]);

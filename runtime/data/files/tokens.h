@@ -50,6 +50,7 @@ TokenInputs token_inputs(const std::vector<InputSpec>& inputs);
 // (zeros).
 bool is_filled(const InputSpec& spec);
 bool is_mask(const InputSpec& spec);
+bool is_positions(const InputSpec& spec);
 Tensor filled_input(const InputSpec& spec, const Shape& shape);  // [rows, tokens], each row alike
 
 // Adds the positions and token types that a model takes and `data` of tokens lack, and notes that say so. A mask is

@@ -97,6 +97,14 @@ int64_t vocabulary_of(const Model& model, const EntryName& entry, const std::str
   return most + 1;
 }
 
+bool writes_tokens(const Model& model, const EntryName& entry, const std::string& input) {
+  const int64_t vocabulary = vocabulary_of(model, entry, input);
+  return std::ranges::any_of(model.graph->outputs(), [&](const Value* output) {
+    const bool is_of_tokens = output->has_rank() && output->rank() == 3;
+    return is_of_tokens && (vocabulary == 0 || output->type().dims->back().same(Dim(vocabulary)));
+  });
+}
+
 // Texts are as long as the model has positions, at most.
 void check_positions(const DataArrays& data, const Model& model, const std::vector<InputSpec>& inputs) {
   const TokenInputs to = token_inputs(inputs);
@@ -148,6 +156,8 @@ DataArrays read_arrays(const std::string& path, const Model& model, const EntryN
   if (options.document_end || options.shift_labels || !options.tokenizer.empty())
     options.ignored_label = ignored_label(model, entry, inputs);
   options.vocabulary = [&](const std::string& input) { return vocabulary_of(model, entry, input); };
+  if (entry == Entry::kPredict && !options.tokenizer.empty())
+    options.writes_tokens = [&](const std::string& input) { return writes_tokens(model, entry, input); };
   for (const char* key : kTableMetadata) {
     if (const std::string text = model.metadata(key); !text.empty()) options.metadata[key] = text;
   }
