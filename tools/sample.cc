@@ -224,7 +224,7 @@ Subcommand sample_command() {
                         "  onnx-train sample run/best.onnx --prompt 'LOVE, n.  ' --tokens 300 --temperature 0.7\n"
                         "  onnx-train sample gpt2.onnx --tokenizer gpt2/ --prompt 'Once upon a time' --top-p 0.9\n"
                         "  onnx-train sample gpt2.onnx --prompt-ids 15496,995 --top-p 0.9 --texts 4 --end 50256\n"
-                        "  onnx-train sample model/ --chat --system 'You answer in one sentence.'",
+                        "  onnx-train sample gpt2.onnx --tokenizer gpt2/ --chat --system 'You answer in one sentence.'",
                         with_session_options(std::move(options), &a->runtime), [a] { return run(*a); }};
   command.given = a->given;
   return command;
