@@ -127,7 +127,8 @@ Logits NextLogits::with_cache(const Texts& texts, const std::vector<bool>& is_co
         return with_cache(texts, is_complete);
       }
       int64_t tokens = 0;
-      for (const size_t i : group.texts) tokens += std::min(group.reader->read(), std::ssize(texts[i]));
+      for (const size_t i : group.texts)
+        tokens += group.is_prompt ? std::min(group.reader->read(), std::ssize(texts[i])) : 1;
       count(group.is_prompt, tokens, seconds);
       for (size_t i = 0; i < group.texts.size(); ++i) logits[group.texts[i]] = next[i];
       check(group, read);
