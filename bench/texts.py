@@ -7,10 +7,17 @@ cached model, with IO binding.
 They take turns, in rounds, with the same number of threads; the most likely token is written. The table has the median
 of the rounds, from the second token on, and in brackets the least and the largest. Both programs have to write the same
 tokens.
+
+    .deps/venv/bin/python bench/texts.py --tokenizers [--lines 4000] [--families gpt2 bert]
+
+Megabytes of text a second that become tokens in one thread, by ours and by Hugging Face's tokenizers, for each family of
+tests/python/texts: lines of fifteen languages, code and emoji. Processor time, the best of the rounds, in turn; both must give as
+many tokens.
 """
 
 import argparse
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -21,7 +28,8 @@ from pathlib import Path
 
 import numpy as np
 
-COMMAND = Path(__file__).parent.parent / "build" / "onnx-train"
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND, TOOL = ROOT / "build" / "onnx-train", ROOT / "build" / "tests" / "tokenizer_tool"
 WRITTEN = re.compile(r"written one by one: \d+ tokens, (\S+)/s")
 
 
@@ -96,6 +104,44 @@ def worker(options):
     print(json.dumps([(options.tokens - 1) / (time.perf_counter() - start), written]))
 
 
+def seconds_of(encode, texts):
+    start = time.process_time()
+    tokens = encode(texts)
+    return time.process_time() - start, tokens
+
+
+def tokenizers_of(folder, tokenizer, texts):
+    """(seconds, tokens) of ours, of a batch without offsets, and of a text at a time."""
+    done = subprocess.run([TOOL, folder, folder / "texts.json"], capture_output=True, text=True, check=True)
+    seconds, tokens = done.stdout.split()
+    batch = seconds_of(lambda all: sum(map(len, tokenizer.encode_batch_fast(all, add_special_tokens=False))), texts)
+    alone = seconds_of(lambda all: sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in all), texts)
+    return (float(seconds), int(tokens)), batch, alone
+
+
+def compare_tokenizers(options):
+    os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    sys.path.append(str(ROOT / "tests" / "python" / "texts"))
+    import tokenizer_families
+
+    print("| family | onnx-train, MB/s | `encode_batch_fast` | `encode` | ratio |\n| --- | ---: | ---: | ---: | ---: |")
+    for family in tokenizer_families.FAMILIES:
+        if options.families and family.__name__ not in options.families:
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            folder, tokenizer = Path(name), family()
+            tokenizer.save(str(folder / "tokenizer.json"))
+            special = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+            texts = list(tokenizer_families.lines(options.lines, seed=2, special=special))
+            (folder / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
+            rounds = [tokenizers_of(folder, tokenizer, texts) for _ in range(options.rounds)]
+        assert len({tokens for results in rounds for _, tokens in results}) == 1, f"{family.__name__}: other numbers of tokens"
+        best = [min(results[i][0] for results in rounds) for i in range(3)]
+        megabytes = sum(len(text.encode()) for text in texts) / 1e6
+        rates = [f"{megabytes / seconds:.2f}" for seconds in best]
+        print("| " + " | ".join([family.__name__, *rates, f"{best[1] / best[0]:.2f}"]) + " |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="an export without a cache, both axes open")
@@ -104,9 +150,14 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--tokenizers", action="store_true", help="compare tokenizers")
+    parser.add_argument("--lines", type=int, default=4000, help="of text, for each family")
+    parser.add_argument("--families", nargs="*", help="all by default")
     options = parser.parse_args()
     if options.worker:
         return worker(options)
+    if options.tokenizers:
+        return compare_tokenizers(options)
     with tempfile.TemporaryDirectory() as folder:
         model, training, cached = (Path(folder) / name for name in ("model.onnx", "train.onnx", "cached.onnx"))
         if options.model:

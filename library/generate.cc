@@ -25,9 +25,13 @@ onnx_train_status onnx_train_generate(onnx_train_session* session, const int64_t
       texts.emplace_back(prompts[i], prompts[i] + lengths[i]);
     }
     GenerationReport report;
-    generate(
-        &s.session, texts, given,
-        [&](size_t text, int64_t token) { return on_token(user, text, token) == ONNX_TRAIN_CONTINUE; }, &report);
+    const auto told = [&](size_t text, int64_t token) {
+      const onnx_train_next next = on_token(user, text, token);
+      return next == ONNX_TRAIN_CONTINUE   ? AfterToken::kGoOn
+             : next == ONNX_TRAIN_END_TEXT ? AfterToken::kEndText
+                                           : AfterToken::kEndAll;
+    };
+    generate(&s.session, texts, given, told, &report);
     s.generate_note = note_of(report);
   });
 }

@@ -62,7 +62,9 @@ class ProgramEvents : public RunEvents {
                                   r.grad_norm,
                                   r.milliseconds / 1e3,
                                   r.loss_scale.value_or(0),
-                                  r.skipped ? 1 : 0};
+                                  r.skipped ? 1 : 0,
+                                  r.tokens,
+                                  r.utilization.value_or(NAN)};
     obey(observer_.on_step, &step);
   }
   void on_evaluation(const EvaluationReport& r) override {

@@ -82,7 +82,7 @@ class PythonObserver : public Observer {
   onnx_train_next on_step(const onnx_train_step& s) override {
     const nb::gil_scoped_acquire lock;
     return next(on_step_(s.step, s.epoch, s.samples, s.loss, s.learning_rate, s.accuracy, s.grad_norm, s.seconds,
-                         s.loss_scale, s.skipped != 0));
+                         s.loss_scale, s.skipped != 0, s.tokens, s.utilization));
   }
   onnx_train_next on_evaluation(const onnx_train_evaluation& e) override {
     const nb::gil_scoped_acquire lock;

@@ -342,8 +342,7 @@ std::vector<std::vector<int64_t>> SessionHandle::generate(const std::vector<std:
     try {
       to.texts[text].push_back(token);
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      const bool stops = !to.told.is_none() && to.told(text, token).is(Py_False);
-      return stops ? ONNX_TRAIN_STOP : ONNX_TRAIN_CONTINUE;
+      return static_cast<onnx_train_next>(nb::cast<int>(to.told(text, token)));
     } catch (...) {
       to.thrown = std::current_exception();
       return ONNX_TRAIN_STOP;

@@ -27,9 +27,17 @@ void on_lost_page(int) {
   _exit(1);
 }
 
+void catch_signal(int signal) {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  sigaction(signal, &action, nullptr);
+}
+
 }  // namespace
 
 void request_interrupt() { interrupted = true; }
+void forget_interrupt() { interrupted = false; }
 
 void report_lost_pages() {
   struct sigaction action {};
@@ -37,13 +45,14 @@ void report_lost_pages() {
   sigaction(SIGBUS, &action, nullptr);
 }
 
-const std::atomic<bool>& catch_interrupts() {
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+const std::atomic<bool>& catch_ctrl_c() {
+  catch_signal(SIGINT);
   return interrupted;
+}
+
+const std::atomic<bool>& catch_interrupts() {
+  catch_signal(SIGTERM);
+  return catch_ctrl_c();
 }
 
 }  // namespace onnx_train

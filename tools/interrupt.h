@@ -11,6 +11,11 @@ constexpr int kInterruptedStatus = 130;
 // Installs the handlers; the flag becomes true with the first signal.
 const std::atomic<bool>& catch_interrupts();
 
+// The same for Ctrl-C alone: SIGTERM ends the process.
+const std::atomic<bool>& catch_ctrl_c();
+// The next signal is a first one again.
+void forget_interrupt();
+
 // Does what the first signal does.
 void request_interrupt();
 

@@ -1,13 +1,21 @@
 #include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/model/table_metadata.h"
 #include "runtime/data/files/tokens.h"
 #include "runtime/data/tokenizer/tokenizer.h"
+#include "runtime/generation/chat.h"
 #include "runtime/generation/generate.h"
+#include "runtime/generation/written_text.h"
 #include "runtime/session/session.h"
 #include "runtime/training/checkpoint.h"
+#include "tools/converse.h"
 #include "tools/interrupt.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"
@@ -16,15 +24,15 @@
 namespace onnx_train {
 namespace {
 
-constexpr int64_t kBytes = 256;
-
 struct SampleArguments {
-  std::string model, prompt, tokenizer;
-  std::vector<std::string> prompt_ids;
+  std::string model, tokenizer;
+  std::vector<std::string> prompts, prompt_ids;
   int64_t texts = 1;
-  bool ids = false;
+  bool ids = false, chat = false;
+  std::string system;
   GenerationOptions generation;
   SessionSettings runtime;
+  std::shared_ptr<std::set<std::string>> given = std::make_shared<std::set<std::string>>();
 };
 
 std::vector<int64_t> bytes_of(const std::string& text) {
@@ -33,61 +41,63 @@ std::vector<int64_t> bytes_of(const std::string& text) {
   return bytes;
 }
 
-std::vector<int64_t> prompt_of(const SampleArguments& arguments, Tokenizer* tokenizer) {
-  if (arguments.prompt.empty() == arguments.prompt_ids.empty())
-    throw UsageError("a text begins with --prompt, or with --prompt-ids");
-  if (!arguments.prompt.empty())
-    return tokenizer ? tokenizer->encode(arguments.prompt, "--prompt") : bytes_of(arguments.prompt);
-  std::vector<int64_t> ids;
-  for (const std::string& id : arguments.prompt_ids) {
-    size_t end = 0;
-    try {
-      ids.push_back(std::stoll(id, &end));
-    } catch (const std::exception&) {
-    }
-    if (end != id.size()) throw UsageError(concat("--prompt-ids is whole numbers separated by commas, not '", id, "'"));
-  }
-  return ids;
+OptionTarget whole(std::vector<std::string>* texts) {
+  OptionTarget target{texts};
+  target.whole = true;
+  return target;
 }
 
-// Prints a text as it is written, or numbers.
-class Printer {
- public:
-  Printer(bool ids, const Tokenizer* tokenizer) : ids_(ids), tokenizer_(tokenizer) {}
+// Each prompt as often as --texts says.
+Texts prompts_of(const SampleArguments& arguments, Tokenizer* tokenizer) {
+  if (arguments.prompts.empty() == arguments.prompt_ids.empty())
+    throw UsageError("a text begins with --prompt, or with --prompt-ids");
+  Texts prompts;
+  const auto add = [&](const std::vector<int64_t>& prompt) {
+    prompts.insert(prompts.end(), static_cast<size_t>(arguments.texts), prompt);
+  };
+  for (const std::string& text : arguments.prompts)
+    add(tokenizer ? tokenizer->encode(text, "--prompt") : bytes_of(text));
+  for (const std::string& ids : arguments.prompt_ids) add(tokens_of("--prompt-ids", ids));
+  return prompts;
+}
 
-  void operator()(int64_t token) {
-    if (ids_) {
-      std::printf("%s%lld", first_ ? "" : " ", static_cast<long long>(token));
-    } else if (tokenizer_) {
-      text_.push_back(token);
-      print_rest(/*all=*/false);
-    } else {
-      if (token < 0 || token >= kBytes)
-        fail("token ", token,
-             " is no byte: --tokenizer names the tokenizer.json that belongs to the model, or give --prompt-ids");
-      std::putchar(static_cast<int>(token));
-    }
-    first_ = false;
-    std::fflush(stdout);
+bool has_tokenizer(const std::string& folder) {
+  std::error_code error;
+  return std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json", error);
+}
+
+// How texts are shown, and the texts that complete them.
+struct Shown {
+  bool ids;
+  const Tokenizer* tokenizer;
+  std::vector<std::string> stops;
+};
+
+// A text with its prompt, or its tokens as numbers, as it is written.
+class Sample {
+ public:
+  Sample(const Shown& shown, const std::vector<int64_t>& prompt) : ids_(shown.ids) {
+    if (!ids_ || !shown.stops.empty()) text_.emplace(shown.tokenizer, prompt, shown.stops, WrittenText::Stops::kShown);
+    for (const int64_t token : prompt) add_number(token);
   }
-  void end() {
-    if (tokenizer_ && !ids_) print_rest(/*all=*/true);
-    std::printf("\n");
+
+  // Returns whether it is complete.
+  bool add(int64_t token) {
+    add_number(token);
+    return text_ && text_->add(token);
   }
+  std::string more(bool all) { return ids_ ? std::exchange(numbers_, "") : text_->more(all); }
 
  private:
-  // Prints what the text has more than was printed, but for a character at its end of which there is but a part.
-  void print_rest(bool all) {
-    const std::string text = tokenizer_->decode(text_);
-    if (text.size() <= printed_ || (!all && text.ends_with("\xEF\xBF\xBD"))) return;
-    std::fwrite(text.data() + printed_, 1, text.size() - printed_, stdout);
-    printed_ = text.size();
+  void add_number(int64_t token) {
+    numbers_ += concat(is_first_ ? "" : " ", token);
+    is_first_ = false;
   }
 
-  bool ids_, first_ = true;
-  const Tokenizer* tokenizer_;
-  std::vector<int64_t> text_;
-  size_t printed_ = 0;
+  const bool ids_;
+  bool is_first_ = true;
+  std::string numbers_;  // that `more` has not given
+  std::optional<WrittenText> text_;
 };
 
 // How fast it was, and why it was not faster, after the text.
@@ -99,17 +109,6 @@ void say(const GenerationReport& report) {
   std::fprintf(stderr, "prompt: %lld tokens, %.4g/s; written one by one: %lld tokens, %.4g/s\n",
                static_cast<long long>(report.read), rate(report.read, report.reading),
                static_cast<long long>(report.written), rate(report.written, report.writing));
-}
-
-// --stop of texts, as the tokens that they are.
-std::vector<std::string> as_tokens(const std::vector<std::string>& texts, Tokenizer* tokenizer) {
-  std::vector<std::string> tokens;
-  for (const std::string& text : texts) {
-    tokens.emplace_back();
-    for (const int64_t token : tokenizer ? tokenizer->encode(text, "--stop") : bytes_of(text))
-      tokens.back() += concat(tokens.back().empty() ? "" : ",", token);
-  }
-  return tokens;
 }
 
 // Whether the model's tokens are those that are printed, as far as it knows.
@@ -130,44 +129,69 @@ void check_tokens(const Session& session, const std::string& path, const Tokeniz
   }
 }
 
-int run(const SampleArguments& arguments) {
-  const auto tokenizer = arguments.tokenizer.empty() ? nullptr : std::make_unique<Tokenizer>(arguments.tokenizer);
-  const std::vector<int64_t> prompt = prompt_of(arguments, tokenizer.get());
-  const bool ids = arguments.ids || (!tokenizer && !arguments.prompt_ids.empty());
-  GenerationOptions options = arguments.generation;
-  if (tokenizer && !options.end) options.end = tokenizer->end();
-  if (!arguments.prompt.empty()) options.stop = as_tokens(options.stop, tokenizer.get());
-  Session session(in_precision(load_text_model(arguments.model), "float32"), options_of_session(arguments.runtime));
-  check_tokens(session, arguments.model, tokenizer.get(), ids);
-  GenerationReport report;
+// Shows a single text while it is written, several ones at the end.
+void write(Session* session, const Texts& prompts, const GenerationOptions& options, const Shown& shown) {
+  std::vector<Sample> samples;
+  for (const std::vector<int64_t>& prompt : prompts) samples.emplace_back(shown, prompt);
   const std::atomic<bool>& is_stopped = catch_interrupts();
-  const auto print_all = [&](const std::vector<int64_t>& text) {
-    Printer printer(ids, tokenizer.get());
-    for (const int64_t token : text) printer(token);
-    printer.end();
+  const bool is_one = samples.size() == 1;
+  const auto show = [&](Sample& sample, bool all) {
+    const std::string more = sample.more(all);
+    std::fwrite(more.data(), 1, more.size(), stdout);
+    std::fflush(stdout);
   };
-  if (arguments.texts == 1) {
-    Printer printer(ids, tokenizer.get());
-    for (const int64_t token : prompt) printer(token);
-    const auto print = [&](size_t, int64_t token) {
-      printer(token);
-      return !is_stopped;
-    };
-    generate(&session, {prompt}, options, print, &report);
-    printer.end();
-    say(report);
-    return 0;
-  }
-  const std::vector<std::vector<int64_t>> prompts(static_cast<size_t>(arguments.texts), prompt);
-  const auto written = generate(
-      &session, prompts, options, [&](size_t, int64_t) { return !is_stopped; }, &report);
-  for (size_t i = 0; i < written.size(); ++i) {
-    std::vector<int64_t> text = prompt;
-    text.insert(text.end(), written[i].begin(), written[i].end());
-    if (!ids) std::printf("%s--- %zu\n", i > 0 ? "\n" : "", i + 1);
-    print_all(text);
+  if (is_one) show(samples[0], false);
+  GenerationReport report;
+  const auto on_token = [&](size_t text, int64_t token) {
+    const bool is_complete = samples[text].add(token);
+    if (is_one) show(samples[0], false);
+    return is_stopped ? AfterToken::kEndAll : is_complete ? AfterToken::kEndText : AfterToken::kGoOn;
+  };
+  generate(session, prompts, options, on_token, &report);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (!is_one && !shown.ids) std::printf("%s--- %zu\n", i > 0 ? "\n" : "", i + 1);
+    show(samples[i], true);
+    std::printf("\n");
   }
   say(report);
+}
+
+int chat(const SampleArguments& arguments) {
+  const auto is_given = [&](const char* option) { return arguments.given->count(option) > 0; };
+  for (const char* option : {"prompt", "prompt-ids", "texts", "ids"}) {
+    if (is_given(option)) throw UsageError(concat("--chat reads messages from standard input: leave out --", option));
+  }
+  if (arguments.tokenizer.empty())
+    throw UsageError("--chat needs the folder of the model's tokenizer, with its chat template: --tokenizer");
+  GenerationOptions options = arguments.generation;
+  if (!is_given("tokens")) options.tokens = std::numeric_limits<int64_t>::max();
+  Session session(in_precision(load_text_model(arguments.model), "float32"), options_of_session(arguments.runtime));
+  std::vector<std::string> notes;
+  Chat conversation(&session, arguments.tokenizer, arguments.system, options,
+                    [&](const std::string& note) { notes.push_back(note); });
+  check_tokens(session, arguments.model, &conversation.tokenizer(), /*ids=*/false);
+  const bool all_answered = converse(&conversation, &notes);
+  say(conversation.report());
+  return all_answered ? 0 : 1;
+}
+
+int run(SampleArguments arguments) {
+  // A folder with a model may hold its tokenizer.
+  const bool is_of_text = arguments.chat || !arguments.prompts.empty();
+  if (is_of_text && arguments.tokenizer.empty() && has_tokenizer(arguments.model))
+    arguments.tokenizer = arguments.model;
+  if (arguments.chat) return chat(arguments);
+  if (!arguments.system.empty()) throw UsageError("--system begins a conversation: give --chat, too");
+  const auto tokenizer = arguments.tokenizer.empty() ? nullptr : std::make_unique<Tokenizer>(arguments.tokenizer);
+  const Texts prompts = prompts_of(arguments, tokenizer.get());
+  const bool is_text = !arguments.prompts.empty();
+  Shown shown{arguments.ids || (!tokenizer && !is_text), tokenizer.get(), {}};
+  GenerationOptions options = arguments.generation;
+  if (tokenizer && !options.end) options.ends = tokenizer->ends();
+  if (is_text) std::swap(options.stop, shown.stops);
+  Session session(in_precision(load_text_model(arguments.model), "float32"), options_of_session(arguments.runtime));
+  check_tokens(session, arguments.model, tokenizer.get(), shown.ids);
+  write(&session, prompts, options, shown);
   return 0;
 }
 
@@ -176,23 +200,34 @@ int run(const SampleArguments& arguments) {
 Subcommand sample_command() {
   auto a = std::make_shared<SampleArguments>();
   std::vector<CommandOption> options = {
-      {"MODEL", &a->model, "a causal language model, a training model of one or a checkpoint", "FILE", true},
-      {"--prompt", &a->prompt, "what the text begins with; its bytes are its tokens, without --tokenizer", "TEXT"},
-      {"--prompt-ids", &a->prompt_ids, "the same as tokens: 15496,995; without --tokenizer tokens are printed, too",
-       "IDS"},
+      {"MODEL", &a->model,
+       "a causal language model, a training model of one or a checkpoint, or the folder of a model, whose tokenizer is "
+       "taken, too",
+       "FILE", true},
+      {"--prompt", whole(&a->prompts),
+       "what a text begins with, once for each; its bytes are its tokens, without --tokenizer", "TEXT"},
+      {"--prompt-ids", whole(&a->prompt_ids),
+       "the same as tokens: 15496,995; without --tokenizer tokens are printed, too", "IDS"},
       {"--tokenizer", &a->tokenizer,
        "makes the tokens of texts: a tokenizer.json, or the folder of a model that holds it; texts end as its "
-       "tokenizer_config.json says",
+       "tokenizer_config.json and generation_config.json say",
        "FILE"},
-      {"--texts", {&a->texts, kCount}, "texts, drawn side by side [1]", "N"},
+      {"--chat", &a->chat,
+       "a conversation: a line of standard input is a message, and is answered; by the chat template in the folder of "
+       "--tokenizer. Ctrl-C ends an answer, Ctrl-D the conversation"},
+      {"--system", &a->system, "what the model is told before the conversation", "TEXT"},
+      {"--texts", {&a->texts, kCount}, "texts of each prompt, drawn side by side [1]", "N"},
       {"--ids", &a->ids, "print tokens as numbers"},
   };
   for (CommandOption& option : generation_options(&a->generation)) options.push_back(std::move(option));
-  return {"sample", "Text that a trained language model writes",
-          "  onnx-train sample run/best.onnx --prompt 'LOVE, n.  ' --tokens 300 --temperature 0.7\n"
-          "  onnx-train sample gpt2.onnx --tokenizer gpt2/ --prompt 'Once upon a time' --top-p 0.9\n"
-          "  onnx-train sample gpt2.onnx --prompt-ids 15496,995 --top-p 0.9 --texts 4 --end 50256",
-          with_session_options(std::move(options), &a->runtime), [a] { return run(*a); }};
+  Subcommand command = {"sample", "Text that a trained language model writes",
+                        "  onnx-train sample run/best.onnx --prompt 'LOVE, n.  ' --tokens 300 --temperature 0.7\n"
+                        "  onnx-train sample gpt2.onnx --tokenizer gpt2/ --prompt 'Once upon a time' --top-p 0.9\n"
+                        "  onnx-train sample gpt2.onnx --prompt-ids 15496,995 --top-p 0.9 --texts 4 --end 50256\n"
+                        "  onnx-train sample gpt2.onnx --tokenizer gpt2/ --chat --system 'You answer in one sentence.'",
+                        with_session_options(std::move(options), &a->runtime), [a] { return run(*a); }};
+  command.given = a->given;
+  return command;
 }
 
 }  // namespace onnx_train

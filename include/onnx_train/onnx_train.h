@@ -468,7 +468,8 @@ typedef enum onnx_train_next {
   ONNX_TRAIN_CONTINUE = 0,
   ONNX_TRAIN_STOP = 1,      /* end the training after this step, with a last evaluation */
   ONNX_TRAIN_INTERRUPT = 2, /* end it after this step, without one: a resumed training goes on as if never stopped */
-  ONNX_TRAIN_FAIL = 3       /* give up at once: onnx_train_fit returns ONNX_TRAIN_USAGE */
+  ONNX_TRAIN_FAIL = 3,      /* give up at once: onnx_train_fit returns ONNX_TRAIN_USAGE */
+  ONNX_TRAIN_END_TEXT = 4   /* of onnx_train_on_token: this text is complete, and the others go on */
 } onnx_train_next;
 
 /* Data: arrays, batches or files. Set all that is not used to zero, and `size` to sizeof(onnx_train_data). */
@@ -497,6 +498,10 @@ typedef struct onnx_train_step {
   double grad_norm, seconds;
   double loss_scale; /* of a model with loss scaling; else 0 */
   int32_t skipped;   /* 1: with loss scaling, the gradients overflow, and the weights stay as they are */
+  int64_t tokens;    /* of the samples, by `seconds` the tokens a second; 0 of a model that reads no texts */
+  /* What products and convolutions of the step compute, against the rate of one large product on the machine: about 0
+   * to 1. NaN in the first ten seconds, of a model without them, and of several ranks on CPUs. */
+  double utilization;
 } onnx_train_step;
 
 typedef struct onnx_train_metric {
@@ -588,7 +593,8 @@ onnx_train_status onnx_train_predict(onnx_train_session* session, const onnx_tra
                                      const onnx_train_observer* observer, const onnx_train_tensor** outputs,
                                      size_t* num_outputs);
 
-/* Called with each token that is drawn and the number of its text. */
+/* Called with each token that is drawn and the number of its text. ONNX_TRAIN_END_TEXT completes this text, such as
+ * after a word that the program looks for; ONNX_TRAIN_STOP ends all. */
 typedef onnx_train_next (*onnx_train_on_token)(void* user, size_t text, int64_t token);
 
 /* Writes on texts with a causal language model, whose "predict" maps int[batch, tokens] to logits float[batch, tokens,

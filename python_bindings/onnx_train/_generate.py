@@ -31,8 +31,9 @@ def generate(
 
     The model maps int[batch, tokens] to logits float[batch, tokens, vocabulary]. Inputs named as masks, positions and
     token types are filled. A prompt is read at once, and then each token alone, with a cache of the keys and values of
-    earlier ones, which is made of the model's attention; prompts of one length are side by side. Of a model in which
-    tokens are mixed in another way, all are read anew for each token; a warning names the node.
+    earlier ones, which is made of the model's attention. Prompts of one length are side by side, those of others, too,
+    if masks and positions are inputs of the model; each gives what it gives alone. Of a model in which tokens are mixed
+    in another way, all are read anew for each token; a warning names the node.
 
     Args:
         model: a `Session`, with the weights that it has at present, or anything that makes one.
@@ -42,8 +43,8 @@ def generate(
         temperature: logits are divided by it; 0: always the most likely token.
         top_k, top_p: draw among the k most likely tokens, and of these among the fewest with that probability.
         end: the token that completes a text, as a number, or as a text that the tokenizer knows.
-        stop: a text is complete when it ends with this, which stays in it: with a tokenizer a text, or a list of texts, else
-            a list of tokens, or of lists of them.
+        stop: a text is complete where it has this, and ends with it: with a tokenizer a text, or a list of texts, which may
+            begin and end inside a token; else a list of tokens, or of lists of them.
         context: how many tokens are read; by default what the model's input or its table of positions has, else
             1024; of a longer text the last ones.
         seed: text i draws from a stream of its own, of (seed, i).
@@ -70,17 +71,45 @@ def generate(
         if known is None:
             raise UsageError("end is the number of a token, or a text that the tokenizer knows, of which there is none")
         end = known.number_of(end)
+    words = _words(stop, known)
     options = options_of(
         tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, end=end, stop=_stops(stop, known), context=context,
         seed=seed, no_cache=cache,
     )  # fmt: skip
     session = model if isinstance(model, Session) else Session(model)
-    written: list[Any] = session._core.generate(texts, options, on_token)
+    drawn: list[list[int]] = [[] for _ in texts]
+
+    def told(text: int, token: int) -> int:
+        if on_token is not None and on_token(text, token) is False:
+            return _STOP
+        drawn[text].append(token)
+        if known is not None and words and _until(known.decode(drawn[text]), words) is not None:
+            return _END_TEXT
+        return _CONTINUE
+
+    written: list[Any] = session._core.generate(texts, options, told)
     if note := session._core.generate_note():
         warn(note)
     if known is not None:
-        written = [known.decode(text) for text in written]
+        decoded = [known.decode(text) for text in written]
+        written = [text if (end_of := _until(text, words)) is None else text[:end_of] for text in decoded]
     return written[0] if is_one else written
+
+
+_CONTINUE, _STOP, _END_TEXT = 0, 1, 4  # onnx_train_next
+
+
+def _words(stop: Any, known: Tokenizer | None) -> list[str]:
+    """Those of `stop` that are texts."""
+    if stop is None or known is None:
+        return []
+    return [text for text in ([stop] if isinstance(stop, str) else stop) if isinstance(text, str) and text]
+
+
+def _until(text: str, words: list[str]) -> int | None:
+    """Where the word that is complete first ends; None without one."""
+    ends = [at + len(word) for word in words if (at := text.find(word)) >= 0]
+    return min(ends) if ends else None
 
 
 def _stops(stop: Any, known: Tokenizer | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "onnx_passes/ir/error.h"
 
@@ -32,8 +33,11 @@ double relative_difference(const Logits& one, const Logits& other) {
   for (size_t i = 0; i < one.size(); ++i) {
     double size = 0, difference = 0;
     for (size_t v = 0; v < one[i].size(); ++v) {
-      size = std::max(size, std::abs(one[i][v]));
-      difference = std::max(difference, std::abs(one[i][v] - other[i][v]));
+      const double a = one[i][v], b = other[i][v];
+      if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+      if (std::isnan(a - b)) return std::numeric_limits<double>::infinity();
+      size = std::max(size, std::abs(a));
+      difference = std::max(difference, std::abs(a - b));
     }
     if (difference > 0) largest = std::max(largest, difference / size);
   }

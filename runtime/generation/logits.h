@@ -17,7 +17,7 @@ bool are_logits(DType dtype, size_t rank);
 // The logits at a place of each text. Throws Error if no output has them, or has none at that place.
 Logits logits_at(const TensorMap& outputs, const std::vector<int64_t>& places);
 
-// The largest difference in a text, relative to the largest logit of it.
+// The largest difference in a text, relative to the largest logit of it; infinite where one of them alone is no number.
 double relative_difference(const Logits& one, const Logits& other);
 
 }  // namespace onnx_train

@@ -10,12 +10,11 @@
 namespace onnx_train {
 namespace {
 
-constexpr int64_t kUsualContext = 1024;
 constexpr int64_t kShortestWindow = 16;
 
 }  // namespace
 
-TextWindows::TextWindows(const Session& session, int64_t texts, int64_t context)
+TextWindows::TextWindows(const Session& session, int64_t texts, int64_t context, int64_t usual)
     : inputs_(entry_inputs(session.model(), Entry::kPredict)) {
   tokens_ = token_inputs(inputs_).tokens;
   if (!tokens_) fail("a model that writes text has an input int64[batch, tokens]; this one takes ", names());
@@ -33,7 +32,7 @@ TextWindows::TextWindows(const Session& session, int64_t texts, int64_t context)
     throw UsageError(concat("--context is ", context, ", but '", table.weight, "' has ", table.positions,
                             " positions: --context ", table.positions, " at most"));
   }
-  const int64_t usual = table.positions > 0 ? std::min(table.positions, kUsualContext) : kUsualContext;
+  if (table.positions > 0) usual = std::min(table.positions, usual);
   context_ = context > 0 ? context : fixed_ > 0 ? fixed_ : usual;
   for (const InputSpec& spec : inputs_) {
     if (&spec == tokens_ || spec.has_default || is_filled(spec)) continue;

@@ -13,8 +13,9 @@ namespace onnx_train {
 
 class TextWindows {
  public:
-  // `context`: how many tokens are read; 0: as many as the model's input or its table of positions has.
-  TextWindows(const Session& session, int64_t texts, int64_t context);
+  // `context`: how many tokens are read; 0: as many as the model's input has, else `usual`, and no more than its table
+  // of positions.
+  TextWindows(const Session& session, int64_t texts, int64_t context, int64_t usual);
 
   int64_t context() const { return context_; }
   int64_t rows() const { return rows_; }  // of the batch

@@ -249,14 +249,13 @@ bool Trainer::start_step(TrainerEvents* events) {
       break;
     }
     const int64_t samples = std::accumulate(batches.begin(), batches.end(), int64_t{0});
-    tokens_of_sample_ = tokens_of_sample(inputs_);
     i += std::ssize(batches);
     const bool ends_epoch = samples_per_epoch_ > 0 && position_.sample + samples >= samples_per_epoch_;
     if (whole) {
       for (const auto& [name, value] : controls) inputs_.insert_or_assign(name, value);
     }
     start_run({whole ? Entry::kStep : Entry::kAccumulate, step, position_.sample, samples, begin, rate, whole,
-               std::move(batches), start, i >= options_.accumulate || ends_epoch},
+               std::move(batches), start, i >= options_.accumulate || ends_epoch, tokens_of_sample(inputs_)},
               inputs_, events);
     position_.sample += samples;
   }
@@ -327,7 +326,7 @@ void Trainer::add_batch(const BatchRun& run, int64_t samples, const TensorMap& o
   }
   loss_.add(batch);
   report_.samples += samples;
-  report_.tokens += samples * rows_of_sample_ * tokens_of_sample_;
+  report_.tokens += samples * rows_of_sample_ * run.tokens_of_sample;
   for (const std::string& name : metric_outputs_) {
     const double value = value_or(session_, run.entry, outputs, name.c_str(), std::nan(""));
     metrics_[name].add(value, static_cast<double>(samples));

@@ -144,6 +144,7 @@ class Trainer {
     std::vector<int64_t> batches;                 // the samples of each rank's batch; none for the update
     std::chrono::steady_clock::time_point start;  // of the step
     bool is_last_round = false;                   // of its step, as far as that is known
+    int64_t tokens_of_sample = 0;
   };
   bool start_step(TrainerEvents* events);  // false: the epoch had no more batches
   void start_run(BatchRun run, const TensorMap& inputs, TrainerEvents* events);
@@ -175,10 +176,9 @@ class Trainer {
   int64_t source_epoch_ = -1;  // the epoch that the source is in
   bool source_ended_ = false;  // it said that this epoch has no more batches
   TensorMap inputs_;
-  int64_t tokens_of_sample_ = 0;  // in inputs_
-  std::deque<BatchRun> runs_;     // that the session has started
-  StepReport report_{};           // of the step whose runs are being finished
-  LossMean loss_;                 // over the finished runs of that step
+  std::deque<BatchRun> runs_;  // that the session has started
+  StepReport report_{};        // of the step whose runs are being finished
+  LossMean loss_;              // over the finished runs of that step
   Mean accuracy_;
   std::map<std::string, Mean> metrics_;  // of the outputs in metric_outputs_, likewise
   std::vector<std::string> metric_outputs_;

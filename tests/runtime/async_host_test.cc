@@ -4,7 +4,9 @@
 #include <cstdlib>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/passes.h"
 #include "runtime/session/session.h"
+#include "runtime/training/trainer.h"
 #include "tests/support/async_host_device.h"
 #include "tests/support/device_network.h"
 #include "tests/support/sessions.h"
@@ -167,6 +169,45 @@ TEST(AsyncHost, NothingIsLeftAllocated) {
     EXPECT_GT(device.held(), 0u);
   }
   EXPECT_EQ(device.held(), 0u);
+}
+
+// Batches of 4 texts of 2, 3, ... 6 tokens.
+class LongerTexts : public BatchSource {
+ public:
+  void start(int64_t /*epoch*/, int64_t /*skip*/) override { length_ = 1; }
+  int64_t next(TensorMap* batch) override {
+    if (++length_ > 6) return 0;
+    for (const char* name : {"tokens", "labels"}) (*batch)[name] = Tensor(DType::kInt64, {4, length_});
+    return 4;
+  }
+
+ private:
+  int64_t length_ = 1;
+};
+
+// Two batches make a step, and are read before the step before is complete.
+TEST(AsyncHost, AStepCountsTheTokensOfItsOwnBatches) {
+  struct Tokens : TrainerEvents {
+    std::vector<int64_t> counts;
+    void on_step(const StepReport& r) override { counts.push_back(r.tokens); }
+  } seen;
+  Model model = from_text(R"(<ir_version: 10, opset_import: ["" : 21]>
+    lm (int64[texts, length] tokens) => (float[texts, length, 2] logits) <float[2, 2] table = {1, 2, 3, 4}> {
+      logits = Gather(table, tokens)
+    })");
+  BuildOptions build;
+  build.loss = "cross_entropy(logits, labels, axis=2)";
+  build.optimizer = "sgd";
+  build.accumulate = true;
+  build_training_model(&model, build);
+  AsyncHostDevice device;
+  Session session(std::move(model), on(&device));
+  TrainerOptions options;
+  options.epochs = 1;
+  options.accumulate = 2;
+  const std::atomic<bool> interrupt{false};
+  Trainer(&session, std::make_unique<LongerTexts>(), nullptr, options).run(&seen, interrupt);
+  EXPECT_EQ(seen.counts, (std::vector<int64_t>{4 * (2 + 3), 4 * (4 + 5), 4 * 6}));
 }
 
 }  // namespace

@@ -153,7 +153,7 @@ TEST(Generate, ACacheGivesTheTokensThatReadingAllGives) {
   EXPECT_EQ(with.uncached, "");
   EXPECT_EQ(with.context, 16);
   EXPECT_EQ(without.uncached, kNoCache);
-  EXPECT_GT(with.written, 0);
+  EXPECT_EQ(with.written, 4 * 29);  // the first ones follow from the prompts
   options.sampling = {.temperature = 1, .top_k = 3};
   const Texts drawn = generate(&session, prompts, options);
   options.no_cache = false;
@@ -179,6 +179,88 @@ TEST(Generate, ACacheWithOtherLogitsIsNotUsed) {
   EXPECT_EQ(generate(&session, {{1, 2, 3}, {4}}, options), written);
 }
 
+// The small decoder with its positions and a mask as inputs; hidden scores are as `hidden` says.
+Session masked_decoder(const std::string& hidden) {
+  std::string text = small_decoder(kCausal);
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    text.replace(at, from.size(), to);
+  };
+  replace("int64[batch, length] tokens)",
+          "int64[batch, length] tokens, int64[batch, length] attention_mask, int64[batch, length] position_ids)");
+  replace("positions = Slice(places, first, count, first)", "positions = Gather(places, position_ids)");
+  replace("weights = Softmax <axis = -1> (masked)", R"(middle = Constant <value_ints = [1, 2]> ()
+    row = Unsqueeze(attention_mask, middle)
+    is_read = Cast <to = 9> (row)
+    nothing = Constant <value = float {)" + hidden + R"(}> ()
+    read_scores = Where(is_read, masked, nothing)
+    weights = Softmax <axis = -1> (read_scores))");
+  Model model = from_text(text);
+  infer_types(model.graph.get());
+  return Session(std::move(model));
+}
+
+TEST(Generate, PromptsOfDifferentLengthsGiveWhatEachGivesAlone) {
+  const Texts prompts = {{1, 2, 3}, {4}, {6, 5, 0, 1, 2, 2}, {3, 3}};
+  for (const char* hidden : {"-1e9", "-inf"}) {
+    Session session = masked_decoder(hidden);
+    for (const int64_t tokens : {1, 9, 14}) {  // the last ones are longer than the context in the end
+      const GenerationOptions options{.tokens = tokens, .sampling = {.temperature = 0}};
+      GenerationReport report;
+      const Texts together = generate(&session, prompts, options, {}, &report);
+      EXPECT_EQ(report.uncached, "") << hidden;
+      if (hidden == std::string("-1e9")) {
+        EXPECT_EQ(report.runs, tokens);  // side by side
+      }
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        EXPECT_EQ(together[i], generate(&session, {prompts[i]}, options)[0]) << hidden << i;
+        GenerationOptions plain = options;
+        plain.no_cache = true;
+        EXPECT_EQ(together[i], generate(&session, {prompts[i]}, plain)[0]) << hidden << i;
+      }
+    }
+  }
+}
+
+TEST(Generate, ATextWriterReadsOnlyWhatTheTextBeforeHasNot) {
+  Session session = decoder();
+  const GenerationOptions options{.tokens = 4, .sampling = {.temperature = 0}};
+  TextWriter writer(&session, 1, options);
+  std::vector<int64_t> text = {1, 2, 3};
+  const auto write = [&](const std::vector<int64_t>& prompt, int64_t read) {
+    const int64_t before = writer.report().read;
+    const Texts written = writer.write({prompt}, 4, {});
+    EXPECT_EQ(written, generate(&session, {prompt}, options));
+    EXPECT_EQ(writer.report().read - before, read);
+    return written[0];
+  };
+  const std::vector<int64_t> first = write(text, 3);
+  text.insert(text.end(), first.begin(), first.end());
+  text.insert(text.end(), {5, 6, 0, 1});
+  write(text, 5);  // the last token of the first text was drawn, and not read
+  write({1, 2, 6, 6}, 2);
+  write({1, 2, 6, 6}, 1);
+  write({4, 4}, 2);
+  std::vector<int64_t> full(16, 2);
+  write(full, 16);  // as many as there are positions
+  full.back() = 3;
+  write(full, 1);
+  full.push_back(3);
+  write(full, 16);
+  EXPECT_EQ(writer.report().uncached, "");
+}
+
+TEST(Generate, ATextCompletesWhileOthersGoOn) {
+  Session session = summing("batch, length");
+  const GenerationOptions options{.tokens = 4, .ends = {6, 0}, .sampling = {.temperature = 0}};
+  EXPECT_THAT(generate(&session, {{1, 2}, {0}, {4, 4, 5}}, options),
+              ElementsAre(ElementsAre(3, 6), ElementsAre(0), ElementsAre(6)));
+  const auto second = [](size_t text, int64_t) { return text == 1 ? AfterToken::kEndText : AfterToken::kGoOn; };
+  EXPECT_THAT(generate(&session, {{1, 2}, {4, 4, 5}}, {.tokens = 3, .sampling = {.temperature = 0}}, second),
+              ElementsAre(ElementsAre(3, 6, 5), ElementsAre(6)));
+}
+
 TEST(Generate, SaysWhichNodeHasNoCache) {
   Session session = summing("batch, length");
   GenerationReport report;
@@ -199,7 +281,8 @@ TEST(Generate, EndsWithATokenOrByTheCaller) {
   GenerationOptions options{.tokens = 9, .end = 5, .sampling = {.temperature = 0}};
   EXPECT_THAT(generate(&session, {{1, 2}, {0}}, options)[0], ElementsAre(3, 6, 5));
   int calls = 0;
-  EXPECT_THAT(generate(&session, {{1, 2}}, options, [&](size_t, int64_t) { return ++calls < 2; }),
+  EXPECT_THAT(generate(&session, {{1, 2}}, options,
+                       [&](size_t, int64_t) { return ++calls < 2 ? AfterToken::kGoOn : AfterToken::kEndAll; }),
               ElementsAre(ElementsAre(3, 6)));
 }
 

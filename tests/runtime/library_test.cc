@@ -209,6 +209,7 @@ class Watching : public Observer {
   explicit Watching(int64_t last = 0) : last_(last) {}
   onnx_train_next on_step(const onnx_train_step& step) override {
     rates.push_back(step.learning_rate);
+    EXPECT(step.tokens == 0 && std::isnan(step.utilization));  // no texts, and too short a training
     return step.step == last_ ? ONNX_TRAIN_INTERRUPT : ONNX_TRAIN_CONTINUE;
   }
   onnx_train_next on_note(const std::string& text) override { return notes += text + "\n", ONNX_TRAIN_CONTINUE; }

@@ -26,6 +26,9 @@ struct ReadOptions : DataOptions {
   std::function<int64_t(const std::string&)> vocabulary = {};
   // Whether a float mask of the network is a factor, 1 for what is read; else it is added to scores.
   std::function<bool(const std::string&)> is_factor = {};
+  // For a prediction from texts: whether the network gives scores of all tokens of an input for each token of it, as a
+  // language model does. Else each text is a sample. Takes as long.
+  std::function<bool(const std::string&)> writes_tokens = {};
   // Copies share what they find, so that no picture is checked twice.
   std::shared_ptr<PictureFaults> faults = std::make_shared<PictureFaults>();
 };

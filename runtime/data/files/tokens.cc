@@ -276,7 +276,7 @@ TokenInputs token_inputs(const std::vector<InputSpec>& inputs) {
 
 bool is_filled(const InputSpec& spec) { return is_sequence(spec) && filler_of(spec); }
 bool is_mask(const InputSpec& spec) { return is_filled(spec) && filler_of(spec) == kFillers.begin(); }
-bool is_position(const InputSpec& spec) { return is_filled(spec) && filler_of(spec) == kFillers.begin() + 1; }
+bool is_position(const InputSpec& spec) { return is_filled(spec) && filler_of(spec)->step != 0; }
 bool is_mask_of_pairs(const InputSpec& spec) {
   if (spec.has_default || !spec.type.has_rank() || filler_of(spec) != kFillers.begin()) return false;
   return spec.type.rank() == 3 || spec.type.rank() == 4;

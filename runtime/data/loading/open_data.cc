@@ -297,6 +297,13 @@ Opened open_labelled_lines(const std::string& path, const Inputs& inputs, const 
           " says which name has the texts");
 }
 
+Opened open_text_lines(const std::string& path, const Inputs& inputs, const ReadOptions& options) {
+  if (!takes_texts_alone(inputs, options)) return std::nullopt;
+  ReadOptions reading = options;
+  reading.map.clear();  // there are no columns
+  return open_labelled_texts(read_text_lines(path, inputs, options), inputs, reading);
+}
+
 Opened open_token_file(const std::string& path, const Inputs& inputs, const ReadOptions& options) {
   if (token_inputs(inputs).tokens) return open_texts({{path, {path}}}, inputs, options);
   if (path.ends_with(".bin")) return std::nullopt;  // CIFAR-10's
@@ -316,7 +323,7 @@ bool is_idx(const std::string& path) {
 }
 
 constexpr char kNpz[] = ".npz", kSafetensors[] = ".safetensors", kJson[] = ".json", kCsv[] = ".csv",
-               kJsonLines[] = ".jsonl", kBin[] = ".bin";
+               kJsonLines[] = ".jsonl", kText[] = ".txt", kBin[] = ".bin";
 
 constexpr DataFormat kFormatsOfFiles[] = {
     {ends<kNpz>, [](const std::string& path, const Inputs&, const ReadOptions&) -> Opened { return open_npz(path); }},
@@ -339,6 +346,7 @@ constexpr DataFormat kFormatsOfFiles[] = {
        return open_libsvm(path, inputs, options);
      }},
     {ends<kJsonLines>, open_labelled_lines},
+    {ends<kText>, open_text_lines},
     {is_token_file, open_token_file},
     {ends<kBin>,
      [](const std::string& path, const Inputs& inputs, const ReadOptions&) -> Opened {

@@ -98,6 +98,14 @@ int64_t vocabulary_of(const Model& model, const EntryName& entry, const std::str
   return most + 1;
 }
 
+bool writes_tokens(const Model& model, const EntryName& entry, const std::string& input) {
+  const int64_t vocabulary = vocabulary_of(model, entry, input);
+  return std::ranges::any_of(model.graph->outputs(), [&](const Value* output) {
+    const bool is_of_tokens = output->has_rank() && output->rank() == 3;
+    return is_of_tokens && (vocabulary == 0 || output->type().dims->back().same(Dim(vocabulary)));
+  });
+}
+
 // Texts are as long as the model has positions, at most.
 void check_positions(const DataArrays& data, const Model& model, const std::vector<InputSpec>& inputs) {
   const TokenInputs to = token_inputs(inputs);
@@ -158,7 +166,9 @@ DataArrays read_arrays(const std::string& path, const Model& model, const EntryN
   if (entry == Entry::kPredict && model.find_entry_point(Entry::kEvaluate))
     others = entry_inputs(model, Entry::kEvaluate);
   for (InputSpec& spec : others) spec.has_default = true;
-  const ReadOptions options = reading_of(model, entry, inputs, given);
+  ReadOptions options = reading_of(model, entry, inputs, given);
+  if (entry == Entry::kPredict && !options.tokenizer.empty())
+    options.writes_tokens = [&](const std::string& input) { return writes_tokens(model, entry, input); };
   DataArrays arrays = read_needed(path, inputs, options, others);
   if (!options.tokenizer.empty() && arrays.metadata.count(kTokenizer) == 0)
     arrays.notes.push_back(concat("--tokenizer has no use: ", path, " holds no texts"));

@@ -20,15 +20,19 @@ std::optional<size_t> place_in(const std::vector<std::string>& columns, const st
   return found == columns.end() ? std::nullopt : std::optional(static_cast<size_t>(found - columns.begin()));
 }
 
-// The column that --map names for the tokens, that the model was trained on, or "text".
+// The column that the model was trained on, or "text".
+std::string known_column(const std::string& input, const ReadOptions& options) {
+  const KnownColumns known = trained_columns(options.metadata);
+  const auto found = known.find(input);
+  return found != known.end() && found->second.size() == 1 ? found->second[0] : kText;
+}
+
+// The column that --map names for the tokens, or that is known.
 std::optional<size_t> text_column(const DataTable& table, const std::string& input, const ReadOptions& options) {
   for (const NamedList& pair : named_lists(options.map, "--map")) {
     if (pair.values[0] == input) return place_in(table.columns, pair.name);
   }
-  const KnownColumns known = trained_columns(options.metadata);
-  const auto found = known.find(input);
-  const bool is_known = found != known.end() && found->second.size() == 1;
-  return place_in(table.columns, is_known ? found->second[0] : kText);
+  return place_in(table.columns, known_column(input, options));
 }
 
 // What belongs to the texts. A column class or label is that of the target, unless one has its name.
@@ -90,7 +94,29 @@ std::string target_of_texts(const std::vector<InputSpec>& inputs) {
 bool takes_labelled_texts(const std::vector<InputSpec>& inputs, const ReadOptions& options) {
   const TokenInputs to = token_inputs(inputs);
   if (!to.tokens || to.labels) return false;
-  return !first_label(inputs).empty() || trained_columns(options.metadata).count(to.tokens->name) > 0;
+  if (!first_label(inputs).empty() || trained_columns(options.metadata).count(to.tokens->name) > 0) return true;
+  return options.writes_tokens && !options.writes_tokens(to.tokens->name);
+}
+
+bool takes_texts_alone(const std::vector<InputSpec>& inputs, const ReadOptions& options) {
+  return takes_labelled_texts(inputs, options) && first_label(inputs).empty();
+}
+
+DataTable read_text_lines(const std::string& path, const std::vector<InputSpec>& inputs, const ReadOptions& options) {
+  const std::shared_ptr<const MappedFile> file = MappedFile::open(path);
+  std::string_view text(reinterpret_cast<const char*>(file->data()), file->size());
+  DataTable table;
+  table.path = path;
+  table.owner = file;
+  table.columns = {known_column(token_inputs(inputs).tokens->name, options)};
+  for (int64_t line = 1; !text.empty(); ++line) {
+    std::string_view written = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(written.size() + 1, text.size()));
+    if (written.ends_with('\r')) written.remove_suffix(1);
+    table.fields.push_back(written);
+    table.lines.push_back(line);
+  }
+  return table;
 }
 
 DataTable read_json_lines(const std::string& path) {

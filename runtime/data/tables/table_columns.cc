@@ -66,16 +66,18 @@ AssignedColumns named_columns(const DataTable& table, const std::vector<InputSpe
   return assigned;
 }
 
-// The columns that the model was trained on, whatever --map calls them now; none where it knows of none.
-Columns known_columns(const DataTable& table, const std::string& input, const KnownColumns& known) {
+// The columns that the model was trained on, whatever --map calls them now; none where it knows of none, or where the
+// input may be left out, as labels for a prediction may.
+Columns known_columns(const DataTable& table, const InputSpec& input, const KnownColumns& known) {
   Columns columns;
-  const auto names = known.find(input);
+  const auto names = known.find(input.name);
   if (names == known.end()) return columns;
   for (const std::string& name : names->second) {
     const auto found = std::find(table.columns.begin(), table.columns.end(), name);
     if (found == table.columns.end()) {
-      fail_as(ErrorCode::kData, table.path, " has no column '", name, "', which the model's '", input,
-              "' was trained on; --columns ", input, "=... says which columns it takes here");
+      if (input.has_default) return {};
+      fail_as(ErrorCode::kData, table.path, " has no column '", name, "', which the model's '", input.name,
+              "' was trained on; --columns ", input.name, "=... says which columns it takes here");
     }
     columns.push_back(static_cast<size_t>(found - table.columns.begin()));
   }
@@ -94,7 +96,7 @@ AssignedColumns assign_columns(const DataTable& table, const std::vector<InputSp
     Columns columns = assigned.count(spec.name) > 0 ? assigned[spec.name]
                       : exact != index.end()        ? Columns{exact->second}
                                                     : numbered_columns(index, spec.name);
-    if (columns.empty()) columns = known_columns(table, spec.name, known);
+    if (columns.empty()) columns = known_columns(table, spec, known);
     if (columns.empty()) continue;
     taken.insert(columns.begin(), columns.end());
     assigned[spec.name] = std::move(columns);

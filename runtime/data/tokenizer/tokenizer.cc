@@ -50,6 +50,18 @@ void naming(ErrorCode code, const std::string& where, const F& f) {
   }
 }
 
+// Calls f with the object in a file of this name in the folder of `path`, if there is one.
+template <typename F>
+void json_beside(const std::string& path, const char* name, const F& f) {
+  const std::string file = (fs::path(path).parent_path() / name).string();
+  std::error_code error;
+  if (!fs::exists(file, error)) return;
+  naming(ErrorCode::kFile, "cannot read " + file, [&] {
+    const Json json = Json::parse(contents(file));
+    if (json.is_object()) f(json);
+  });
+}
+
 }  // namespace
 
 Tokenizer::Tokenizer(const std::string& path) : path_(file_of(path)) {
@@ -59,7 +71,7 @@ Tokenizer::Tokenizer(const std::string& path) : path_(file_of(path)) {
                 static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
   identity_ = concat(fs::path(path_).filename().string(), " ", hash.data());
   naming(ErrorCode::kFile, "cannot read the tokenizer " + path_, [&] { read(text); });
-  find_end();
+  find_ends();
 }
 
 void Tokenizer::read(const std::string& text) {
@@ -80,15 +92,20 @@ void Tokenizer::read(const std::string& text) {
   largest_ = std::max(model_->vocabulary().largest(), added_.largest());
 }
 
-void Tokenizer::find_end() {
-  const std::string path = (fs::path(path_).parent_path() / "tokenizer_config.json").string();
-  std::error_code error;
-  if (!fs::exists(path, error)) return;
-  naming(ErrorCode::kFile, "cannot read " + path, [&] {
-    const Json json = Json::parse(contents(path));
-    Json end = json.is_object() ? json.value("eos_token", Json()) : Json();
+void Tokenizer::find_ends() {
+  json_beside(path_, "tokenizer_config.json", [&](const Json& json) {
+    Json end = json.value("eos_token", Json());
     if (end.is_object()) end = end.value("content", Json());
     if (end.is_string()) end_ = find(end.get<std::string>());
+  });
+  if (end_) ends_.push_back(*end_);
+  json_beside(path_, "generation_config.json", [&](const Json& json) {
+    Json ends = json.value("eos_token_id", Json());
+    if (ends.is_number()) ends = Json::array({ends});
+    for (const Json& end : ends) {
+      if (!end.is_number_integer()) fail("'eos_token_id' is ", end.dump(), ", no number of a token");
+      if (std::ranges::find(ends_, end.get<int64_t>()) == ends_.end()) ends_.push_back(end);
+    }
   });
 }
 

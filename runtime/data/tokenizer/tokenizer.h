@@ -34,6 +34,9 @@ class Tokenizer {
   std::optional<int64_t> find(std::string_view token) const;
   // What tokenizer_config.json beside the file calls eos_token, if there is one.
   std::optional<int64_t> end() const { return end_; }
+  // That, and what generation_config.json beside the file has as eos_token_id: a number, or several.
+  const std::vector<int64_t>& ends() const { return ends_; }
+  bool is_added(int64_t token) const { return added_.text_of(token) != nullptr; }  // no text by itself, "<|im_end|>"
   // [PAD] or <pad>, else 0.
   int64_t padding() const;
   int64_t largest() const { return largest_; }  // number of a token
@@ -43,7 +46,7 @@ class Tokenizer {
 
  private:
   void read(const std::string& text);
-  void find_end();
+  void find_ends();
   std::string normalized(const std::string& text, bool* is_first) const;
   void add_tokens(std::string_view text, std::vector<int64_t>* tokens);
   void add_pieces(const Piece& piece, size_t step, std::vector<int64_t>* tokens);
@@ -56,6 +59,7 @@ class Tokenizer {
   std::unique_ptr<TokenModel> model_;
   AddedTokens added_;
   std::optional<int64_t> end_;
+  std::vector<int64_t> ends_;
   int64_t largest_ = -1;
 };
 

@@ -135,3 +135,67 @@ def test_tokenize_labelled_writes_what_a_tokenizer_of_transformers_gives(tmp_pat
         onnx_train.tokenize_labelled(own, tmp_path / "n.csv", tmp_path / "n.npz", length=4)
     with pytest.raises(onnx_train.DataError, match="the label 'good' is none of awful, bad"):
         onnx_train.tokenize_labelled(own, data, tmp_path / "n.npz", length=4, classes=("awful", "bad"))
+
+
+@pytest.fixture(scope="module")
+def word_piece(tmp_path_factory):
+    """The folder of a tokenizer as BERT has it, which knows "awful" as two pieces."""
+    tokenizers = pytest.importorskip("tokenizers", reason="the package tokenizers is not installed")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS[:-1], "aw", "##ful", ",", "##s"]
+    own = tokenizers.Tokenizer(tokenizers.models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    own.normalizer, own.pre_tokenizer = tokenizers.normalizers.BertNormalizer(), tokenizers.pre_tokenizers.BertPreTokenizer()
+    own.post_processor = tokenizers.processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    folder = tmp_path_factory.mktemp("word_piece")
+    own.save(str(folder / "tokenizer.json"))
+    own.enable_padding(length=16)
+    own.enable_truncation(16)
+    return folder, own
+
+
+def test_a_network_that_was_trained_elsewhere_predicts_from_texts(bert, word_piece, tmp_path):
+    (model, inputs), (folder, own) = bert, word_piece
+    texts = ["Good, FINE", "", "awful poor goods", "great " * 40, "ünknown"]
+    encoded = own.encode_batch(texts)
+    feeds = {name: np.zeros((5, 16), np.int64) for name in inputs}
+    feeds |= {inputs[0]: np.array([e.ids for e in encoded]), "attention_mask": np.array([e.attention_mask for e in encoded])}
+    expected = tool.session(model).run(["logits"], feeds)[0]
+    with open(tmp_path / "x.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("review", "stars"), *((text, i) for i, text in enumerate(texts))])
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"stars": i, "text": text}) + "\n" for i, text in enumerate(texts)), encoding="utf-8")
+    (tmp_path / "x.txt").write_bytes("\r\n".join(texts).encode())
+    for form, options in ("csv", ["--map", f"review={inputs[0]}"]), ("jsonl", []), ("txt", []):
+        said = tool.run("predict", model, "--inputs", tmp_path / f"x.{form}", "--tokenizer", folder, "-o", tmp_path / f"{form}.npz", *options)
+        assert "5 texts as tokens of" in said and "1 is longer, and cut" in said
+        np.testing.assert_allclose(tool.load(tmp_path / f"{form}.npz")["logits"], expected, rtol=1e-4, atol=1e-4)
+    tool.run("predict", model, "--inputs", tmp_path / "x.txt", "--tokenizer", folder, "-o", tmp_path / "y.csv")
+    assert [int(row["index"]) for row in csv.DictReader(open(tmp_path / "y.csv"))] == expected.argmax(1).tolist()
+    (tmp_path / "x.jsonl").write_text('{"review": "good"}\n')
+    assert 'has no "text" in its first line' in tool.run("predict", model, "--inputs", tmp_path / "x.jsonl", "--tokenizer", folder, "-o", tmp_path / "y.csv", status=1)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_a_tokenizer_goes_through_fit_eval_and_predict(bert, word_piece, tmp_path, form):
+    (model, _), (folder, _) = bert, word_piece
+    rows = reviews(96)
+    data, tokenizer = write(tmp_path, rows, form), ["--tokenizer", folder]
+    said = tool.run("fit", model, "--data", data, *tokenizer, "--epochs", 4, "--batch-size", 8, "--lr", 0.003, "--optimizer", "adamw",
+                    "--out", tmp_path / "run")  # fmt: skip
+    assert "96 texts as tokens of" in said and "2: bad, good" in said
+    last = tmp_path / "run" / "last.onnx"
+    evaluated = json.loads(tool.output("eval", last, "--data", data, *tokenizer, "--json"))
+    tool.run("export", last, "-o", tmp_path / "x.onnx")
+    for trained in last, tmp_path / "x.onnx":
+        tool.run("predict", trained, "--inputs", data, *tokenizer, "-o", tmp_path / "y.csv")
+        predicted = [row["class"] for row in csv.DictReader(open(tmp_path / "y.csv"))]
+        right = np.mean([name == ("bad", "good")[label] for name, (_, label) in zip(predicted, rows)])
+        assert right > 0.9 and right == pytest.approx(evaluated["accuracy"])
+    # Of the forward model, whose loss is guessed; the same texts by lines.
+    forward = json.loads(tool.output("eval", tmp_path / "x.onnx", "--data", data, *tokenizer, "--json"))
+    assert forward["loss"] == pytest.approx(evaluated["loss"], rel=1e-5)
+    (tmp_path / "lines.txt").write_text("".join(text + "\n" for text, _ in rows))
+    (tmp_path / "alone.csv").write_text("text\n" + "".join(text + "\n" for text, _ in rows))
+    for without_labels in "lines.txt", "alone.csv":
+        tool.run("predict", last, "--inputs", tmp_path / without_labels, *tokenizer, "-o", tmp_path / "z.csv")
+        assert [row["class"] for row in csv.DictReader(open(tmp_path / "z.csv"))] == predicted
+    assert "--tokenizer" in tool.run("predict", last, "--inputs", data, "-o", tmp_path / "z.csv", status=1)
+    assert "--tokenizer" in tool.run("eval", last, "--data", data, status=1)

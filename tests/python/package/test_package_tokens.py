@@ -83,6 +83,7 @@ def test_a_training_gets_the_blocks_that_numpy_cuts(language_model, tmp_path):
     with pytest.warns(UserWarning, match="'position_ids' is no part of tokens"):
         by_files = onnx_train.fit(language_model, pattern, epochs=2, batch_size=5, block_size=16, lr=0.1)
     by_arrays = onnx_train.fit(language_model, arrays, epochs=2, batch_size=5, lr=0.1)
+    assert all(step.tokens == 16 * step.samples and step.utilization is None for step in by_arrays.steps)
     np.testing.assert_array_equal(by_files.losses, by_arrays.losses)
     tool.run("fit", language_model, "--data", pattern, "--epochs", 2, "--batch-size", 5, "--block-size", 16, "--lr", 0.1,
              "--out", tmp_path / "run")  # fmt: skip

@@ -37,7 +37,7 @@ def test_a_recipe_trains_as_pytorch_does_on_the_same_batches(recipe, tmp_path, m
 
 def test_every_recipe_is_linked():
     index = pages.text_of("docs/recipes/index.md")
-    assert len(RECIPES) == 15 and all(f"]({recipe}.md)" in index for recipe in RECIPES)
+    assert len(RECIPES) == 16 and all(f"]({recipe}.md)" in index for recipe in RECIPES)
 
 
 def test_each_program_that_makes_a_models_start_has_a_recipe():

@@ -129,6 +129,7 @@ def folders(tmp_path_factory):
     (text / "gpt2").mkdir()
     words = {"type": "WordLevel", "vocab": {word: i for i, word in enumerate("Once upon a time [UNK]".split())}, "unk_token": "[UNK]"}
     (text / "gpt2/tokenizer.json").write_text(json.dumps({"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "model": words}))
+    (text / "gpt2/chat_template.jinja").write_text("{% for m in messages %}{{ m.content }} {% endfor %}")
     tool.run("build", scaled / "model.onnx", "-o", scaled / "train.onnx", "--accumulate")
     tool.run("build", untrained / "model.onnx", "-o", untrained / "train.onnx")
     return root
@@ -145,8 +146,8 @@ def run(example, folder):
         example = example.replace(long, short)
     path = f"{tool.COMMAND.parent}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "HOME": str(folder), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(["bash", "-c", example], cwd=folder, env=environment, capture_output=True, text=True,
-                          errors="replace")  # fmt: skip
+    return subprocess.run(["bash", "-c", example], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, errors="replace")  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)
