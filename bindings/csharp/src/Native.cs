@@ -40,6 +40,7 @@ namespace OnnxTrain {
         internal const int ONNX_TRAIN_STOP = 1;
         internal const int ONNX_TRAIN_INTERRUPT = 2;
         internal const int ONNX_TRAIN_FAIL = 3;
+        internal const int ONNX_TRAIN_END_TEXT = 4;
     }
 
     internal static class onnx_train_stop_reason {
@@ -125,6 +126,8 @@ namespace OnnxTrain {
         internal double seconds;
         internal double loss_scale;
         internal int skipped;
+        internal long tokens;
+        internal double utilization;
     }
 
     [StructLayout(LayoutKind.Sequential)]
@@ -208,6 +211,9 @@ namespace OnnxTrain {
 
         [DllImport(Library)]
         internal static extern int onnx_train_model_export_with(ModelHandle training, onnx_train_option* options, UIntPtr count, IntPtr* inference);
+
+        [DllImport(Library)]
+        internal static extern int onnx_train_model_export_into(ModelHandle training, onnx_train_option* options, UIntPtr count, byte* path, byte** note);
 
         [DllImport(Library)]
         internal static extern int onnx_train_model_save_adapter(ModelHandle training, byte* folder);

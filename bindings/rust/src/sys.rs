@@ -38,6 +38,7 @@ pub const ONNX_TRAIN_CONTINUE: onnx_train_next = 0;
 pub const ONNX_TRAIN_STOP: onnx_train_next = 1;
 pub const ONNX_TRAIN_INTERRUPT: onnx_train_next = 2;
 pub const ONNX_TRAIN_FAIL: onnx_train_next = 3;
+pub const ONNX_TRAIN_END_TEXT: onnx_train_next = 4;
 
 pub type onnx_train_stop_reason = c_int;
 pub const ONNX_TRAIN_FINISHED: onnx_train_stop_reason = 0;
@@ -149,6 +150,8 @@ pub struct onnx_train_step {
     pub seconds: f64,
     pub loss_scale: f64,
     pub skipped: i32,
+    pub tokens: i64,
+    pub utilization: f64,
 }
 
 #[repr(C)]
@@ -202,6 +205,7 @@ extern "C" {
     pub fn onnx_train_model_sizes(forward: *const onnx_train_model, arrays: *const onnx_train_tensor, num_arrays: usize, sizes: *mut *const c_char) -> onnx_train_status;
     pub fn onnx_train_model_export(training: *const onnx_train_model, inference: *mut *mut onnx_train_model) -> onnx_train_status;
     pub fn onnx_train_model_export_with(training: *const onnx_train_model, options: *const onnx_train_option, count: usize, inference: *mut *mut onnx_train_model) -> onnx_train_status;
+    pub fn onnx_train_model_export_into(training: *const onnx_train_model, options: *const onnx_train_option, count: usize, path: *const c_char, note: *mut *const c_char) -> onnx_train_status;
     pub fn onnx_train_model_save_adapter(training: *const onnx_train_model, folder: *const c_char) -> onnx_train_status;
     pub fn onnx_train_model_flatten(training: *const onnx_train_model, entry: *const c_char, flat: *mut *mut onnx_train_model) -> onnx_train_status;
     pub fn onnx_train_model_differentiate(forward: *const onnx_train_model, options: *const onnx_train_option, count: usize, forward_pass: *mut *mut onnx_train_model, backward_pass: *mut *mut onnx_train_model) -> onnx_train_status;
