@@ -147,7 +147,12 @@ const std::vector<LoweringPass>& lowering_table() {
       // The operands and results of products have their stored types now.
       {"quantize_products", "storage", {"narrow_storage"}, with_8_bit_products, quantize_products},
       // Kernels that take float32 and round it themselves have done so.
-      {"round_constants", "storage", {"narrow_storage", "quantize_products"}, by_default, round_constants, kEqualInBits},
+      {"round_constants",
+       "storage",
+       {"narrow_storage", "quantize_products"},
+       by_default,
+       round_constants,
+       kEqualInBits},
 
       // Products, losses and accuracies have their stored types, and no region has taken what stands between them.
       {"linear_cross_entropy", "fusion", {"narrow_storage"}, by_default, linear_cross_entropy},

@@ -6,9 +6,9 @@
 
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/qat.h"
-#include "onnx_passes/tokens/separate_documents.h"
 #include "onnx_passes/adapt/stored_weights.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/tokens/separate_documents.h"
 #include "runtime/data/loading/source.h"
 #include "runtime/data/tokenizer/tokenizer.h"
 #include "runtime/models/build_settings.h"

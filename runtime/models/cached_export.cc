@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "onnx_passes/tokens/add_cache.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/tokens/add_cache.h"
 #include "runtime/data/files/tokens.h"
 #include "runtime/session/session.h"
 
