@@ -84,8 +84,12 @@ std::vector<InputSpec> inputs_with(const std::vector<InputSpec>& more) {
   return inputs;
 }
 
-const InputSpec kStarts = {kDocumentStarts, {DType::kInt64, Dims{"batch", "length"}}};
-const InputSpec kMask = {"attention_mask", {DType::kInt64, Dims{"batch", "length"}}};
+InputSpec of_tokens(const char* name) {
+  InputSpec spec;
+  spec.name = name;
+  spec.type = {DType::kInt64, Dims{"batch", "length"}};
+  return spec;
+}
 
 ReadOptions packed_into(int64_t block, const std::string& packing) {
   ReadOptions options;
@@ -112,7 +116,8 @@ std::string three_documents() {
 
 TEST(Packing, DocumentsOfARowBeginAnewAndPredictNoOther) {
   // A byte 0 ends the first two; a document of n tokens has n - 1 labels.
-  const Dataset data = load(three_documents(), inputs_with({kStarts, kMask}), packed_into(6, "bfd"));
+  const Dataset data = load(three_documents(), inputs_with({of_tokens(kDocumentStarts), of_tokens("attention_mask")}),
+                            packed_into(6, "bfd"));
   ASSERT_EQ(data.num_samples(), 2);
   EXPECT_THAT(row(data, "input_ids", 0), ElementsAre('d', 'e', 'f', 'g', 'h', 'i'));
   EXPECT_THAT(row(data, "labels", 0), ElementsAre('e', 'f', 'g', 'h', 0, 'j'));
@@ -124,7 +129,7 @@ TEST(Packing, DocumentsOfARowBeginAnewAndPredictNoOther) {
   EXPECT_THAT(row(data, kDocumentStarts, 1), ElementsAre(0, 0, 0, 3, 3, 3));
   EXPECT_THAT(row(data, "attention_mask", 1), ElementsAre(1, 1, 1, 1, 1, 1));
 
-  const Dataset alone = load(three_documents(), inputs_with({kMask}), packed_into(4, "none"));
+  const Dataset alone = load(three_documents(), inputs_with({of_tokens("attention_mask")}), packed_into(4, "none"));
   ASSERT_EQ(alone.num_samples(), 3);
   EXPECT_THAT(row(alone, "labels", 1), ElementsAre('e', 'f', 'g', 'h'));
   EXPECT_THAT(row(alone, "attention_mask", 2), ElementsAre(1, 0, 0, 0));
@@ -153,26 +158,26 @@ TEST(Packing, AModelThatCannotTellDocumentsApartIsRefused) {
   const auto error = [](const std::string& path, const std::vector<InputSpec>& inputs, const ReadOptions& options) {
     return error_of([&] { load(path, inputs, options); });
   };
-  EXPECT_THAT(error(three_documents(), inputs_with({kMask}), packed_into(6, "wrapped")),
+  EXPECT_THAT(error(three_documents(), inputs_with({of_tokens("attention_mask")}), packed_into(6, "wrapped")),
               HasSubstr("'attention_mask' int64[batch,length] says which tokens there are, so that documents of a row "
                         "would read each other: build --document-mask"));
   const std::string tokens = write("documents.bin", std::string("a\0b\0\2\0c\0d\0e\0\2\0f\0", 16));
-  EXPECT_THAT(error(tokens, inputs_with({kStarts}), packed_into(4, "bfd")),
+  EXPECT_THAT(error(tokens, inputs_with({of_tokens(kDocumentStarts)}), packed_into(4, "bfd")),
               HasSubstr("documents.bin does not say where its documents end: --document-end"));
   ReadOptions options = packed_into(4, "bfd");
   options.document_end = 2;
-  const Dataset data = load(tokens, inputs_with({kStarts}), options);
+  const Dataset data = load(tokens, inputs_with({of_tokens(kDocumentStarts)}), options);
   ASSERT_EQ(data.num_samples(), 2);
   EXPECT_THAT(row(data, "labels", 0), ElementsAre('d', 'e', 2, -100));
   EXPECT_THAT(row(data, "labels", 1), ElementsAre('b', 2, -100, -100));
   options.ignored_label.reset();
-  EXPECT_THAT(error(tokens, inputs_with({kStarts}), options), HasSubstr("the loss ignores none"));
+  EXPECT_THAT(error(tokens, inputs_with({of_tokens(kDocumentStarts)}), options), HasSubstr("the loss ignores none"));
 }
 
 TEST(Packing, SourcesWithWeightsShareNoRow) {
   const std::string a = write("a_source.jsonl", "{\"text\": \"abc\"}\n"),
                     b = write("b_source.jsonl", "{\"text\": \"de\"}\n");
-  const std::vector<InputSpec> inputs = inputs_with({kStarts});
+  const std::vector<InputSpec> inputs = inputs_with({of_tokens(kDocumentStarts)});
   EXPECT_EQ(load(concat(a, ",", b), inputs, packed_into(8, "bfd")).num_samples(), 1);
   DataNotes notes;
   const Dataset data = load(concat(a, ":0.5,", b, ":0.5"), inputs, packed_into(8, "bfd"), &notes);
