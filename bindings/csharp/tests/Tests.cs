@@ -109,6 +109,10 @@ internal static class Tests {
             using (var derivative = forward.Derivative("gradient", ("loss", "cross_entropy"))) {
                 Expect(flat.ToBytes().Length > inference.ToBytes().Length && derivative.ToBytes().Length > 0);
             }
+            var served = System.IO.Path.Combine(folder, "served.onnx");
+            var written = training.ExportInto(served, ("into", Path("tests/fixtures/mlp.onnx")));
+            Expect(written.Contains("4 trained weights") && File.Exists(served), written);
+            Expect(Thrown<OnnxTrainException>(() => training.ExportInto(served)).Status == Status.Usage);
             var passes = forward.Differentiate();
             passes.Forward.Dispose();
             passes.Backward.Dispose();
@@ -277,6 +281,7 @@ internal static class Tests {
             var reason = session.Fit(new Rows(null), null, new Observer {
                 OnStep = step => {
                     samples.Add(step.Samples);
+                    Expect(step.Tokens == 0 && double.IsNaN(step.Utilization), step.Utilization);
                     GC.Collect();  // batches and delegates stay as long as the library uses them
                     return Next.Continue;
                 }
@@ -349,10 +354,25 @@ internal static class Tests {
         using (var session = new Session(gpt)) {
             var texts = session.Generate(new[] { new long[] { 1, 2, 3 }, new long[] { 4 } }, null, ("tokens", "4"), ("seed", "1"));
             Expect(texts.Length == 2 && texts[0].Length == 4 && session.GenerateNote == "", session.GenerateNote);
-            var ended = session.Generate(new[] { new long[] { 1, 2, 3 } }, (text, token) => false, ("tokens", "4"), ("seed", "1"));
+            var ended = session.Generate(new[] { new long[] { 1, 2, 3 } }, (text, token) => Next.Stop, ("tokens", "4"), ("seed", "1"));
             Expect(ended[0].Length == 1 && ended[0][0] == texts[0][0]);
+            var one = session.Generate(new[] { new long[] { 1, 2, 3 }, new long[] { 4 } },
+                                       (text, token) => text == 0 ? Next.EndText : Next.Continue, ("tokens", "4"), ("seed", "1"));
+            Expect(one[0].Length == 1 && one[1].Length == 4, one[1].Length);
             var mine = new InvalidTimeZoneException("mine");
             Expect(Thrown<Exception>(() => session.Generate(new[] { new long[] { 1 } }, (text, token) => { throw mine; })) == mine);
+            using (var training = gpt.Build(("loss", "cross_entropy"), ("optimizer", "sgd")))
+            using (var learning = new Session(training)) {
+                var arrays = new[] { "tokens", "labels" }.Select(name => Tensor.Of(name, new long[] { 1, 128 }, new long[128]));
+                long tokens = 0;
+                learning.Fit(DataSource.Of(arrays.ToArray()), null, new Observer {
+                    OnStep = step => {
+                        tokens = step.Tokens;
+                        return Next.Continue;
+                    }
+                }, ("steps", "1"));
+                Expect(tokens == 128, tokens);
+            }
         }
     }
 

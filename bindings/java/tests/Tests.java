@@ -145,6 +145,10 @@ public final class Tests {
         expect(flat.toBytes().length > inference.toBytes().length, "flat");
         expect(derivative.toBytes().length > 0, "derivative");
       }
+      final Path served = folder.resolve("served.onnx");
+      final String written = training.exportInto(served.toString(), "into", path("tests/fixtures/mlp.onnx"));
+      expect(written.contains("4 trained weights") && Files.exists(served), written);
+      expect(thrown(OnnxTrainException.class, () -> training.exportInto(served.toString())).status() == Status.USAGE, "into");
       for (Model pass : forward.differentiate()) pass.close();
       final OnnxTrainException none = thrown(OnnxTrainException.class, () -> training.saveAdapter(folder + "/adapter"));
       expect(none.getMessage().length() > 0, none);
@@ -307,6 +311,7 @@ public final class Tests {
       final List<Long> samples = new ArrayList<>();
       expect(session.fit(new Batches(null), null, new Observer().onStep(step -> {
         samples.add(step.samples);
+        expect(step.tokens == 0 && Double.isNaN(step.utilization), step.utilization);
         System.gc();  // batches stay as long as the library reads them
         return Next.CONTINUE;
       }), "epochs", "2") == StopReason.FINISHED, "batches");
@@ -383,12 +388,25 @@ public final class Tests {
     try (Model gpt = Model.load(path("models/gpt.onnx")); Session session = new Session(gpt)) {
       final long[][] texts = session.generate(new long[][] {{1, 2, 3}, {4}}, null, "tokens", "4", "seed", "1");
       expect(texts.length == 2 && texts[0].length == 4 && session.generateNote().isEmpty(), session.generateNote());
-      final long[][] ended = session.generate(new long[][] {{1, 2, 3}}, (text, token) -> false, "tokens", "4", "seed", "1");
+      final long[][] ended = session.generate(new long[][] {{1, 2, 3}}, (text, token) -> Next.STOP, "tokens", "4", "seed", "1");
       expect(ended[0].length == 1 && ended[0][0] == texts[0][0], ended[0].length);
+      final long[][] one = session.generate(new long[][] {{1, 2, 3}, {4}},
+          (text, token) -> text == 0 ? Next.END_TEXT : Next.CONTINUE, "tokens", "4", "seed", "1");
+      expect(one[0].length == 1 && one[1].length == 4, one[1].length);
       final RuntimeException mine = new RuntimeException("mine");
       expect(thrown(RuntimeException.class, () -> session.generate(new long[][] {{1}}, (text, token) -> {
         throw mine;
       })) == mine, "of a token");
+      try (Model training = gpt.build("loss", "cross_entropy", "optimizer", "sgd"); Session learning = new Session(training)) {
+        final long[] shape = {1, 128};
+        final DataSource arrays = DataSource.of(Tensor.of("tokens", shape, new long[128]), Tensor.of("labels", shape, new long[128]));
+        final List<Long> tokens = new ArrayList<>();
+        learning.fit(arrays, null, new Observer().onStep(step -> {
+          tokens.add(step.tokens);
+          return Next.CONTINUE;
+        }), "steps", "1");
+        expect(tokens.toString().equals("[128]"), tokens);
+      }
     }
   }
 

@@ -62,6 +62,10 @@ fn models_are_built_changed_and_written() {
     assert!(training.metadata().iter().any(|(key, value)| key == "onnx_train.loss" && value.contains("cross_entropy")));
     assert!(training.notes().iter().all(|note| !note.what.is_empty()));
     training.export_with(&none()).unwrap().save(folder.path("inference.onnx")).unwrap();
+    let into = Options::new().set("into", mlp().display());
+    let note = training.export_into(folder.path("served.onnx"), &into).unwrap();
+    assert!(note.contains("4 trained weights") && folder.path("served.onnx").exists(), "{note}");
+    assert_eq!(training.export_into(folder.path("none.onnx"), &none()).unwrap_err().status(), Status::Usage);
     training.flatten("step").unwrap();
     assert_eq!(training.flatten("stp").unwrap_err().status(), Status::Usage);
     assert!(training.save_adapter(folder.path("adapter")).is_ok() || !folder.path("adapter").exists());
@@ -175,6 +179,30 @@ fn sessions_say_what_they_are() {
 }
 
 #[test]
+fn a_language_model_learns_and_writes_texts() {
+    let gpt = Model::load(models().join("gpt.onnx")).unwrap();
+    let mut session = Session::new(&gpt, &none()).unwrap();
+    let (prompts, options) = ([vec![1i64, 2, 3], vec![4]], Options::new().set("tokens", 4).set("seed", 1));
+    let end_of_the_first = |text, _| if text == 0 { Next::EndText } else { Next::Continue };
+    let texts = session.generate(&prompts, &options, end_of_the_first).unwrap();
+    assert_eq!((texts[0].len(), texts[1].len(), session.generate_note()), (1, 4, String::new()));
+
+    let training = gpt.build(&Options::new().set("loss", "cross_entropy").set("optimizer", "sgd")).unwrap();
+    let mut session = Session::new(&training, &none()).unwrap();
+    let text: Vec<i64> = (0..128).collect();
+    let data = ["tokens", "labels"].map(|name| Input::new(name, &[1, 128], &text).unwrap());
+    let mut tokens = 0;
+    Trainer::new(&mut session)
+        .on_step(|step, _| {
+            tokens = step.tokens;
+            Next::Continue
+        })
+        .fit(&data, &Options::new().set("steps", 1))
+        .unwrap();
+    assert_eq!(tokens, 128);
+}
+
+#[test]
 fn a_session_moves_to_another_thread() {
     let mut session = session();
     let trained = std::thread::spawn(move || session.fit(&batch(), &one_epoch()).map(|_| session)).join().unwrap();
@@ -230,6 +258,7 @@ fn batches_of_the_program_are_trained_on() {
     let reason = Trainer::new(&mut session)
         .on_step(|step, session| {
             assert!(step.learning_rate > 0.0 && session.view::<f32>("fc2.bias").unwrap().len() == 3);
+            assert!(step.tokens == 0 && step.utilization.is_nan());
             steps.push((step.step, step.epoch, step.samples));
             Next::Continue
         })
