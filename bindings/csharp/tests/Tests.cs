@@ -364,9 +364,9 @@ internal static class Tests {
             using (var training = gpt.Build(("loss", "cross_entropy"), ("optimizer", "sgd")))
             using (var learning = new Session(training)) {
                 var text = Enumerable.Range(0, 129).Select(i => (long)(i % 128)).ToArray();
-                Tensor Rows(string name, int from) => Tensor.Of(name, new long[] { 1, 128 }, text.Skip(from).Take(128).ToArray());
+                Func<string, int, Tensor> rows = (name, from) => Tensor.Of(name, new long[] { 1, 128 }, text.Skip(from).Take(128).ToArray());
                 long tokens = 0;
-                learning.Fit(DataSource.Of(Rows("tokens", 0), Rows("labels", 1)), null, new Observer {
+                learning.Fit(DataSource.Of(rows("tokens", 0), rows("labels", 1)), null, new Observer {
                     OnStep = step => {
                         tokens = step.Tokens;
                         return Next.Continue;
