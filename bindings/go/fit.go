@@ -15,6 +15,8 @@ import (
 var (
 	Stop      = errors.New("stop after this step, with a last evaluation")
 	Interrupt = errors.New("stop after this step, without an evaluation: a resumed training goes on as if never stopped")
+	// EndText is of Generate. In a training it goes on.
+	EndText = errors.New("this text is complete, and the others go on")
 )
 
 // StopReason says why a training ended.
@@ -57,6 +59,10 @@ type Step struct {
 	GradNorm, Seconds      float64
 	LossScale              float64 // of a model with loss scaling; else 0
 	Skipped                bool    // with loss scaling, the gradients overflow, and the weights stay as they are
+	Tokens                 int64   // of the samples; 0 of a model that reads no texts
+	// What the step computes against what the machine can, about 0 to 1; NaN in the first ten seconds, of a model without
+	// products and convolutions, and of several ranks on CPUs.
+	Utilization float64
 }
 
 // Evaluation is one that is done.
@@ -256,6 +262,8 @@ func (r *running) guard(f func() error) (next C.onnx_train_next) {
 		return C.ONNX_TRAIN_STOP
 	case errors.Is(err, Interrupt):
 		return C.ONNX_TRAIN_INTERRUPT
+	case errors.Is(err, EndText):
+		return C.ONNX_TRAIN_END_TEXT
 	}
 	if r.err == nil {
 		r.err = err
@@ -294,7 +302,7 @@ func onnxtrainOnStep(user C.uintptr_t, s *C.onnx_train_step) C.onnx_train_next {
 		if f := r.training.OnStep; f != nil {
 			if err := f(Step{int64(s.step), int64(s.epoch), int64(s.samples), float64(s.loss), float64(s.learning_rate),
 				float64(s.accuracy), float64(s.grad_norm), float64(s.seconds), float64(s.loss_scale),
-				s.skipped != 0}); err != nil {
+				s.skipped != 0, int64(s.tokens), float64(s.utilization)}); err != nil {
 				return err
 			}
 		}

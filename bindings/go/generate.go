@@ -16,7 +16,8 @@ type writing struct {
 }
 
 // Generate gives the tokens that a causal language model writes after each prompt: onnx_train_generate, which has the
-// options. onToken, which may be nil, is called with the number of the text and each token that is drawn; Stop ends all.
+// options. onToken, which may be nil, is called with the number of the text and each token that is drawn; EndText completes
+// this text, and Stop ends all.
 func (s *Session) Generate(prompts [][]int64, options Options, onToken func(text int, token int64) error) ([][]int64, error) {
 	var c scope
 	defer c.free()

@@ -5,8 +5,9 @@
 // to them any more. Slices that View and State give are in that memory, and end with it: keep the object, as
 // `defer session.Close()` does. Models and datasets may be used by several goroutines at once, a session by one at a time.
 //
-// Callbacks give nil, Stop, Interrupt or an error, which ends the training and is what Fit gives. A panic of one goes on
-// after the library has returned. They must not call runtime.Goexit (t.Fatal of tests does).
+// Callbacks give nil, Stop, Interrupt or an error, which ends the training and is what Fit gives. That of Generate may give
+// EndText, too. A panic of one goes on after the library has returned. They must not call runtime.Goexit (t.Fatal of tests
+// does).
 package onnxtrain
 
 // #include <stdlib.h>
@@ -179,6 +180,25 @@ func (m *Model) Export(options Options) (*Model, error) {
 	return c.model(func(to **C.onnx_train_model) C.onnx_train_status {
 		return C.onnx_train_model_export_with(m.handle, given, count, to)
 	}, m)
+}
+
+// ExportInto writes the model or the folder of the option "into" with trained weights to path: onnx_train_model_export_into.
+// What was written, guessed or left out is the text, in lines.
+func (m *Model) ExportInto(path string, options Options) (string, error) {
+	var c scope
+	defer c.free()
+	file := c.text(path)
+	given, count := c.options(options)
+	var text string
+	err := c.call(func() C.onnx_train_status {
+		var note *C.char
+		status := C.onnx_train_model_export_into(m.handle, given, count, file, &note)
+		if status == C.ONNX_TRAIN_OK {
+			text = C.GoString(note)
+		}
+		return status
+	}, m)
+	return text, err
 }
 
 // SaveAdapter writes the adapters of a training model into a folder as PEFT has them, or a file NAME.onnx_adapter.

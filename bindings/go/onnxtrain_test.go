@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -120,6 +121,14 @@ func TestModelsAreBuiltChangedAndWritten(t *testing.T) {
 	_, err = changed.WithWeights(weights("fc9"), true)
 	fails(t, err, DataError)
 	must(changed.WithWeights(weights("fc9"), false))
+	trained := must(changed.Build(Options{"loss": "cross_entropy", "optimizer": "sgd"}))
+	served := filepath.Join(folder, "served.onnx")
+	text, err := trained.ExportInto(served, Options{"into": mlpPath})
+	if err != nil || !strings.Contains(text, "trained weights in") || must(os.Stat(served)).Size() == 0 {
+		t.Fatal(text, err)
+	}
+	_, err = trained.ExportInto(served, nil)
+	fails(t, err, Usage)
 	_, note, err := forward.BuildForArrays(batch(), nil)
 	if err != nil || !strings.HasPrefix(note, "loss cross_entropy") {
 		t.Fatal(note, err)
@@ -307,6 +316,34 @@ func TestSessionsSayWhatTheyAre(t *testing.T) {
 	must(session.MetricTables())
 }
 
+func TestALanguageModelLearnsAndWritesTexts(t *testing.T) {
+	gpt := must(LoadModel("../../models/gpt.onnx"))
+	session := must(NewSession(gpt, nil))
+	defer session.Close()
+	texts := must(session.Generate([][]int64{{1, 2, 3}, {4}}, Options{"tokens": 4, "seed": 1}, func(text int, token int64) error {
+		if text == 0 {
+			return EndText
+		}
+		return nil
+	}))
+	equal(t, []int{len(texts[0]), len(texts[1])}, []int{1, 4})
+
+	training := must(NewSession(must(gpt.Build(Options{"loss": "cross_entropy", "optimizer": "sgd"})), nil))
+	defer training.Close()
+	var text [129]int64
+	for i := range text {
+		text[i] = int64(i % 128)
+	}
+	shape := []int64{1, 128}
+	arrays := []Input{NewInput("tokens", shape, text[:128]), NewInput("labels", shape, text[1:])}
+	var tokens int64
+	must(training.Fit(context.Background(), Training{Data: Data{Arrays: arrays}, Options: Options{"steps": 1}, OnStep: func(s Step) error {
+		tokens = s.Tokens
+		return nil
+	}}))
+	equal(t, tokens, int64(128))
+}
+
 // Batches of 8 and 5 samples, or an error at the second.
 type halves struct {
 	x      *Buffer[float32]
@@ -342,6 +379,9 @@ func TestBatchesOfTheProgramAreTrainedOn(t *testing.T) {
 	defer data.x.Close()
 	var steps [][3]int64
 	training := Training{Data: Data{Batches: data}, Options: Options{"epochs": 2, "lr": 0.1}, OnStep: func(s Step) error {
+		if s.Tokens != 0 || !math.IsNaN(s.Utilization) {
+			return fmt.Errorf("a step has %d tokens and a utilization of %v", s.Tokens, s.Utilization)
+		}
 		steps = append(steps, [3]int64{s.Step, s.Epoch, s.Samples})
 		_, err := State[float32](session, "fc2.bias")
 		if session.Close() == nil {

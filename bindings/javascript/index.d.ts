@@ -16,6 +16,8 @@ export type Data =
 export type Status = 'ok' | 'usage' | 'file' | 'unsupported' | 'data' | 'memory' | 'device' | 'internal';
 /** What a callback says; nothing is 'continue'. */
 export type Next = 'continue' | 'stop' | 'interrupt' | void;
+/** What the callback of generate() says; all but 'end-text' and false goes on. */
+export type AfterToken = boolean | 'end-text' | void;
 export type StopReason = 'finished' | 'interrupted' | 'early-stop' | 'time-limit' | 'stopped' | 'target';
 
 /** A call failed: the message is the line that the command onnx-train prints. */
@@ -86,6 +88,13 @@ export interface Step {
   seconds: number;
   lossScale: number;
   skipped: boolean;
+  /** Of the samples; 0 of a model that reads no texts. */
+  tokens: number;
+  /**
+   * What the step computes against what the machine can, about 0 to 1; NaN in the first ten seconds, of a model without
+   * products and convolutions, and of several ranks on CPUs.
+   */
+  utilization: number;
 }
 
 export interface Evaluation {
@@ -136,6 +145,11 @@ export class Model {
   sizes(arrays: Tensors): string;
   check(options?: Options): Promise<Report>;
   export(options?: Options): Promise<Model>;
+  /**
+   * Writes the model or the folder of the option "into" with trained weights to `path`; gives what was written, guessed or
+   * left out, in lines.
+   */
+  exportInto(path: string, options: Options): Promise<string>;
   saveAdapter(folder: string): Promise<void>;
   flatten(entry: string): Promise<Model>;
   differentiate(options?: Options): Promise<{ forward: Model; backward: Model }>;
@@ -166,8 +180,8 @@ export class Session {
   fit(training: DataSource, options?: Options, callbacks?: Callbacks): Promise<StopReason>;
   evaluate(data: DataSource, options?: Options, callbacks?: Pick<Callbacks, 'onNote'>): Promise<Record<string, number>>;
   predict(data: Tensors | Dataset, options?: Options, callbacks?: Pick<Callbacks, 'onNote'>): Promise<Outputs>;
-  /** onToken returns false to end all. */
-  generate(prompts: number[][], options?: Options, onToken?: (text: number, token: number) => boolean | void | Promise<boolean | void>): Promise<number[][]>;
+  /** onToken returns 'end-text' to complete this text, false to end all. */
+  generate(prompts: number[][], options?: Options, onToken?: (text: number, token: number) => AfterToken | Promise<AfterToken>): Promise<number[][]>;
   readonly generateNote: string;
   metrics(statistics: Tensors): Record<string, number>;
   metricTables(): Outputs;

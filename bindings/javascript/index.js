@@ -6,6 +6,7 @@ const { OnnxTrainError, Tensor, addon, options, ports, tensorOf, tensors } = req
 const REASONS = ['finished', 'interrupted', 'early-stop', 'time-limit', 'stopped', 'target'];
 const NEXT = { continue: 0, stop: 1, interrupt: 2 };
 const FAIL = 3;
+const END_TEXT = 4;
 
 const SECRET = Symbol('of the library');  // constructors of Model, Session and Dataset are not for programs
 
@@ -88,6 +89,10 @@ class Model extends Owner {
 
   async export(given) {
     return Model.#made(addon.modelExport(true, this.#handle, options(given)));
+  }
+
+  async exportInto(path, given) {
+    return addon.modelExportInto(true, this.#handle, options(given), path);
   }
 
   async saveAdapter(folder) {
@@ -303,7 +308,9 @@ class Session extends Owner {
     const texts = prompts.map(() => []);
     const token = async ([text, drawn]) => {
       texts[text].push(drawn);
-      return [onToken && (await onToken(text, drawn)) === false ? NEXT.stop : 0, null];
+      const said = onToken && (await onToken(text, drawn));
+      if (said === 'end-text') return [END_TEXT, null];
+      return [said === false ? NEXT.stop : 0, null];
     };
     await this.#long((handle) => asking({ idle: this.#idle.bind(this) }, { token }, (bridge) => addon.generate(handle, bridge, options(given), prompts)));
     return texts;

@@ -147,6 +147,19 @@ namespace OnnxTrain {
             }
         }
 
+        /// <summary>
+        /// Writes the model or the folder of the option "into" with trained weights to `path`; gives what was written, guessed
+        /// or left out, in lines.
+        /// </summary>
+        public string ExportInto(string path, params ValueTuple<string, string>[] options) {
+            using (var arguments = new Arguments()) {
+                byte* note;
+                Results.Check(Native.onnx_train_model_export_into(Handle, arguments.Options(options), Results.Size(options.Length),
+                                                                  arguments.Text(path), &note));
+                return Results.Text(note);
+            }
+        }
+
         /// <summary>Writes the adapters in PEFT's format.</summary>
         public void SaveAdapter(string folder) {
             using (var arguments = new Arguments()) Results.Check(Native.onnx_train_model_save_adapter(Handle, arguments.Text(folder)));

@@ -107,14 +107,14 @@ namespace OnnxTrain {
 
         /// <summary>
         /// The tokens that a causal language model writes after each prompt. `onToken`, which may be null, gets the number of
-        /// the text and the token, and returns false to end all.
+        /// the text and the token; Next.EndText completes this text, and Next.Stop ends all.
         /// </summary>
-        public long[][] Generate(long[][] prompts, Func<int, long, bool> onToken, params ValueTuple<string, string>[] options) {
+        public long[][] Generate(long[][] prompts, Func<int, long, Next> onToken, params ValueTuple<string, string>[] options) {
             var texts = new List<long>[prompts.Length];
             for (var i = 0; i < texts.Length; ++i) texts[i] = new List<long>();
-            Func<int, long, bool> drawn = (text, token) => {
+            Func<int, long, Next> drawn = (text, token) => {
                 texts[text].Add(token);
-                return onToken == null || onToken(text, token);
+                return onToken == null ? Next.Continue : onToken(text, token);
             };
             using (var arguments = new Arguments())
             using (var callbacks = new Callbacks(null, null, drawn)) {

@@ -74,7 +74,7 @@ namespace OnnxTrain {
 
         private readonly DataSource source;
         private readonly Observer observer;
-        private readonly Func<int, long, bool> onToken;
+        private readonly Func<int, long, Next> onToken;
         private readonly Callbacks outer;
         private readonly Arguments arrays = new Arguments();
         private Arguments batch = new Arguments();
@@ -83,7 +83,7 @@ namespace OnnxTrain {
         private ExceptionDispatchInfo thrown;
 
         // `outer` keeps what is thrown, if it is given.
-        internal Callbacks(DataSource source, Observer observer, Func<int, long, bool> onToken = null, Callbacks outer = null) {
+        internal Callbacks(DataSource source, Observer observer, Func<int, long, Next> onToken = null, Callbacks outer = null) {
             this.source = source;
             this.observer = observer ?? new Observer();
             this.onToken = onToken;
@@ -161,7 +161,8 @@ namespace OnnxTrain {
         private int Step(onnx_train_step* told) => Guarded(() => (int)observer.OnStep(new Step {
             Number = told->step, Epoch = told->epoch, Samples = told->samples, Loss = told->loss,
             LearningRate = told->learning_rate, Accuracy = told->accuracy, GradNorm = told->grad_norm,
-            Seconds = told->seconds, LossScale = told->loss_scale, Skipped = told->skipped != 0
+            Seconds = told->seconds, LossScale = told->loss_scale, Skipped = told->skipped != 0,
+            Tokens = told->tokens, Utilization = told->utilization
         }));
 
         private int Evaluation(onnx_train_evaluation* told) => Guarded(() => {
@@ -184,7 +185,6 @@ namespace OnnxTrain {
             return onnx_train_next.ONNX_TRAIN_CONTINUE;
         });
 
-        private int Token(UIntPtr text, long number) => Guarded(
-            () => onToken((int)text, number) ? onnx_train_next.ONNX_TRAIN_CONTINUE : onnx_train_next.ONNX_TRAIN_STOP);
+        private int Token(UIntPtr text, long number) => Guarded(() => (int)onToken((int)text, number));
     }
 }

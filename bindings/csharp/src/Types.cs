@@ -53,13 +53,15 @@ namespace OnnxTrain {
         BFloat16 = onnx_train_type.ONNX_TRAIN_BFLOAT16
     }
 
-    /// <summary>What a callback of a training returns.</summary>
+    /// <summary>What a callback of a training, or of texts that are written, returns.</summary>
     public enum Next {
         Continue = onnx_train_next.ONNX_TRAIN_CONTINUE,
         /// <summary>End the training after this step, with a last evaluation.</summary>
         Stop = onnx_train_next.ONNX_TRAIN_STOP,
         /// <summary>End it after this step, without one: a resumed training goes on as if never stopped.</summary>
-        Interrupt = onnx_train_next.ONNX_TRAIN_INTERRUPT
+        Interrupt = onnx_train_next.ONNX_TRAIN_INTERRUPT,
+        /// <summary>Of Session.Generate: this text is complete, and the others go on. In a training it is Continue.</summary>
+        EndText = onnx_train_next.ONNX_TRAIN_END_TEXT
     }
 
     /// <summary>Why a training has ended.</summary>
@@ -160,6 +162,13 @@ namespace OnnxTrain {
         public double LossScale { get; internal set; }
         /// <summary>With loss scaling, the gradients overflow, and the weights stay as they are.</summary>
         public bool Skipped { get; internal set; }
+        /// <summary>Of the samples; 0 of a model that reads no texts.</summary>
+        public long Tokens { get; internal set; }
+        /// <summary>
+        /// What the step computes against what the machine can, about 0 to 1; NaN in the first ten seconds, of a model without
+        /// products and convolutions, and of several ranks on CPUs.
+        /// </summary>
+        public double Utilization { get; internal set; }
     }
 
     /// <summary>An evaluation within a training.</summary>

@@ -113,8 +113,12 @@ internal static class Tests {
             passes.Forward.Dispose();
             passes.Backward.Dispose();
             Thrown<OnnxTrainException>(() => training.SaveAdapter(folder + "/adapter"));
-            using (var changed = forward.WithWeights(true, Tensor.Of("fc2.bias", new long[] { 3 }, 1.0, 1.0, 1.0))) {
-                Expect(changed.ToBytes().Length > 0);
+            using (var changed = forward.WithWeights(true, Tensor.Of("fc2.bias", new long[] { 3 }, 1.0, 1.0, 1.0)))
+            using (var trained = changed.Build(("loss", "cross_entropy"), ("optimizer", "sgd"))) {
+                var served = System.IO.Path.Combine(folder, "served.onnx");
+                var written = trained.ExportInto(served, ("into", Path("tests/fixtures/mlp.onnx")));
+                Expect(written.Contains("trained weights in") && File.Exists(served), written);
+                Expect(Thrown<OnnxTrainException>(() => trained.ExportInto(served)).Status == Status.Usage);
             }
             Thrown<OnnxTrainException>(() => forward.WithWeights(true, Tensor.Of("fc9", new long[] { 1 }, 1.0)));
             forward.WithWeights(false, Tensor.Of("fc9", new long[] { 1 }, 1.0)).Dispose();
@@ -277,6 +281,7 @@ internal static class Tests {
             var reason = session.Fit(new Rows(null), null, new Observer {
                 OnStep = step => {
                     samples.Add(step.Samples);
+                    Expect(step.Tokens == 0 && double.IsNaN(step.Utilization), step.Utilization);
                     GC.Collect();  // batches and delegates stay as long as the library uses them
                     return Next.Continue;
                 }
@@ -349,10 +354,26 @@ internal static class Tests {
         using (var session = new Session(gpt)) {
             var texts = session.Generate(new[] { new long[] { 1, 2, 3 }, new long[] { 4 } }, null, ("tokens", "4"), ("seed", "1"));
             Expect(texts.Length == 2 && texts[0].Length == 4 && session.GenerateNote == "", session.GenerateNote);
-            var ended = session.Generate(new[] { new long[] { 1, 2, 3 } }, (text, token) => false, ("tokens", "4"), ("seed", "1"));
+            var ended = session.Generate(new[] { new long[] { 1, 2, 3 } }, (text, token) => Next.Stop, ("tokens", "4"), ("seed", "1"));
             Expect(ended[0].Length == 1 && ended[0][0] == texts[0][0]);
+            var one = session.Generate(new[] { new long[] { 1, 2, 3 }, new long[] { 4 } },
+                                       (text, token) => text == 0 ? Next.EndText : Next.Continue, ("tokens", "4"), ("seed", "1"));
+            Expect(one[0].Length == 1 && one[1].Length == 4, one[1].Length);
             var mine = new InvalidTimeZoneException("mine");
             Expect(Thrown<Exception>(() => session.Generate(new[] { new long[] { 1 } }, (text, token) => { throw mine; })) == mine);
+            using (var training = gpt.Build(("loss", "cross_entropy"), ("optimizer", "sgd")))
+            using (var learning = new Session(training)) {
+                var text = Enumerable.Range(0, 129).Select(i => (long)(i % 128)).ToArray();
+                Func<string, int, Tensor> rows = (name, from) => Tensor.Of(name, new long[] { 1, 128 }, text.Skip(from).Take(128).ToArray());
+                long tokens = 0;
+                learning.Fit(DataSource.Of(rows("tokens", 0), rows("labels", 1)), null, new Observer {
+                    OnStep = step => {
+                        tokens = step.Tokens;
+                        return Next.Continue;
+                    }
+                }, ("steps", "1"));
+                Expect(tokens == 128, tokens);
+            }
         }
     }
 

@@ -149,8 +149,12 @@ public final class Tests {
       final OnnxTrainException none = thrown(OnnxTrainException.class, () -> training.saveAdapter(folder + "/adapter"));
       expect(none.getMessage().length() > 0, none);
       final Tensor ones = Tensor.of("fc2.bias", new long[] {3}, 1.0, 1.0, 1.0);
-      try (Model changed = forward.withWeights(true, ones)) {
-        expect(changed.toBytes().length > 0, "changed");
+      try (Model changed = forward.withWeights(true, ones);
+          Model trained = changed.build("loss", "cross_entropy", "optimizer", "sgd")) {
+        final Path served = folder.resolve("served.onnx");
+        final String written = trained.exportInto(served.toString(), "into", path("tests/fixtures/mlp.onnx"));
+        expect(written.contains("trained weights in") && Files.exists(served), written);
+        expect(thrown(OnnxTrainException.class, () -> trained.exportInto(served.toString())).status() == Status.USAGE, "into");
       }
       thrown(OnnxTrainException.class, () -> forward.withWeights(true, Tensor.of("fc9", new long[] {1}, 1.0)));
       forward.withWeights(false, Tensor.of("fc9", new long[] {1}, 1.0)).close();
@@ -307,6 +311,7 @@ public final class Tests {
       final List<Long> samples = new ArrayList<>();
       expect(session.fit(new Batches(null), null, new Observer().onStep(step -> {
         samples.add(step.samples);
+        expect(step.tokens == 0 && Double.isNaN(step.utilization), step.utilization);
         System.gc();  // batches stay as long as the library reads them
         return Next.CONTINUE;
       }), "epochs", "2") == StopReason.FINISHED, "batches");
@@ -383,12 +388,27 @@ public final class Tests {
     try (Model gpt = Model.load(path("models/gpt.onnx")); Session session = new Session(gpt)) {
       final long[][] texts = session.generate(new long[][] {{1, 2, 3}, {4}}, null, "tokens", "4", "seed", "1");
       expect(texts.length == 2 && texts[0].length == 4 && session.generateNote().isEmpty(), session.generateNote());
-      final long[][] ended = session.generate(new long[][] {{1, 2, 3}}, (text, token) -> false, "tokens", "4", "seed", "1");
+      final long[][] ended = session.generate(new long[][] {{1, 2, 3}}, (text, token) -> Next.STOP, "tokens", "4", "seed", "1");
       expect(ended[0].length == 1 && ended[0][0] == texts[0][0], ended[0].length);
+      final long[][] one = session.generate(new long[][] {{1, 2, 3}, {4}},
+          (text, token) -> text == 0 ? Next.END_TEXT : Next.CONTINUE, "tokens", "4", "seed", "1");
+      expect(one[0].length == 1 && one[1].length == 4, one[1].length);
       final RuntimeException mine = new RuntimeException("mine");
       expect(thrown(RuntimeException.class, () -> session.generate(new long[][] {{1}}, (text, token) -> {
         throw mine;
       })) == mine, "of a token");
+      try (Model training = gpt.build("loss", "cross_entropy", "optimizer", "sgd"); Session learning = new Session(training)) {
+        final long[] shape = {1, 128};
+        final long[] text = java.util.stream.LongStream.range(0, 129).map(i -> i % 128).toArray();
+        final DataSource arrays = DataSource.of(Tensor.of("tokens", shape, java.util.Arrays.copyOf(text, 128)),
+            Tensor.of("labels", shape, java.util.Arrays.copyOfRange(text, 1, 129)));
+        final List<Long> tokens = new ArrayList<>();
+        learning.fit(arrays, null, new Observer().onStep(step -> {
+          tokens.add(step.tokens);
+          return Next.CONTINUE;
+        }), "steps", "1");
+        expect(tokens.toString().equals("[128]"), tokens);
+      }
     }
   }
 

@@ -197,6 +197,23 @@ napi_value model_export(napi_env env, const Arguments& given) {
   });
 }
 
+napi_value model_export_into(napi_env env, const Arguments& given) {
+  const HandlePtr training = given.handle(1);
+  const Options list = given.options(2);
+  const std::string path = given.text(3);
+  const auto text = std::make_shared<std::string>();
+  return call(
+      env, given.flag(0), nullptr,
+      [=] {
+        const char* note = "";
+        const onnx_train_status status =
+            onnx_train_model_export_into(model_of(training), list->data(), list->size(), path.c_str(), &note);
+        if (status == ONNX_TRAIN_OK) *text = note;  // valid until the thread's next call
+        return status;
+      },
+      [=](napi_env e) { return to_js(e, text->c_str()); });
+}
+
 napi_value model_save_adapter(napi_env env, const Arguments& given) {
   const HandlePtr training = given.handle(1);
   const std::string folder = given.text(2);
@@ -271,6 +288,7 @@ std::vector<Export> model_exports() {
           {"modelSizes", entry<model_sizes>},
           {"modelCheck", entry<model_check>},
           {"modelExport", entry<model_export>},
+          {"modelExportInto", entry<model_export_into>},
           {"modelSaveAdapter", entry<model_save_adapter>},
           {"modelFlatten", entry<model_flatten>},
           {"modelDifferentiate", entry<model_differentiate>},

@@ -180,7 +180,9 @@ class Bridge {
                                                        {"accuracy", step->accuracy},
                                                        {"gradNorm", step->grad_norm},
                                                        {"seconds", step->seconds},
-                                                       {"lossScale", step->loss_scale}};
+                                                       {"lossScale", step->loss_scale},
+                                                       {"tokens", static_cast<double>(step->tokens)},
+                                                       {"utilization", step->utilization}};
       for (const auto& [name, value] : values) put(env, object, name, to_js(env, value));
       put(env, object, "skipped", skipped);
       return object;

@@ -65,7 +65,12 @@ const tests = {
     assert((await (await forward.derivative('gradient', { loss: 'cross_entropy' })).toBytes()).length > 0);
     assert((await forward.differentiate()).backward instanceof Model);
     await assert.rejects(training.saveAdapter(join(FOLDER, 'adapter')), OnnxTrainError);
-    await forward.withWeights({ 'fc2.bias': new Tensor(new Float64Array([1, 1, 1])) });
+    const changed = await forward.withWeights({ 'fc2.bias': new Tensor(new Float64Array([1, 1, 1])) });
+    const trained = await changed.build({ loss: 'cross_entropy', optimizer: 'sgd' });
+    const served = join(FOLDER, 'served.onnx');
+    assert.match(await trained.exportInto(served, { into: path('tests/fixtures/mlp.onnx') }), /trained weights in/);
+    assert(fs.existsSync(served));
+    await assert.rejects(trained.exportInto(served), { status: 'usage' });
     await assert.rejects(forward.withWeights({ fc9: new Tensor(new Float64Array(1)) }), OnnxTrainError);
     await forward.withWeights({ fc9: new Tensor(new Float64Array(1)) }, false);
     await assert.rejects(forward.buildWithLoss(forward), OnnxTrainError);
@@ -206,6 +211,7 @@ const tests = {
     const samples = [];
     const onStep = (step) => {
       samples.push(step.samples);
+      assert.deepStrictEqual([step.tokens, step.utilization], [0, NaN]);
       if (global.gc) global.gc();  // batches stay as long as the library reads them
     };
     assert.strictEqual(await session.fit(batches(), { epochs: 2 }, { onStep }), 'finished');
@@ -254,7 +260,15 @@ const tests = {
     assert.deepStrictEqual([texts.length, texts[0].length, session.generateNote], [2, 4, '']);
     const ended = await session.generate([[1, 2, 3]], { tokens: 4, seed: 1 }, () => false);
     assert.deepStrictEqual(ended, [[texts[0][0]]]);
+    const one = await session.generate([[1, 2, 3], [4]], { tokens: 4, seed: 1 }, (text) => (text === 0 ? 'end-text' : undefined));
+    assert.deepStrictEqual(one.map(({ length }) => length), [1, 4]);
     await assert.rejects(session.generate([[1]], {}, () => { throw new RangeError('mine'); }), RangeError);
+    const gpt = await Model.load(path('models/gpt.onnx'));
+    const learning = await Session.create(await gpt.build({ loss: 'cross_entropy', optimizer: 'sgd' }));
+    const rows = (from) => new Tensor(BigInt64Array.from({ length: 128 }, (_, i) => BigInt((i + from) % 128)), [1, 128]);
+    const steps = [];
+    await learning.fit({ tokens: rows(0), labels: rows(1) }, { steps: 1 }, { onStep: (step) => void steps.push(step.tokens) });
+    assert.deepStrictEqual(steps, [128]);
   },
 
   /** A process, or a thread of worker_threads, that ends while a worker trains ends at the next step. */

@@ -24,7 +24,8 @@ unsafe extern "C" fn on_token(user: *mut c_void, text: usize, token: i64) -> sys
 
 impl Session {
     /// The tokens that a causal language model writes after each prompt: `onnx_train_generate`, which has the options.
-    /// `on_token` is called with the number of the text and each token that is drawn; [`Next::Stop`] ends all.
+    /// `on_token` is called with the number of the text and each token that is drawn; [`Next::EndText`] completes this
+    /// text, and [`Next::Stop`] ends all.
     pub fn generate<P: AsRef<[i64]>>(
         &mut self,
         prompts: &[P],

@@ -141,6 +141,17 @@ impl Model {
         })
     }
 
+    /// Writes the model or the folder of the option "into" with trained weights to `path`:
+    /// `onnx_train_model_export_into`. What was written, guessed or left out is the text, in lines.
+    pub fn export_into(&self, path: impl AsRef<Path>, options: &Options) -> Result<String> {
+        let (path, options) = (c_path(path.as_ref())?, options.views()?);
+        let mut note: *const c_char = null();
+        check(unsafe {
+            sys::onnx_train_model_export_into(self.get(), options.as_ptr(), options.len(), path.as_ptr(), &mut note)
+        })?;
+        Ok(unsafe { string(note) })
+    }
+
     /// Writes the adapters of a training model into a folder as PEFT has them, or a file NAME.onnx_adapter.
     pub fn save_adapter(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = c_path(folder.as_ref())?;

@@ -24,6 +24,8 @@ pub enum Next {
     Stop,
     /// End it after this step, without one: a resumed training goes on as if never stopped.
     Interrupt,
+    /// Of [`Session::generate`]: this text is complete, and the others go on. In a training it is [`Next::Continue`].
+    EndText,
 }
 
 impl Next {
@@ -32,6 +34,7 @@ impl Next {
             Next::Continue => sys::ONNX_TRAIN_CONTINUE,
             Next::Stop => sys::ONNX_TRAIN_STOP,
             Next::Interrupt => sys::ONNX_TRAIN_INTERRUPT,
+            Next::EndText => sys::ONNX_TRAIN_END_TEXT,
         }
     }
 }
@@ -78,6 +81,11 @@ pub struct Step {
     pub loss_scale: f64,
     /// With loss scaling, the gradients overflow, and the weights stay as they are.
     pub skipped: bool,
+    /// Of the samples; 0 of a model that reads no texts.
+    pub tokens: i64,
+    /// What the step computes against what the machine can, about 0 to 1; NaN in the first ten seconds, of a model
+    /// without products and convolutions, and of several ranks on CPUs.
+    pub utilization: f64,
 }
 
 /// An evaluation that is done.
@@ -390,6 +398,8 @@ unsafe extern "C" fn on_step(user: *mut c_void, step: *const sys::onnx_train_ste
         seconds: s.seconds,
         loss_scale: s.loss_scale,
         skipped: s.skipped != 0,
+        tokens: s.tokens,
+        utilization: s.utilization,
     };
     let trainer = &mut *told.trainer;
     told.failures.guard(|| Ok(trainer.on_step.as_mut().map_or(Next::Continue, |f| f(&step, trainer.session))))

@@ -71,6 +71,11 @@ fn models_are_built_changed_and_written() {
     let wrong = Input::new("fc9", &[3], &[1.0f32; 3]).unwrap();
     assert_eq!(changed.with_weights(std::slice::from_ref(&wrong), true).unwrap_err().status(), Status::Data);
     changed.with_weights(&[wrong], false).unwrap();
+    let trained = changed.build(&Options::new().set("loss", "cross_entropy").set("optimizer", "sgd")).unwrap();
+    let into = Options::new().set("into", mlp().display());
+    let note = trained.export_into(folder.path("served.onnx"), &into).unwrap();
+    assert!(note.contains("trained weights in") && folder.path("served.onnx").exists(), "{note}");
+    assert_eq!(trained.export_into(folder.path("none.onnx"), &none()).unwrap_err().status(), Status::Usage);
 
     let (chosen, note) = forward.build_for_arrays(&batch(), &none()).unwrap();
     assert!(note.starts_with("loss cross_entropy"), "{note}");
@@ -175,6 +180,31 @@ fn sessions_say_what_they_are() {
 }
 
 #[test]
+fn a_language_model_learns_and_writes_texts() {
+    let gpt = Model::load(models().join("gpt.onnx")).unwrap();
+    let mut session = Session::new(&gpt, &none()).unwrap();
+    let (prompts, options) = ([vec![1i64, 2, 3], vec![4]], Options::new().set("tokens", 4).set("seed", 1));
+    let end_of_the_first = |text, _| if text == 0 { Next::EndText } else { Next::Continue };
+    let texts = session.generate(&prompts, &options, end_of_the_first).unwrap();
+    assert_eq!((texts[0].len(), texts[1].len(), session.generate_note()), (1, 4, String::new()));
+
+    let training = gpt.build(&Options::new().set("loss", "cross_entropy").set("optimizer", "sgd")).unwrap();
+    let mut session = Session::new(&training, &none()).unwrap();
+    let text: Vec<i64> = (0..129).map(|i| i % 128).collect();
+    let rows = |name, from| Input::new(name, &[1, 128], &text[from..from + 128]).unwrap();
+    let data = [rows("tokens", 0), rows("labels", 1)];
+    let mut tokens = 0;
+    Trainer::new(&mut session)
+        .on_step(|step, _| {
+            tokens = step.tokens;
+            Next::Continue
+        })
+        .fit(&data, &Options::new().set("steps", 1))
+        .unwrap();
+    assert_eq!(tokens, 128);
+}
+
+#[test]
 fn a_session_moves_to_another_thread() {
     let mut session = session();
     let trained = std::thread::spawn(move || session.fit(&batch(), &one_epoch()).map(|_| session)).join().unwrap();
@@ -230,6 +260,7 @@ fn batches_of_the_program_are_trained_on() {
     let reason = Trainer::new(&mut session)
         .on_step(|step, session| {
             assert!(step.learning_rate > 0.0 && session.view::<f32>("fc2.bias").unwrap().len() == 3);
+            assert!(step.tokens == 0 && step.utilization.is_nan());
             steps.push((step.step, step.epoch, step.samples));
             Next::Continue
         })

@@ -44,12 +44,17 @@ def test_numbers_by_hand_are_those_of_the_header():
     status, reasons, types = numbers("onnx_train_status"), numbers("onnx_train_stop_reason"), numbers("onnx_train_type")
     assert {name: i for i, name in enumerate(java_names("Status.java"))} == status
     assert {name: i for i, name in enumerate(java_names("StopReason.java")[:-1])} == reasons
-    assert {name: i for i, name in enumerate([*java_names("Next.java"), "FAIL"])} == numbers("onnx_train_next")
+    following = numbers("onnx_train_next")
+    text = (tool.ROOT / "bindings/java/src/main/java/onnxtrain/Next.java").read_text()
+    numbered = {name: int(number) for name, number in re.findall(r"^  ([A-Z_]+)\((\d+)\)", text, re.MULTILINE)}
+    assert numbered == {name: number for name, number in following.items() if name != "FAIL"}
     java = (tool.ROOT / "bindings/java/src/main/java/onnxtrain/ElementType.java").read_text()
     assert {name: int(number) for name, number in re.findall(r"^  (\w+)\((\d+), \d+\)", java, re.MULTILINE)} == types
 
     script = "".join((tool.ROOT / "bindings/javascript" / file).read_text() for file in ("index.js", "values.js"))
     listed = {name: re.findall(r"'([\w-]+)'", text) for name, text in re.findall(r"^const (\w+) = \[(.*)\];", script, re.MULTILINE)}
+    assert [int(re.search(rf"^const {name} = (\d+);", script, re.MULTILINE)[1]) for name in ("FAIL", "END_TEXT")] == [
+        following["FAIL"], following["END_TEXT"]]  # fmt: skip
     assert listed["STATUS"] == [name.lower() for name in status]
     assert listed["REASONS"] == [name.lower().replace("_", "-") for name in reasons]
     assert sorted(int(number) for number in re.findall(r"^  \w+: \[(\d+), \w+Array\]", script, re.MULTILINE)) == sorted(types.values())

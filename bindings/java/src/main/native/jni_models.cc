@@ -197,6 +197,16 @@ jlong Java_onnxtrain_Native_modelExport(JNIEnv* env, jclass, jlong training, job
   });
 }
 
+jstring Java_onnxtrain_Native_modelExportInto(JNIEnv* env, jclass, jlong training, jobjectArray options, jstring path) {
+  return guarded(env, [&] {
+    const OptionList list(env, options);
+    const char* note = "";
+    check(env, onnx_train_model_export_into(model_at(training), list.data(), list.size(), to_utf8(env, path).c_str(),
+                                            &note));
+    return to_java(env, note);
+  });
+}
+
 void Java_onnxtrain_Native_modelSaveAdapter(JNIEnv* env, jclass, jlong training, jstring folder) {
   guarded(env, [&] { check(env, onnx_train_model_save_adapter(model_at(training), to_utf8(env, folder).c_str())); });
 }

@@ -43,7 +43,7 @@ void load_classes(JNIEnv* env) {
   c.new_plan = method(env, c.plan, "<init>", "(Ljava/lang/String;Ljava/lang/String;JJJ)V");
   c.new_device = method(env, c.device, "<init>", "(IIJ)V");
   c.new_exception = method(env, c.exception, "<init>", "(ILjava/lang/String;Ljava/lang/String;)V");
-  c.new_step = method(env, c.step, "<init>", "(JJJDDDDDDZ)V");
+  c.new_step = method(env, c.step, "<init>", "(JJJDDDDDDZJD)V");
   c.new_evaluation = method(env, c.evaluation, "<init>", "(JJDZ[Ljava/lang/String;[D[Lonnxtrain/Tensor;)V");
   c.tensor_name = field(env, c.tensor, "name", "Ljava/lang/String;");
   c.tensor_type = field(env, c.tensor, "type", "Lonnxtrain/ElementType;");
@@ -61,7 +61,7 @@ void load_classes(JNIEnv* env) {
   c.on_evaluation = method(env, observer, "evaluation", "(Lonnxtrain/Evaluation;)I");
   c.on_checkpoint = method(env, observer, "checkpoint", "(Ljava/lang/String;)I");
   c.on_note = method(env, observer, "note", "(Ljava/lang/String;)I");
-  c.on_token = method(env, load(env, "onnxtrain/OnToken"), "drawn", "(IJ)Z");
+  c.on_token = method(env, load(env, "onnxtrain/Native$TokenReceiver"), "drawn", "(IJ)I");
 }
 
 void append_utf8(std::string* text, uint32_t point) {

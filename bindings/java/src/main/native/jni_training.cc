@@ -78,7 +78,8 @@ class Callbacks {
       const jobject told = env->NewObject(classes().step, classes().new_step, static_cast<jlong>(step->step),
                                           static_cast<jlong>(step->epoch), static_cast<jlong>(step->samples),
                                           step->loss, step->learning_rate, step->accuracy, step->grad_norm,
-                                          step->seconds, step->loss_scale, static_cast<jboolean>(step->skipped != 0));
+                                          step->seconds, step->loss_scale, static_cast<jboolean>(step->skipped != 0),
+                                          static_cast<jlong>(step->tokens), step->utilization);
       check_java(env);
       return static_cast<onnx_train_next>(env->CallIntMethod(self.observer_, classes().on_step, told));
     });
@@ -303,7 +304,7 @@ jobjectArray Java_onnxtrain_Native_sessionMetricTables(JNIEnv* env, jclass, jlon
 }
 
 void Java_onnxtrain_Native_generate(JNIEnv* env, jclass, jlong session, jobjectArray prompts, jobjectArray options,
-                                    jobject on_token) {
+                                    jobject receiver) {
   guarded(env, [&] {
     const OptionList list(env, options);
     std::vector<std::vector<int64_t>> texts;
@@ -323,14 +324,13 @@ void Java_onnxtrain_Native_generate(JNIEnv* env, jclass, jlong session, jobjectA
     }
     struct Told {
       Callbacks callbacks;
-      jobject on_token;
-    } told{{env, nullptr}, on_token};
+      jobject receiver;
+    } told{{env, nullptr}, receiver};
     const auto drawn = [](void* user, size_t text, int64_t token) {
       Told& to = *static_cast<Told*>(user);
       return to.callbacks.guarded([&](JNIEnv* java) {
-        const jboolean goes_on = java->CallBooleanMethod(to.on_token, classes().on_token, static_cast<jint>(text),
-                                                         static_cast<jlong>(token));
-        return goes_on ? ONNX_TRAIN_CONTINUE : ONNX_TRAIN_STOP;
+        return static_cast<onnx_train_next>(
+            java->CallIntMethod(to.receiver, classes().on_token, static_cast<jint>(text), static_cast<jlong>(token)));
       });
     };
     told.callbacks.finish(onnx_train_generate(session_at(session), begins.data(), lengths.data(), texts.size(),

@@ -101,6 +101,15 @@ public final class Model implements AutoCloseable {
     return new Model(handle.use(address -> Native.modelExport(address, checked)));
   }
 
+  /**
+   * Writes the model or the folder of the option "into" with trained weights to `path`. Returns what was written, guessed
+   * or left out, in lines.
+   */
+  public String exportInto(String path, String... options) {
+    final String[] checked = Options.checked(options);
+    return handle.use(address -> Native.modelExportInto(address, checked, path));
+  }
+
   /** Writes the adapters in PEFT's format. */
   public void saveAdapter(String folder) {
     handle.use(address -> {

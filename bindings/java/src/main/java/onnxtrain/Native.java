@@ -44,6 +44,8 @@ final class Native {
 
   static native long modelExport(long training, String[] options);
 
+  static native String modelExportInto(long training, String[] options, String path);
+
   static native void modelSaveAdapter(long training, String folder);
 
   static native long modelFlatten(long training, String entry);
@@ -123,7 +125,12 @@ final class Native {
 
   static native Tensor[] sessionMetricTables(long session);
 
-  static native void generate(long session, long[][] prompts, String[] options, OnToken onToken);
+  static native void generate(long session, long[][] prompts, String[] options, TokenReceiver receiver);
+
+  /** Gets each token, and gives the number of a Next. */
+  interface TokenReceiver {
+    int drawn(int text, long token);
+  }
 
   static native String generateNote(long session);
 }

@@ -42,15 +42,15 @@ public final class Observer {
   }
 
   int step(Step told) {
-    return step.apply(told).ordinal();
+    return step.apply(told).number;
   }
 
   int evaluation(Evaluation told) {
-    return evaluation == null ? 0 : evaluation.apply(told).ordinal();
+    return evaluation == null ? 0 : evaluation.apply(told).number;
   }
 
   int checkpoint(String path) {
-    return checkpoint == null ? 0 : checkpoint.apply(path).ordinal();
+    return checkpoint == null ? 0 : checkpoint.apply(path).number;
   }
 
   int note(String text) {

@@ -80,7 +80,7 @@ public final class Session implements AutoCloseable {
     call(address -> {
       Native.generate(address, prompts, checked, (text, token) -> {
         texts.get(text).add(token);
-        return onToken == null || onToken.drawn(text, token);
+        return onToken == null ? 0 : onToken.drawn(text, token).number;
       });
       return null;
     });

@@ -20,9 +20,16 @@ public final class Step {
   public final double lossScale;
   /** With loss scaling, the gradients overflow, and the weights stay as they are. */
   public final boolean skipped;
+  /** Of the samples; 0 of a model that reads no texts. */
+  public final long tokens;
+  /**
+   * What the step computes against what the machine can, about 0 to 1; NaN in the first ten seconds, of a model without
+   * products and convolutions, and of several ranks on CPUs.
+   */
+  public final double utilization;
 
   Step(long step, long epoch, long samples, double loss, double learningRate, double accuracy, double gradNorm,
-      double seconds, double lossScale, boolean skipped) {
+      double seconds, double lossScale, boolean skipped, long tokens, double utilization) {
     this.step = step;
     this.epoch = epoch;
     this.samples = samples;
@@ -33,5 +40,7 @@ public final class Step {
     this.seconds = seconds;
     this.lossScale = lossScale;
     this.skipped = skipped;
+    this.tokens = tokens;
+    this.utilization = utilization;
   }
 }
