@@ -91,8 +91,8 @@ struct Batch {
 };
 
 // What a training tells Python, for the stub; each returns an onnx_train_next.
-using OnStep =
-    nb::typed<nb::callable, int(int64_t, int64_t, int64_t, double, double, double, double, double, double, bool)>;
+using OnStep = nb::typed<nb::callable, int(int64_t, int64_t, int64_t, double, double, double, double, double, double,
+                                           bool, int64_t, double)>;
 using OnEvaluation = nb::typed<nb::callable, int(int64_t, int64_t, double, Named, Named, bool)>;
 using OnNote = nb::typed<nb::callable, void(nb::str)>;
 

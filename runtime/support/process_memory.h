@@ -3,11 +3,13 @@
 // before it became this program. Any thread.
 #pragma once
 
+#include <set>
+
 namespace onnx_train {
 
 double resident_memory();
-// Of these, pages of mapped files.
-double resident_pages_of_files();
+// Of this, the mappings that hold one of the addresses.
+double resident_memory_around(const std::set<const void*>& addresses);
 double peak_memory();
 
 }  // namespace onnx_train

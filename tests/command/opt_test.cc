@@ -247,7 +247,7 @@ TEST(Dumps, OfImportAndOfWhatAdaptsAModelAreInFoldersOfTheirOwn) {
   EXPECT_EQ(files_in(folder), (std::vector<std::string>{"adapt", "import"}));
   EXPECT_EQ(files_in(folder + "/adapt"), (std::vector<std::string>{"01_cut.onnx", "01_cut.txt"}));
   EXPECT_EQ(files_in(folder + "/import").front(), "01_choose_outputs.onnx");
-  EXPECT_EQ(files_in(folder + "/import").back(), "36_set_versions.txt");
+  EXPECT_TRUE(files_in(folder + "/import").back().ends_with("_set_versions.txt"));
 }
 
 // ---- Pages

@@ -192,6 +192,7 @@ TEST(Conversations, WhatCannotBeWrittenIsNamedWithItsLine) {
   std::filesystem::remove(testing::TempDir() + "chats/model/chat_template.jinja");
   ReadOptions options;
   options.tokenizer = testing::TempDir() + "chats/model";
+  options.ignored_label = -100;
   EXPECT_THAT(error_of([&] { open_data(write("chats.jsonl", good), kInputs, options); }),
               HasSubstr("says not how conversations are written"));
 }

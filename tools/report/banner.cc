@@ -1,6 +1,7 @@
 #include "tools/report/banner.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 #include "kernels/host.h"
@@ -82,14 +83,23 @@ double bytes_of_ports(const std::vector<Port>& ports) {
   return total;
 }
 
-// Constants of the plan that are read in mapped files.
-double mapped_constants(const Plan& plan) {
-  double total = 0;
+// Constants of the plan that are read in mapped files: their bytes, and how many of them may be resident by now, since
+// kernels have been timed on them.
+struct MappedConstants {
+  double bytes = 0, resident = 0;
+};
+
+MappedConstants mapped_constants(const Plan& plan) {
+  MappedConstants mapped;
+  std::set<const void*> addresses;
   for (const Value* constant : plan.model().graph->initializers()) {
     const Tensor* beside = contents_beside(constant->shared_initializer());
-    if (beside && is_mapped(beside->data(), beside->bytes())) total += static_cast<double>(beside->bytes());
+    if (!beside || !is_mapped(beside->data(), beside->bytes())) continue;
+    mapped.bytes += static_cast<double>(beside->bytes());
+    addresses.insert(beside->data<char>());
   }
-  return total;
+  if (!addresses.empty()) mapped.resident = std::min(mapped.bytes, resident_memory_around(addresses));
+  return mapped;
 }
 
 // The peak of the process, from its start to the end of the training, as the system counts it (VmHWM): what it has been
@@ -105,10 +115,8 @@ MemoryRows memory_rows(const Session& session, const Plan& plan, const StateStor
   const auto arena = static_cast<double>(session.arena_bytes()), constants = static_cast<double>(plan.constant_bytes());
   const auto copy = static_cast<double>(trainer.checkpoint_bytes());
   const double passing = batch + bytes_of_ports(plan.outputs());
-  const double mapped = mapped_constants(plan) + data.mapped;
-  // Kernels may have been timed on them.
-  const double mapped_by_now = std::min(resident_pages_of_files(), mapped);
-  const double to_come = passing + copy + mapped - mapped_by_now + data.made;
+  const MappedConstants mapped = mapped_constants(plan);
+  const double to_come = passing + copy + mapped.bytes - mapped.resident + data.mapped + data.made;
   // An estimate, of which the bound for --memory-limit is twice as much.
   const double first_steps = session.device().uses_host_memory() ? bytes_of_first_steps(session.model()) / 2 : 0;
   const double total = std::max(peak_memory(), resident_memory() + to_come + first_steps);

@@ -334,10 +334,7 @@ PackedDocuments add_documents(std::vector<DocumentGroup> groups, Packing packing
   PackedDocuments found;
   for (const DocumentGroup& group : groups) add_group(group, has_labels, samples.get(), &found);
   if (samples->packed.rows() == 0) return found;
-  samples->dtype = samples->shards[0].tokens.dtype();
-  for (const DocumentShard& shard : samples->shards) {
-    if (shard.tokens.dtype() != samples->dtype) samples->dtype = DType::kInt64;
-  }
+  samples->dtype = to.tokens->type.dtype;
   data->arrays[to.tokens->name] = std::make_shared<DocumentTokenRows>(samples);
   if (has_labels) data->arrays[to.labels->name] = std::make_shared<DocumentLabelRows>(samples);
   using Says = DocumentPlaceRows::Says;
