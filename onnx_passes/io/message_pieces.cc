@@ -60,8 +60,8 @@ std::string padding(size_t bytes) {
   return field + std::string(bytes, ' ');
 }
 
-// Moves padding from behind the contents to the front of their tensor, until they are aligned. Lengths of messages
-// stay.
+// Moves padding from after the contents to the front of their tensor, so that the contents are aligned. The lengths of
+// the messages do not change.
 void align(std::vector<MessagePiece>* pieces) {
   const std::string none = padding(0), all = padding(kAlignment - 1);
   size_t at = 0;

@@ -5,9 +5,9 @@
 
 namespace onnx_train {
 
-// The numbers of `source` as `dtype`, rounded to nearest, at an address that is aligned to kAlignment. All of a process
-// who ask for the same share one copy, for as long as one of them keeps it. Pages of a mapped file that have been read
-// are released.
+// Returns the numbers of `source` as `dtype`, rounded to nearest, at an address that is aligned to kAlignment. Callers
+// of one process that ask for the same copy share it while one of them keeps it. The function releases the pages of a
+// mapped file after it has read them.
 Tensor shared_copy(const Tensor& source, DType dtype);
 
 }  // namespace onnx_train

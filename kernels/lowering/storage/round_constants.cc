@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "kernels/lowering/canonical/segments.h"
 #include "kernels/lowering/support/lowering.h"
 #include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/inference/builder.h"
@@ -12,9 +13,7 @@
 namespace onnx_train {
 namespace {
 
-bool is_constant(const Value* value) {
-  return value && value->is_initializer() && !value->graph().is_input(value) && value->dtype() == DType::kFloat;
-}
+bool is_float_constant(const Value* value) { return value && is_constant(*value) && value->dtype() == DType::kFloat; }
 
 bool is_rounded(const Value& table, DType dtype) {
   return std::ranges::any_of(table.uses(), [&](const Use& use) {
@@ -65,12 +64,12 @@ bool round_constants(Model& model) {
   Graph* graph = model.graph.get();
   for (Node *node = graph->first(), *next = nullptr; node; node = next) {
     next = node->next();
-    if (node->is("Gather") && is_constant(node->input(0))) round_before_lookup(graph, node);
+    if (node->is("Gather") && is_float_constant(node->input(0))) round_before_lookup(graph, node);
   }
   RoundedOnce rounded(graph);
   for (Node *node = graph->first(), *next = nullptr; node; node = next) {
     next = node->next();
-    if (is_rounding_for_readers(*node) && is_constant(node->input(0))) rounded.replace(node);
+    if (is_rounding_for_readers(*node) && is_float_constant(node->input(0))) rounded.replace(node);
   }
   return rounded.any();
 }
