@@ -361,7 +361,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return CUBLAS_STATUS_INVALID_VALUE;
   if (!has_epilogue(description) || !has_types(description, call.a, call.b, call.c, call.d))
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  const cudaError_t status = gpu_host::enqueue_launch(stream, nullptr, [call, times = promised.repetitions] {
+  const cudaError_t status = gpu_host::enqueue_launch(stream, nullptr, {}, 0, [call, times = promised.repetitions] {
     for (uint32_t i = 0; i < times; ++i) call.run();
   });
   return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

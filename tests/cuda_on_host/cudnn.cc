@@ -209,7 +209,7 @@ cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnn
   if (!is_aligned(graph, addresses)) return CUDNN_STATUS_BAD_PARAM;
   const std::function<void()> work = cudnn_on_host::composite_work(graph, addresses);
   if (!work) return CUDNN_STATUS_NOT_SUPPORTED;
-  const cudaError_t status = gpu_host::enqueue_launch(at(handle).stream, nullptr, [=] {
+  const cudaError_t status = gpu_host::enqueue_launch(at(handle).stream, nullptr, {}, 0, [=] {
     if (bytes > 0) std::memset(workspace, 0xff, static_cast<size_t>(bytes));
     work();
   });

@@ -33,8 +33,10 @@ extern dim3 block_size, grid_size;
 void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
 // The same with all blocks alive at once, so that they can wait for each other.
 void run_cooperative_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
-// Enqueues work, a launch of `kernel`, to a stream of the host's runtime (runtime.cc).
-cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, std::function<void()> work);
+// Enqueues work, a launch of `kernel` in blocks of `threads` with `shared` bytes of dynamic shared memory, to a stream of the
+// host's runtime (runtime.cc).
+cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, dim3 threads, size_t shared,
+                           std::function<void()> work);
 // Enqueues a cooperative launch; cudaErrorCooperativeLaunchTooLarge if not all of its blocks fit the device at once.
 cudaError_t enqueue_cooperative_launch(cudaStream_t stream, const void* kernel, dim3 grid, dim3 block, size_t shared,
                                        std::function<void()> work);
@@ -236,7 +238,7 @@ template <typename... Parameters, typename... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                    const Arguments&... arguments) {
   if (!(is_aligned(static_cast<Parameters>(arguments)) && ...)) return cudaErrorMisalignedAddress;
-  return gpu_host::enqueue_launch(stream, reinterpret_cast<const void*>(kernel), [=] {
+  return gpu_host::enqueue_launch(stream, reinterpret_cast<const void*>(kernel), block, shared, [=] {
     gpu_host::run_grid(grid, block, shared, [&] { kernel(static_cast<Parameters>(arguments)...); });
   });
 }

@@ -2,7 +2,7 @@
 
     python kernels_executed.py SOURCES PROGRAM LIST...
 
-A LIST is what tests/support/chosen_device.cc writes: addresses of kernels in PROGRAM, with the number of runs.
+A LIST is what tests/support/chosen_device.cc writes: addresses of kernels in PROGRAM, the number of runs, and more.
 """
 
 import re
@@ -37,7 +37,7 @@ def main():
     runs = {}
     for path in lists:
         for line in Path(path).read_text().splitlines():
-            address, count = map(int, line.split())
+            address, count = map(int, line.split()[:2])
             runs[address] = runs.get(address, 0) + count
     names = symbols(program)
     executed = {base_name(names[address]) for address in runs}

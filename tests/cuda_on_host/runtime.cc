@@ -274,7 +274,7 @@ struct Runtime {
   size_t events = 0, graphs = 0;
   int64_t calls = 0, failing = -1;
   cudaError_t last = cudaSuccess;
-  std::map<const void*, int64_t> launches;
+  std::map<const void*, gpu_host::Launches> launches;
 
   Runtime() : default_streams(static_cast<size_t>(devices())) {
     for (int device = 0; device < devices(); ++device) {
@@ -436,7 +436,7 @@ size_t live_objects() {
   return r.memory.blocks() + r.mapped.size() + r.pinned.size() + r.streams.size() - r.default_streams.size() +
          r.events + r.graphs;
 }
-const std::map<const void*, int64_t>& launches() { return runtime().launches; }
+const std::map<const void*, Launches>& launches() { return runtime().launches; }
 bool is_device_memory(const void* data, size_t bytes) {
   const std::lock_guard lock(runtime().mutex);
   return runtime().memory.contains(data, bytes, current);
@@ -444,10 +444,14 @@ bool is_device_memory(const void* data, size_t bytes) {
 void set_memory_bytes(size_t bytes) { runtime().memory.limit = bytes; }
 void set_mapped_bytes(size_t bytes) { runtime().mapped_limit = bytes; }
 
-cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, std::function<void()> work) {
+cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, dim3 threads, size_t shared,
+                           std::function<void()> work) {
   return call([&] {
-    return enqueue(stream, [kernel, work = std::move(work)] {
-      ++runtime().launches[kernel];
+    return enqueue(stream, [kernel, threads, shared, work = std::move(work)] {
+      Launches& launches = runtime().launches[kernel];
+      ++launches.runs;
+      launches.most_threads = std::max(launches.most_threads, size_t{threads.x} * threads.y * threads.z);
+      launches.most_shared = std::max(launches.most_shared, shared);
       work();
       return true;
     });
@@ -460,7 +464,7 @@ cudaError_t enqueue_cooperative_launch(cudaStream_t stream, const void* kernel, 
   const int resident = resident_blocks(static_cast<int>(threads), shared);
   if (blocks > static_cast<size_t>(resident) * static_cast<size_t>(processors()))
     return call([] { return cudaErrorCooperativeLaunchTooLarge; });
-  return enqueue_launch(stream, kernel, std::move(work));
+  return enqueue_launch(stream, kernel, block, shared, std::move(work));
 }
 
 cudaError_t enqueue_exchange(cudaStream_t stream, std::function<bool()> work) {
@@ -614,6 +618,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const Call now;
+  if (stream->capture) return result(cudaErrorStreamCaptureUnsupported);
   drain(*stream);
   runtime().streams.erase(stream);
   delete stream;
@@ -690,6 +695,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   return call([&] {
     if (!start->is_timed || !end->is_timed || !start->time.time_since_epoch().count()) return cudaErrorInvalidValue;
+    if (!*start->done || !*end->done || end->time < start->time) return cudaErrorNotReady;
     *milliseconds = std::chrono::duration<float, std::milli>(end->time - start->time).count();
     return cudaSuccess;
   });
@@ -697,6 +703,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   // cudaErrorNotReady is no error that cudaGetLastError reports.
   const Call now;
+  if (event->graph.lock()) return result(cudaErrorCapturedEvent);
   if (*event->done) return cudaSuccess;
   // The device goes on while the host asks.
   const DeviceMemory::Access access(&runtime().memory);
@@ -706,6 +713,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return call([&] {
     if (captures()) return cudaErrorStreamCaptureUnsupported;
+    if (event->graph.lock()) return cudaErrorCapturedEvent;
     const DeviceMemory::Access access(&runtime().memory);
     while (!*event->done && !event->stream->work.empty()) get_on(*event->stream);
     return cudaSuccess;
@@ -844,7 +852,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   std::vector<void*> values;
   for (int i = 0; i < generated.parameters; ++i) values.push_back(*static_cast<void**>(arguments[i]));
   const auto& [grid, block, shared, stream, attributes, count] = *config;
-  return gpu_host::enqueue_launch(stream, nullptr, [run = generated.run, values, blocks = grid, threads = block] {
+  return gpu_host::enqueue_launch(stream, nullptr, block, shared, [run = generated.run, values, blocks = grid, threads = block] {
     run(blocks, threads, values.data());
   });
 }

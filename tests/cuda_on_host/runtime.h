@@ -18,8 +18,13 @@ namespace gpu_host {
 void fail_call(int64_t n);
 int64_t calls();        // number of calls so far
 size_t live_objects();  // memory blocks, streams, events and graphs not destroyed
-// Returns how often each kernel has run, by the address of its host function; null counts the library's products.
-const std::map<const void*, int64_t>& launches();
+// How often a kernel has run, and the largest of its blocks.
+struct Launches {
+  int64_t runs = 0;
+  size_t most_threads = 0, most_shared = 0;  // of a block; bytes of dynamic shared memory
+};
+// Returns these by the address of the kernel's host function; null counts the library's products.
+const std::map<const void*, Launches>& launches();
 // Limits the device's memory, and the mapped memory of the host; further allocations beyond it fail.
 void set_memory_bytes(size_t bytes);
 void set_mapped_bytes(size_t bytes);

@@ -1,6 +1,6 @@
 // The tests run on the device that the environment names: ONNX_TRAIN_TEST_DEVICE=async_host, or =cuda for the CUDA
 // backend, on the host (tests/cuda_on_host) or, in gpu_tests, on a GPU. On the host a list of the kernels that ran is
-// left in TEST_TMPDIR, for cuda_on_host/kernels_executed.py.
+// left in TEST_TMPDIR, for cuda_on_host/kernels_executed.py and launches_fit.py.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -31,14 +31,15 @@ class ChosenDevice : public testing::Environment {
   }
 
 #ifdef GPU_ON_HOST
-  // Lines of a kernel's address in this program and the number of its runs.
+  // Lines of a kernel's address in this program, the number of its runs, and what its largest block had.
   void TearDown() override {
     if (gpu_host::launches().empty()) return;
     std::ofstream list(testing::TempDir() + "kernels_executed");
-    for (const auto& [kernel, runs] : gpu_host::launches()) {
+    for (const auto& [kernel, of] : gpu_host::launches()) {
       Dl_info program;
       if (kernel && dladdr(kernel, &program)) {
-        list << static_cast<const char*>(kernel) - static_cast<const char*>(program.dli_fbase) << ' ' << runs << '\n';
+        list << static_cast<const char*>(kernel) - static_cast<const char*>(program.dli_fbase) << ' ' << of.runs << ' '
+             << of.most_threads << ' ' << of.most_shared << '\n';
       }
     }
   }

@@ -33,8 +33,10 @@ impl Session {
         mut on_each: impl FnMut(usize, i64) -> Next,
     ) -> Result<Vec<Vec<i64>>> {
         let options = options.views()?;
-        let begins: Vec<*const i64> = prompts.iter().map(|prompt| prompt.as_ref().as_ptr()).collect();
-        let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.as_ref().len()).collect();
+        // as_ref is asked once: address and length are of one slice.
+        let prompts: Vec<&[i64]> = prompts.iter().map(AsRef::as_ref).collect();
+        let begins: Vec<*const i64> = prompts.iter().map(|prompt| prompt.as_ptr()).collect();
+        let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.len()).collect();
         let texts = vec![Vec::new(); prompts.len()];
         let mut written = Written { texts, on_token: &mut on_each, failures: Failures::default() };
         // SAFETY: all that the pointers refer to lives until the call returns.

@@ -1,10 +1,12 @@
-"""A process of gpu_check.py for one network: exports it, then times PyTorch's training of it on the GPU.
+"""A process of check.py for one network: exports it, then times PyTorch's training of it on the GPU.
 
-    python3 bench/gpu_peer.py '{"network": NAME, "sizes": {...}, "folder": FOLDER, "precisions": [...]}'
+    python3 bench/gpu/peer.py '{"network": NAME, "sizes": {...}, "folder": FOLDER, "precisions": [...]}'
+    python3 bench/gpu/peer.py '{"networks": {NAME: [FUNCTION, {...}], ...}, "folder": FOLDER}'
 
 Writes m.onnx and d.npz to the folder and prints {"exported": true}. It then compiles each of the precisions once, so
 that torch.compile finds its kernels in its cache, and prints {"ready": true}. A line "PRECISION SECONDS" on the standard
-input is answered by {"eager": milliseconds, "compile": milliseconds}, or with the error in the place of a number.
+input is answered by {"eager": milliseconds, "compile": milliseconds}, or with the error in the place of a number. The second form
+exports networks into folders of their names, and prints what `build` and `fit` need of each.
 """
 
 import gc
@@ -17,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "models"))
 
 
@@ -82,15 +84,27 @@ def measured(example, precision, kind, seconds):
         return f"{type(error).__name__}: {error}"[:200]
 
 
-def main():
+def write(name, sizes, folder):
+    """Exports a network of models/networks.py; m.onnx is its forward model, d.npz its batch."""
     import networks
     from export import export
 
-    options = json.loads(sys.argv[1])
-    folder = Path(options["folder"])
-    example = getattr(networks, options["network"])(**options["sizes"])
+    example = getattr(networks, name)(**sizes)
     export(example.module, example.inputs, folder / "m.onnx", optimize=example.optimize)
     np.savez(folder / "d.npz", labels=example.labels.numpy(), **{k: v.numpy() for k, v in example.inputs.items()})
+    return example
+
+
+def main():
+    options = json.loads(sys.argv[1])
+    folder = Path(options["folder"])
+    if "networks" in options:
+        for name, (function, sizes) in options["networks"].items():
+            (folder / name).mkdir()
+            example = write(function, sizes, folder / name)
+            say(name=name, loss=example.loss, batch=len(example.labels))
+        return
+    example = write(options["network"], options["sizes"], folder)
     say(exported=True, loss=example.loss, batch=len(example.labels))
     if not options["precisions"]:
         return
