@@ -318,7 +318,7 @@ async function resultOf(tensor) {
 // The sizes of an array without: they follow from its length where at most one dimension is open.
 function shapeOf(name, dims, value) {
   const length = typeof value === 'number' || typeof value === 'bigint' ? 1 : value?.length;
-  if (length === undefined) throw new OnnxTrainError('data', `'${name}' is no array of numbers`);
+  if (length === undefined || typeof value === 'string') throw new OnnxTrainError('data', `'${name}' is no array of numbers`);
   const open = dims?.filter((size) => typeof size !== 'number').length;
   const known = sizeOf(dims?.filter((size) => typeof size === 'number') ?? []);
   if (dims === null || open > 1 || (open === 1 && (known === 0 || length % known !== 0))) {
@@ -336,9 +336,9 @@ function converted(name, type, data) {
     if (type === 'float16') throw new TypeError('float16 are bits in a Uint16Array');
     const isFloat = Kind === Float32Array || Kind === Float64Array;
     return Kind.from(numbers, (number) => {
-      const integer = typeof number === 'boolean' ? Number(number) : number;
-      if (!isFloat && !Number.isInteger(Number(integer))) throw new TypeError(`${number} is no whole number`);
-      return isBig ? BigInt(integer) : Number(integer);
+      if (!['number', 'bigint', 'boolean'].includes(typeof number)) throw new TypeError(`${number} is no number`);
+      if (!isFloat && !Number.isInteger(Number(number))) throw new TypeError(`${number} is no whole number`);
+      return isBig ? BigInt(number) : Number(number);
     });
   } catch (error) {
     throw new OnnxTrainError('data', `'${name}' must be ${type}: ${error.message}`, { cause: error });

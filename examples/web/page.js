@@ -52,7 +52,7 @@ async function trainOnDigits() {
   await test();
 }
 
-// The drawing, and among it what was drawn before and some digits of the data, so that the network keeps what it knows.
+// Batches of what was drawn, the last one first, and as many digits of the data, so that the network keeps what it knows.
 async function learn() {
   const image = digitOf(ink);
   if (!image) return say('Draw a digit first.');
@@ -60,8 +60,8 @@ async function learn() {
   const { image: others, labels } = digits.train;
   let loss;
   for (let i = 0; i < STEPS_OF_A_DRAWING; ++i) {
-    const rows = losses.length > STEPS_OF_A_DRAWING * drawings.length ? shuffled(labels.data.length).slice(0, BATCH / 2) : [];
-    const own = Array.from({ length: BATCH - rows.length }, (_, k) => drawings[drawings.length - 1 - (k % drawings.length)]);
+    const rows = shuffled(labels.data.length).slice(0, BATCH / 2);
+    const own = rows.map((_, k) => drawings[drawings.length - 1 - (k % drawings.length)]);
     const images = new Float32Array(BATCH * PIXELS);
     images.set(rowsOf(others.data, rows));
     own.forEach((drawing, k) => images.set(drawing.image, (rows.length + k) * PIXELS));

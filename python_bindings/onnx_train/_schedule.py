@@ -25,8 +25,8 @@ def learning_rate(step: int, **options: Unpack[FitOptions]) -> float:
         UsageError: for an option with a wrong value, and for a schedule without an end, which needs `steps`.
 
     >>> import onnx_train
-    >>> [onnx_train.learning_rate(step, lr=0.1, schedule="linear", steps=4) for step in range(4)]
-    [0.1, 0.075, 0.05, 0.025]
+    >>> [round(onnx_train.learning_rate(step, lr=0.1, schedule="linear", steps=5), 3) for step in range(5)]
+    [0.1, 0.08, 0.06, 0.04, 0.02]
     """
     for name in options:
         if name not in _OPTIONS:

@@ -31,8 +31,7 @@ except ImportError as error:
     ) from error
 import numpy as np
 
-from . import _core
-from . import _session
+from . import _core, _session
 from ._arrays import as_input
 from ._errors import DataError, DeviceError, OutOfMemoryError, UnsupportedError, UsageError
 from ._model import Model, _as_model
@@ -41,9 +40,6 @@ from ._result import Port
 from ._state import State
 
 if TYPE_CHECKING:
-    from ._session import Metric
-    from ._options import Scale
-
     Array = np.ndarray[Any, Any]
 
 __all__ = ["Session"]
@@ -128,24 +124,6 @@ class Session(_session.Session):
         self._device = ", ".join(runtime.names)
         self._entries = {}
         self._state = State(core)
-
-    def evaluate(
-        self,
-        *batch: Any,
-        batch_size: int | None = None,
-        scale: Scale = None,
-        metrics: Mapping[str, Metric] | None = None,
-        **reading: Any,
-    ) -> _session.Result:
-        """As `onnx_train.Session.evaluate`, of arrays.
-
-        Raises:
-            UnsupportedError: for a path; `onnx_train.load_data` reads the arrays of one.
-
-        >>> session.evaluate(x, labels).loss > 0
-        True
-        """
-        return super().evaluate(*batch, batch_size=batch_size, scale=scale, metrics=metrics, **reading)
 
 
 class _Runtime:
