@@ -229,7 +229,7 @@ export class Session {
   async #prepare(entry) {
     const { bytes, ...run } = this.#model.flatten(entry);
     const options = { ...this.#options };
-    if (usesGpu(options)) {
+    if (await usesGpu(options)) {
       const types = this.#model.initializers;
       const places = run.updates.filter(([, state]) => ON_GPU.has(types.get(state).type)).map(([output]) => [output, 'gpu-buffer']);
       const others = run.updates.filter(([, state]) => !ON_GPU.has(types.get(state).type)).map(([output]) => [output, 'cpu']);
@@ -298,8 +298,10 @@ async function fetchBytes(address) {
   return new Uint8Array(await answer.arrayBuffer());
 }
 
-function usesGpu({ executionProviders = [] }) {
-  return executionProviders.some((provider) => (provider?.name ?? provider) === 'webgpu');
+// Whether WebGPU is asked for and there; where it is not, onnxruntime-web goes on with the next provider.
+async function usesGpu({ executionProviders = [] }) {
+  const isAsked = executionProviders.some((provider) => (provider?.name ?? provider) === 'webgpu');
+  return isAsked && Boolean(await globalThis.navigator?.gpu?.requestAdapter());
 }
 
 const read = (tensor) => ({ type: tensor.type, dims: tensor.dims, data: tensor.data() });

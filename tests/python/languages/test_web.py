@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import ort_server
+import pages
 import pytest
 import tool
 
@@ -259,6 +260,38 @@ def test_a_file_that_is_cut_off_or_changed_gives_an_error_or_a_model(run, model)
         }}
         return kinds;""")
     assert set(kinds) <= {"no error", "file", "usage", "unsupported", "data"} and kinds["file"] > 0, kinds
+
+
+def test_the_types_name_what_the_package_has(run):
+    declared = (WEB / "index.d.ts").read_text()
+    found = run("return [Object.keys(web), Object.getOwnPropertyNames(Session.prototype), Object.getOwnPropertyNames(Session)];")
+    exported = re.findall(r"^export (?:class|function) (\w+)", declared, re.MULTILINE)
+    session = re.search(r"export class Session \{(.*?)^\}", declared, re.DOTALL | re.MULTILINE)[1]
+    members = re.findall(r"^  (?:static |readonly |private )?(\w+)[(:]", session, re.MULTILINE)
+    assert set(exported) == set(found[0])
+    assert set(members) == set(found[1]) | set(found[2]) - {"length", "name", "prototype"}
+    version = re.search(r'ONNX_TRAIN_VERSION "(.*)"', (tool.ROOT / "include/onnx_train/version.h").read_text())[1]
+    assert json.loads((WEB / "package.json").read_text())["version"] == version
+
+
+def test_the_program_of_the_documentation_runs(run, files):
+    files["/train.onnx"] = onnx_train.build(tool.ROOT / "models" / "digits_cnn.onnx", "cross_entropy", "adamw").to_bytes()
+    (program,) = [block for language, block in pages.blocks("docs/other_runtimes.md") if language == "javascript"]
+    assert program.count("import ") == 2
+    program = re.sub(r"^import .*\n", "", program, flags=re.MULTILINE).replace("console.log", "seen.push")
+    data = tool.load(DATA / "digits_train.npz")
+
+    def batch(rows):
+        return {"image": {"dims": data["image"][rows].shape, "data": data["image"][rows].ravel().tolist()}, "labels": data["labels"][rows].tolist()}
+
+    found = run(f"""
+        const seen = [], test = {json.dumps(batch(slice(0, 16)))};
+        const batches = [{", ".join(json.dumps(batch(slice(i, i + 16))) for i in (0, 16, 32))}];
+        const globalWeights = await (await Session.create("/train.onnx", {{ ort }})).saveWeights();
+        {program}
+        return {{ seen, accuracy, logits: logits.dims, sizes: [checkpoint.length, model.length, difference.length], samples, loss }};""")
+    assert found["samples"] == 48 and found["logits"] == [16, 10] and min(found["sizes"]) > 100000
+    assert len(found["seen"]) == 6 and found["loss"] == pytest.approx(np.mean(found["seen"][::2]), rel=0.2)
 
 
 STROKES = {0: [[(128, 30), (70, 80), (70, 180), (128, 226), (186, 180), (186, 80), (128, 30)]],
