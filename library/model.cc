@@ -9,6 +9,7 @@
 #include "onnx_passes/derivatives/derivative.h"
 #include "onnx_passes/derivatives/differentiate.h"
 #include "onnx_passes/io/loading.h"
+#include "onnx_passes/model/plain_model.h"
 #include "onnx_passes/pipeline/kept_faults.h"
 #include "runtime/data/loading/source.h"
 #include "runtime/data/texts/packing.h"
@@ -351,6 +352,6 @@ onnx_train_status onnx_train_model_save_adapter(const onnx_train_model* training
 onnx_train_status onnx_train_model_flatten(const onnx_train_model* training, const char* entry,
                                            onnx_train_model** flat) {
   return guarded(
-      [&] { give(to_message(flatten(training_model_of(training), &required(entry, "the entry point"))), flat); });
+      [&] { give(to_message(plain_model(training_model_of(training), &required(entry, "the entry point"))), flat); });
 }
 }

@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "onnx_passes/io/loading.h"
+#include "onnx_passes/model/plain_model.h"
 #include "onnx_passes/passes.h"
 #include "runtime/training/checkpoint.h"
 #include "tools/runtime_options.h"
@@ -14,7 +15,7 @@ struct FlattenArguments {
 };
 
 int run(const FlattenArguments& arguments) {
-  const Model flat = flatten(load_training_model(arguments.model), arguments.entry);
+  const Model flat = plain_model(load_training_model(arguments.model), arguments.entry);
   save_model(flat, arguments.output);
   std::printf("%s: %zu nodes, %zu inputs, %zu outputs\n", arguments.output.c_str(), flat.graph->num_nodes(),
               flat.graph->inputs().size(), flat.graph->outputs().size());

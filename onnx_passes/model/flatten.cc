@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/tables.h"
 #include "onnx_passes/model/flatten.h"
 #include "onnx_passes/model/liveness.h"
+#include "onnx_passes/model/plain_model.h"
 
 namespace onnx_train {
 namespace {
@@ -216,7 +217,8 @@ std::vector<const Value*> entry_states(const Model& model, const EntryPoint& ent
   return states;
 }
 
-Model flatten_predict(const Model& model) {
+// `inputs` are the initializers that become inputs with defaults.
+Model flatten_predict(const Model& model, const ValueSet& inputs = {}) {
   const Graph& graph = *model.graph;
   Model flat = same_but_empty(model, graph.name());
   flat.graph->shell() = graph.shell();
@@ -224,7 +226,12 @@ Model flatten_predict(const Model& model) {
   Concatenation join(flat.graph.get(), live);
   for (const Value* input : graph.inputs()) join.add_input(input);
   for (const Value* initializer : graph.initializers()) {
-    if (live.needs(initializer) && !graph.is_input(initializer)) join.add_initializer(initializer);
+    if (!live.needs(initializer) || graph.is_input(initializer)) continue;
+    if (inputs.count(initializer)) {
+      join.add_input(initializer);
+    } else {
+      join.add_initializer(initializer);
+    }
   }
   join.add_nodes(graph);
   for (const Value* output : graph.outputs()) flat.graph->add_output(join[output]);
@@ -339,6 +346,10 @@ Model flatten(const Model& model, const EntryName& entry) {
   if (entry == Entry::kPredict) return flatten_predict(model);
   if (entry == Entry::kInitialize) return flatten_initialize(model);
   return flatten_entry(model, find_entry(model, entry));
+}
+
+Model plain_model(const Model& model, const EntryName& entry) {
+  return entry == Entry::kPredict ? flatten_predict(model, all_states(model)) : flatten(model, entry);
 }
 
 std::vector<std::string> state_of(const Model& model, const EntryName& entry) {

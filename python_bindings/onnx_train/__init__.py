@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ._generate import generate
     from ._grad import grad, value_and_grad
     from ._labelled import LabelledFile, tokenize_labelled
+    from ._schedule import learning_rate
     from ._tables import convert_table
     from ._tokenize import TokenFile, tokenize
     from ._verify import Verification, verify
@@ -90,6 +91,7 @@ __all__ = [
     "hvp",
     "jacobian",
     "jvp",
+    "learning_rate",
     "load",
     "load_data",
     "load_weights",
@@ -115,12 +117,13 @@ _LAZY |= {"generate": "_generate"}
 _LAZY |= {"grad": "_grad", "value_and_grad": "_grad"}
 _LAZY |= {name: "_derivatives" for name in ("hvp", "jacobian", "jvp", "per_sample_grad", "vjp")}
 _LAZY |= {name: "_verify" for name in ("Verification", "verify")}
+_LAZY |= {"learning_rate": "_schedule"}
 _LAZY |= {"load_weights": "_weights", "save_weights": "_weights"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-    if name in ("detection", "jax", "losses", "optimizers", "ray", "torch"):
+    if name in ("detection", "jax", "losses", "optimizers", "ort", "ray", "torch"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -347,6 +347,8 @@ class Session:
         >>> session.state["fc2.bias"].tolist()
         [7.0, 7.0, 7.0]
         """
+        if type(self._core) is not type(other._core):
+            raise UsageError("swap: both sessions are of one runtime, onnx_train's own or ONNX Runtime")
         if names is None:
             names = list(self.state)
             for name in set(names) ^ set(other.state):

@@ -6,6 +6,7 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/model/plain_model.h"
 #include "onnx_passes/passes.h"
 #include "tests/support/empty_model.h"
 
@@ -88,6 +89,14 @@ TEST(Flatten, PredictKeepsWeightsAndDropsTheRest) {
   EXPECT_EQ(names(flat.graph->inputs()), (Names{"x", "unused"}));
   EXPECT_EQ(state_of(model, "predict"), Names{"w"});
   EXPECT_TRUE(flat.entry_points.empty());
+}
+
+TEST(Flatten, PredictOfAPlainModelTakesTheStateAsInputsWithDefaults) {
+  const Model model = training_model();
+  const Model flat = plain_model(model, "predict");
+  EXPECT_EQ(names(flat.graph->inputs()), (Names{"x", "unused", "w"}));
+  EXPECT_EQ(names(flat.graph->initializers()), Names{"w"});
+  EXPECT_EQ(to_text(plain_model(model, "step")), to_text(flatten(model, "step")));
 }
 
 TEST(Flatten, InitializeHasASeedWithADefault) {

@@ -59,12 +59,13 @@ class Browser:
         assert "error" not in answer, answer["error"]
         return answer["result"]
 
-    def open(self, path, width, height, dark=False):
+    def open(self, page, width, height, dark=False):
+        """A page: the path of a file, or an address."""
         self.errors.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[theme])
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while self._message().get("method") != "Page.loadEventFired":
             pass
 
