@@ -109,15 +109,20 @@ void drop_unread_outputs(onnx::GraphProto* graph) {
   }
 }
 
-// Operators that ONNX Runtime's training puts in the place of standard ones, as these.
-void restore_operators(onnx::GraphProto* graph) {
-  for (onnx::NodeProto& node : *graph->mutable_node()) {
-    if (node.domain() != kMicrosoft) continue;
+// Operators that ONNX Runtime's training puts in the place of standard ones, as these, but for what the backward pass
+// has read of them. It writes LayerNormalization into models whose opset does not have it.
+void restore_operators(onnx::ModelProto* model) {
+  constexpr int64_t kFirstLayerNormalization = 17;
+  bool is_early = false;
+  for (const auto& opset : model->opset_import())
+    is_early = is_early || (opset.domain().empty() && opset.version() < kFirstLayerNormalization);
+  for (onnx::NodeProto& node : *model->mutable_graph()->mutable_node()) {
     const bool norm = node.op_type() == "BatchNormInternal", dropout = node.op_type() == "BitmaskDropout";
-    if (!norm && !dropout) continue;
+    if (node.domain().empty() && node.op_type() == "LayerNormalization" && is_early) node.set_domain(kMicrosoft);
+    if (node.domain() != kMicrosoft || (!norm && !dropout)) continue;
     node.set_op_type(norm ? "BatchNormalization" : "Dropout");
     node.clear_domain();
-    const int most = norm ? 3 : 1;  // what follows is read by the backward pass
+    const int most = norm ? 3 : 1;
     while (node.output_size() > most) node.mutable_output()->RemoveLast();
   }
 }
@@ -154,7 +159,6 @@ ForwardModel recover_forward(ModelMessage with_loss, const ModelMessage* trainin
 }
 
 ModelMessage without_gradients(ModelMessage training) {
-  restore_operators(training.proto.mutable_graph());
   Model model = graph_of(std::move(training));
   std::vector<Value*> outputs = model.graph->outputs();
   std::erase_if(outputs, [](const Value* output) {
@@ -162,7 +166,9 @@ ModelMessage without_gradients(ModelMessage training) {
   });
   model.graph->set_outputs(std::move(outputs));
   prune(model.graph.get());
-  return to_message(model);
+  ModelMessage message = to_message(model);
+  restore_operators(&message.proto);
+  return message;
 }
 
 std::vector<std::string> trained_names(const onnx::GraphProto& training) {

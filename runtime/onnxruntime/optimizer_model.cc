@@ -19,7 +19,9 @@ float attribute_of(const onnx::NodeProto& node, const std::string& name, float o
 // Numbers are what their user has written, 0.999, and not the float that is next to it, 0.9990000128746033.
 std::string adamw(const onnx::NodeProto& node, const std::string& learning_rate) {
   constexpr float kAsPyTorch = 0;
-  const auto number = [&](const char* name, float otherwise) { return float_text(attribute_of(node, name, otherwise)); };
+  const auto number = [&](const char* name, float otherwise) {
+    return float_text(attribute_of(node, name, otherwise));
+  };
   const std::string numbers =
       concat("lr=", learning_rate, ", betas=(", number("alpha", 0.9f), ", ", number("beta", 0.999f),
              "), eps=", number("epsilon", 1e-8f), ", weight_decay=", number("weight_decay", 1e-2f));

@@ -12,6 +12,7 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/model/entry_point.h"
 #include "onnx_passes/passes.h"
+#include "onnx_passes/training/optimizer_spec.h"
 #include "runtime/models/build_notes.h"
 #include "runtime/models/build_settings.h"
 #include "runtime/onnxruntime/forward_model.h"
@@ -140,6 +141,7 @@ std::string names_text(const TensorMap& tensors) {
 }  // namespace
 
 OrtImport import_ort_training(const OrtImportSettings& settings) {
+  if (!settings.optimizer.empty()) parse_optimizer(settings.optimizer);
   const OrtFiles files = files_of(settings);
   const OrtCheckpoint checkpoint = read_ort_checkpoint(files.checkpoint);
   if (checkpoint.is_nominal)
@@ -155,7 +157,8 @@ OrtImport import_ort_training(const OrtImportSettings& settings) {
   build.build.loss = forward.loss;
   build.build.metrics = settings.metrics;
   build.build.accumulate = settings.accumulate;
-  build.build.decay = {"*"};  // theirs decays all that it is given
+  if (settings.accumulate) build.accumulate_mean = "batches";  // as theirs, a call is one more gradient
+  build.build.decay = {"*"};                                   // theirs decays all that it is given
   build.mode = files.training.empty() ? "train" : "preserve";
   for (const auto& [name, value] : checkpoint.trained) build.build.train.push_back(as_pattern(name));
   RecoveredOptimizer optimizer{settings.optimizer};
@@ -172,13 +175,13 @@ OrtImport import_ort_training(const OrtImportSettings& settings) {
   std::vector<Finding> findings;
   OrtImport result{about(files.eval.empty() ? files.training : files.eval,
                          [&] {
-                           Model model = import_forward_model(std::move(forward.message), build.dtype,
-                                                              import_options(build), &findings);
-                           build_with_notes(&model, resolve(build), std::move(findings));
-                           return model;
+                           return import_forward_model(std::move(forward.message), build.dtype, import_options(build),
+                                                       &findings);
                          }),
                    {}};
+  build_with_notes(&result.model, resolve(build), std::move(findings));
   const size_t with_moments = settings.optimizer.empty() ? set_states(group, files.checkpoint, &result.model) : 0;
+  result.model.set_metadata("onnxruntime.checkpoint", split_path(files.checkpoint).second);
   for (const auto& [key, value] : checkpoint.properties) result.model.set_metadata(kPropertyKey + key, value);
 
   const auto add = [&](const char* what, const std::string& text) { result.notes.emplace_back(what, text); };
