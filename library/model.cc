@@ -21,6 +21,7 @@
 #include "runtime/models/kept_settings.h"
 #include "runtime/models/model_folder.h"
 #include "runtime/models/sizes_of_data.h"
+#include "runtime/onnxruntime/training_import.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/default_build.h"
 
@@ -203,7 +204,10 @@ const std::vector<onnx_train_finding>& ModelNotes::of(const ModelMessage& model)
 extern "C" {
 
 onnx_train_status onnx_train_model_load(const char* path, onnx_train_model** model) {
-  return guarded([&] { give(load_message(model_file(&required(path, "the path"))), model); });
+  return guarded([&] {
+    const std::string file = &required(path, "the path");
+    give(is_ort_training(file) ? to_message(import_ort_training({file}).model) : load_message(model_file(file)), model);
+  });
 }
 
 onnx_train_status onnx_train_model_from_bytes(const void* data, size_t bytes, onnx_train_model** model) {

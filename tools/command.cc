@@ -76,11 +76,11 @@ int unknown_command(const std::string& name, const std::vector<Subcommand>& subc
 }  // namespace
 
 std::vector<Subcommand> all_subcommands() {
-  return {check_command(),   build_command(),     fit_command(),    sweep_command(),   eval_command(),
-          predict_command(), sample_command(),    export_command(), flatten_command(), show_command(),
-          opt_command(),     grad_command(),      verify_command(), bench_command(),   compile_command(),
-          scale_command(),   devices_command(),   ops_command(),    report_command(),  watch_command(),
-          explain_command(), completion_command()};
+  return {check_command(),   build_command(),   import_ort_command(), fit_command(),    sweep_command(),
+          eval_command(),    predict_command(), sample_command(),     export_command(), flatten_command(),
+          show_command(),    opt_command(),     grad_command(),       verify_command(), bench_command(),
+          compile_command(), scale_command(),   devices_command(),    ops_command(),    report_command(),
+          watch_command(),   explain_command(), completion_command()};
 }
 
 int command(int argc, char** argv) {

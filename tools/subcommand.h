@@ -25,6 +25,7 @@ struct Subcommand {
 // One file each. The order is that of the help.
 Subcommand check_command();
 Subcommand build_command();
+Subcommand import_ort_command();
 Subcommand fit_command();
 Subcommand sweep_command();
 Subcommand eval_command();

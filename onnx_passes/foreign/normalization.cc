@@ -12,6 +12,14 @@ Results layer_norm(const Foreign& f, Var x, Var gamma, Var beta, float epsilon, 
   return f.b().ops("LayerNormalization", outputs, inputs, {{"axis", -1}, {"epsilon", epsilon}});
 }
 
+// The standard operator, which ONNX Runtime writes into models of earlier opsets, too.
+Results own_layer_norm(Foreign& f) {
+  std::vector<Var> inputs = {f.x(0), f.x(1)};
+  if (f.has(2)) inputs.push_back(f.x(2));
+  return f.b().ops("LayerNormalization", f.wants(1) || f.wants(2) ? 3 : 1, inputs,
+                   f.attributes({"axis", "epsilon", "stash_type"}));
+}
+
 // y = gamma x r, r = 1 / √(mean x² + epsilon) along the axes from `axis` on
 Results rms_norm(Var x, Var gamma, int64_t axis, float epsilon) {
   std::vector<int64_t> axes;
@@ -68,6 +76,7 @@ Results embed_layer_norm(Foreign& f) {
 
 std::vector<ForeignRow> normalization_foreign() {
   return {
+      {"LayerNormalization", own_layer_norm},
       {"SkipLayerNormalization", skip_layer_norm},
       {"SkipSimplifiedLayerNormalization", skip_rms_norm},
       // ONNX Runtime has it in ONNX's own domain.

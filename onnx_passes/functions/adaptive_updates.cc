@@ -48,6 +48,17 @@ FunctionRow adam_row(const char* op, const std::vector<std::string>& slots, bool
   return {op, [=](const FunctionCall& call) { return adam(op, slots, decoupled, call); }};
 }
 
+// m' = β₁m + (1-β₁)g      v' = β₂v + (1-β₂)g²      u = w - lr·c · m' / (√v' + ε)      w' = u - lr·decay·u
+// where c = √(1-β₂ᵗ)/(1-β₁ᵗ), or 1 without correct_bias. Adam adds ε to √v'/√(1-β₂ᵗ), AdamW decays first.
+FunctionText hf_adamw(const FunctionCall& call) {
+  UpdateBody f("HfAdamW", {"exp_avg", "exp_avg_sq"}, call);
+  const auto [m, v, correction1, correction2] = moments(f, f.scaled_gradient());
+  const Term rate = f.flag("correct_bias") ? f.rate() * sqrt(correction2) / correction1 : f.rate();
+  const Term w = f.weight() - m / (sqrt(v) + f.attribute("epsilon")) * rate;
+  f.next("w", w * (1 - f.rate() * f.attribute("weight_decay")));
+  return f.text();
+}
+
 // m' = m + (1-β₁)(g - m)      v' = v + (1-β₂)(g² - v)      w' = w - lr·√(1-β₂ᵗ)/(1-β₁ᵗ) · m' / (√v' + ε)
 // in the rows whose gradient is not zero everywhere. All other rows keep weight and moments.
 FunctionText sparse_adam(const FunctionCall& call) {
@@ -247,6 +258,7 @@ std::vector<FunctionRow> adaptive_update_functions() {
           adam_row("AdamW", moments, true),
           adam_row("Amsgrad", three, false),
           adam_row("AmsgradW", three, true),
+          {"HfAdamW", hf_adamw},
           {"SparseAdam", sparse_adam},
           {"RmsProp", rms_prop},
           {"Adagrad", adagrad},

@@ -32,7 +32,7 @@ from ._errors import (
     UnsupportedError,
     UsageError,
 )
-from ._model import CheckReport, Finding, Model, build, check, load
+from ._model import CheckReport, Finding, Model, build, check, import_ort, load
 from ._plan import Plan, PlanNode
 from ._result import Port, Result
 from ._session import Session
@@ -89,6 +89,7 @@ __all__ = [
     "generate",
     "grad",
     "hvp",
+    "import_ort",
     "jacobian",
     "jvp",
     "learning_rate",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from . import _core
-from ._errors import UsageError, warn
+from ._errors import FileError, UsageError, warn
 from ._option_types import BuildOptions, CheckOptions
 from ._options import options_of, takes
 
@@ -426,7 +426,7 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview | Any) 
     """A model from a path, from the bytes of a file, or from an `onnx.ModelProto`.
 
     Large tensors of a file are mapped: the file must not be changed in place while the model lives. Writing a new file
-    of the same name, as all tools do, is safe.
+    of the same name, as all tools do, is safe. A run of ONNX Runtime's training is read as `import_ort` reads it.
 
     Raises:
         FileError: for a file that cannot be read or is no ONNX model.
@@ -442,6 +442,30 @@ def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview | Any) 
     if not isinstance(source, (bytes, bytearray, memoryview)):
         raise UsageError(f"a model is a path, the bytes of a file or an onnx.ModelProto, not {type(source).__name__}")
     return Model(_core.Model.from_bytes(bytes(source)))
+
+
+def import_ort(path: str | os.PathLike[str]) -> Model:
+    """The training model of a run of ONNX Runtime's on-device training, with its weights, moments and steps done.
+
+    The command ``onnx-train import-ort`` has options for files of other names, another optimizer and metrics.
+
+    Args:
+        path: the folder with ``training_model.onnx``, ``eval_model.onnx``, ``optimizer_model.onnx`` and ``checkpoint``; or
+            a checkpoint beside these models, a file or a folder that ``CheckpointState.save_checkpoint`` has written.
+
+    Raises:
+        FileError: for files that are missing, cut off, or not of one run.
+        UnsupportedError: for an optimizer that is no AdamW or SGD, and a model that cannot be trained.
+
+    >>> import onnx_train
+    >>> training = onnx_train.import_ort("artifacts")
+    >>> training.metadata["onnx_train.optimizer"]
+    'hf_adamw(lr=0.02, betas=(0.9, 0.999), eps=1e-06, weight_decay=0)'
+    """
+    model = load(path)
+    if "onnxruntime.checkpoint" not in model.metadata:
+        raise FileError(f"'{os.fspath(path)}' is no run of ONNX Runtime's training: take the folder with its models and checkpoint")
+    return model
 
 
 def _line_of(finding: tuple[str, str, str]) -> str:

@@ -81,6 +81,29 @@ class AdamW(Adam):
 
 
 @dataclass(frozen=True)
+class HFAdamW(Optimizer):
+    """AdamW as Hugging Face's transformers had it, and ONNX Runtime's training has it.
+
+    `eps` is added before the second moment is corrected, and weights decay after the update. Without `correct_bias`
+    moments are taken as they are.
+
+    >>> import onnx_train
+    >>> print(onnx_train.optimizers.HFAdamW(correct_bias=False))
+    hf_adamw(correct_bias=0)
+    """
+
+    lr: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+    correct_bias: bool | None = None
+    betas: tuple[float, float] | None = None
+
+    _name: ClassVar[str] = "hf_adamw"
+
+
+@dataclass(frozen=True)
 class SparseAdam(Optimizer):
     """Adam for tables of embeddings: rows without a gradient keep weight and moments, as PyTorch's SparseAdam has it.
 

@@ -18,10 +18,11 @@ namespace onnx_train::fuzz {
 
 using Input = std::span<const uint8_t>;
 
-void model(Input input);           // load, ONNX's checker, import
-void external_data(Input input);   // a model whose tensors are in files beside it
-void training_model(Input input);  // entry points, checkpoints
-void text_graph(Input input);      // a model as text, with the options that its comments set
+void model(Input input);                 // load, ONNX's checker, import
+void external_data(Input input);         // a model whose tensors are in files beside it
+void training_model(Input input);        // entry points, checkpoints
+void text_graph(Input input);            // a model as text, with the options that its comments set
+void onnxruntime_training(Input input);  // checkpoints of both kinds, models with a loss, optimizers
 void safetensors(Input input);
 void npz(Input input);
 void npy(Input input);
@@ -50,6 +51,7 @@ inline constexpr Harness kHarnesses[] = {
     {"external_data", external_data, 8192},
     {"training_model", training_model, 65536},
     {"text_graph", text_graph, 8192},
+    {"onnxruntime_training", onnxruntime_training, 8192},
     {"safetensors", safetensors, 4096},
     {"npz", npz, 4096},
     {"npy", npy, 1024},

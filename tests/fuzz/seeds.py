@@ -129,6 +129,10 @@ def add_texts(seeds):
     seeds.add("coco", json.dumps(boxes).encode())
 
 
+def add_runs_of_onnxruntime(seeds):
+    seeds.add_files("onnxruntime_training", sorted((ROOT / "tests/fixtures/onnxruntime").rglob("*")))
+
+
 def add_data(seeds, folder):
     writers = {"npz": data_mutations.write_npz, "csv": data_mutations.write_csv, "libsvm": data_mutations.write_libsvm, "idx": data_mutations.write_idx,
                "safetensors": data_mutations.write_safetensors, "tokens": data_mutations.write_tokens}  # fmt: skip
@@ -182,6 +186,7 @@ def make(folder, command):
         add_data(seeds, working / "data")
     add_texts(seeds)
     add_queries(seeds)
+    add_runs_of_onnxruntime(seeds)
 
 
 if __name__ == "__main__":

@@ -140,6 +140,8 @@ void add_bodied(std::vector<OpCase>* cases) {
                  bodied("RAdam", w, {w, w}, 2, moments),
                  bodied("RAdam", w, {w, w}, 50, with(moments, "decoupled", 1)),
                  bodied("Lion", w, {w}, 2, moments),
+                 bodied("HfAdamW", w, {w, w}, 3, with(moments, "correct_bias", 1)),
+                 bodied("HfAdamW", w, {w, w}, 3, with(moments, "correct_bias", 0)),
                  bodied("Adan", w, {w, w, w, w}, 1, three_moments),
                  bodied("Adan", w, {w, w, w, w}, 3, with(three_moments, "no_prox", 1)),
                  schedule_free,

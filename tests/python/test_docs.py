@@ -7,7 +7,7 @@ import pages
 import pytest
 import tool
 
-COMMANDS = "check build fit sweep eval predict sample export flatten grad verify show opt bench scale devices ops report watch explain completion".split()
+COMMANDS = "check build import-ort fit sweep eval predict sample export flatten grad verify show opt bench scale devices ops report watch explain completion".split()
 # Their test is test_package_onnxruntime.py.
 ELSEWHERE = {"docs/from_onnxruntime_training.md"}
 

@@ -120,6 +120,16 @@ def lars(p, g, state, t, group):
     p.sub_(group["lr"] * (g + 0.9 * state["momentum_buffer"]))
 
 
+def hf_adamw(p, g, state, t, group):
+    """transformers.AdamW's step."""
+    m, v = (state.setdefault(name, torch.zeros_like(p)) for name in ("exp_avg", "exp_avg_sq"))
+    m.mul_(0.9).add_(g, alpha=0.1)
+    v.mul_(0.999).addcmul_(g, g, value=0.001)
+    rate = group["lr"] * ((1 - 0.999**t) ** 0.5 / (1 - 0.9**t) if group["correct_bias"] else 1)
+    p.addcdiv_(m, v.sqrt().add_(1e-6), value=-rate)
+    p.add_(p, alpha=-group["lr"] * group["weight_decay"])
+
+
 def dynamic_map(signed):
     """bitsandbytes' 256 numbers: create_dynamic_map of its functional.py."""
     numbers = [0.0, 1.0]
@@ -196,6 +206,8 @@ CASES = {
         torch_optimizer("RAdam", weight_decay=0.125, decoupled_weight_decay=True),
     "adafactor(weight_decay=0.125)": torch_optimizer("Adafactor", weight_decay=0.125),
     "adafactor(eps=(0.0001, 0.01), d=2)": torch_optimizer("Adafactor", eps=(0.0001, 0.01), d=2),
+    "hf_adamw(weight_decay=0.125)": rule(hf_adamw, weight_decay=0.125, correct_bias=True),
+    "hf_adamw(correct_bias=false)": rule(hf_adamw, correct_bias=False),
     "lion(weight_decay=0.125)": rule(lion, weight_decay=0.125),
     "adan(weight_decay=0.125)": rule(adan, weight_decay=0.125),
     "adan(no_prox=true, weight_decay=0.125)": rule(adan, no_prox=True, weight_decay=0.125),

@@ -28,6 +28,7 @@ def folder(tmp_path, monkeypatch):
     shutil.copy(MLP, tmp_path / "mlp.onnx")
     shutil.copy(MLP.with_name("next.onnx"), tmp_path)
     shutil.copy(tool.ROOT / "models" / "digits_cnn.onnx", tmp_path)
+    shutil.copytree(MLP.parent / "onnxruntime" / "mlp", tmp_path / "artifacts")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

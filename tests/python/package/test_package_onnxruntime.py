@@ -39,6 +39,7 @@ def data(classes=True):
 
 def test_the_page_runs(tmp_path, monkeypatch):
     shutil.copy(MLP, tmp_path / "model.onnx")
+    (tmp_path / "tests").symlink_to(tool.ROOT / "tests")
     monkeypatch.chdir(tmp_path)
     names = {}
     text = (tool.ROOT / "docs" / "from_onnxruntime_training.md").read_text()
