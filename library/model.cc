@@ -159,6 +159,9 @@ void assign(const Tensor& value, const std::string& name, onnx::TensorProto* wei
 }
 
 ModelMessage with_weights(ModelMessage message, const TensorMap& weights, bool strict) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : weights) names.insert(name);
+  widen_stored_weights(&message, names);
   std::map<std::string, onnx::TensorProto*> known;
   const auto add = [&](onnx::GraphProto* graph) {
     for (auto& tensor : *graph->mutable_initializer()) known.emplace(tensor.name(), &tensor);

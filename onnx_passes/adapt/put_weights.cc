@@ -27,6 +27,7 @@ struct WeightAtPlace {
 using Candidates = std::vector<WeightAtPlace>;
 
 bool have_equal_bytes(const Tensor& a, const Tensor& b) {
+  if (a.narrow() && b.narrow()) return have_equal_bytes(*a.narrow(), *b.narrow());
   return a.dtype() == b.dtype() && a.shape() == b.shape() && std::memcmp(a.data(), b.data(), a.bytes()) == 0;
 }
 

@@ -7,7 +7,6 @@
 
 #include "onnx_passes/adapt/adapt.h"
 #include "onnx_passes/adapt/linear_layers.h"
-#include "onnx_passes/functions/functions.h"
 #include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
@@ -54,11 +53,11 @@ void put_behind(Graph* graph, Value* weight, const Tensor& stored, const std::st
 }
 
 void mark_four_bits(Value* value) {
-  onnx::TensorProto tensor = whole_message(*value);
+  onnx::TensorProto tensor = *value->initializer();
   auto* entry = tensor.add_metadata_props();
   entry->set_key(kFourBits);
   entry->set_value("1");
-  value->graph().set_initializer(value, tensor);
+  value->graph().set_initializer(value, make_initializer(std::move(tensor), stored_contents(*value)));
 }
 
 // The axis of the inputs of the layer that reads a weight: where its blocks are.
@@ -80,13 +79,11 @@ std::vector<std::pair<Value*, int64_t>> weights_to_store(const Model& model) {
 
 // Two elements a byte, the first in the low half.
 Tensor packed(const Tensor& q) {
-  Shape shape = q.shape();
-  shape.back() /= 2;
-  Tensor bytes(DType::kUint8, shape);
-  for (int64_t i = 0; i < bytes.size(); ++i) {
-    const auto low = static_cast<int>(q.at(2 * i)) & 15, high = static_cast<int>(q.at(2 * i + 1)) & 15;
-    bytes.data<uint8_t>()[i] = static_cast<uint8_t>(low | high << 4);
-  }
+  if (q.packed()) return *q.packed();
+  Tensor bytes(DType::kUint8, {(q.size() + 1) / 2});
+  auto* to = bytes.data<uint8_t>();
+  for (int64_t i = 0; i < q.size(); ++i)
+    to[i / 2] = static_cast<uint8_t>(to[i / 2] | (static_cast<int>(q.at(i)) & 15) << (i % 2 == 0 ? 0 : 4));
   return bytes;
 }
 
@@ -136,19 +133,16 @@ class BaseQuantization {
       fail("[Adapter] --quantize-base: the weight '", weight->name(), "' has rows of ", w.shape().back(),
            " elements, an odd number; take int8");
     const Blocks made = in_blocks(w, {axis, spec_.block}, spec_.dtype);
-    const Tensor stored = four ? packed(made.q) : made.q;
+    const Tensor stored = four ? Tensor::unpacked(DType::kInt8, w.shape(), packed(made.q)) : made.q;
     const std::string name = weight->name();
     if (new_adapters_) set_magnitude(layer, made.rounded);
     Value* scale = graph_.add_initializer(graph_.unique_name(name + "_scale"), made.scale);
     model_.set_metadata(std::string(kConstantRecord) + scale->name(), "scales of a weight that is stored as integers");
-    put_behind(&graph_, weight, stored, four ? "_packed" : "_quantized", [&](Builder& b, Var q) {
-      b.set_name(name + "/integers");
-      const Var integers = four ? call(b, "UnpackInt4", {q}) : q;
-      integers.value()->set_type({DType::kInt8, weight->type().dims});
-      b.set_name(name);
-      return b.op("DequantizeLinear", {integers, b.var(scale)}, {{"axis", axis}, {"block_size", spec_.block}});
+    put_behind(&graph_, weight, stored, "_quantized", [&](Builder& b, Var q) {
+      if (four) mark_four_bits(q.value());
+      return b.op("DequantizeLinear", {q, b.var(scale)}, {{"axis", axis}, {"block_size", spec_.block}});
     });
-    return static_cast<int64_t>(stored.bytes() + made.scale.bytes());
+    return static_cast<int64_t>(stored.stored().bytes() + made.scale.bytes());
   }
 
   void set_magnitude(const LinearLayer& layer, const Tensor& rounded) {
@@ -272,12 +266,8 @@ void pack_four_bits(Model* inference) {
     tensor.set_name(value->name());
     tensor.set_data_type(static_cast<int>(value->dtype() == DType::kInt8 ? kInt4 : kUint4));
     for (const int64_t size : q.shape()) tensor.add_dims(size);
-    std::string bytes(static_cast<size_t>((q.size() + 1) / 2), 0);
-    for (int64_t i = 0; i < q.size(); ++i) {
-      char& byte = bytes[static_cast<size_t>(i / 2)];
-      byte = static_cast<char>(byte | (static_cast<int>(q.at(i)) & 15) << (i % 2 == 0 ? 0 : 4));
-    }
-    tensor.set_raw_data(bytes);
+    const Tensor bytes = packed(q);
+    tensor.set_raw_data(bytes.data(), bytes.bytes());
     const TensorType type{static_cast<DType>(tensor.data_type()), value->type().dims};
     graph.set_initializer(value, std::move(tensor));
     value->set_type(type);

@@ -28,7 +28,7 @@ StorageSpec parse_storage(const std::vector<std::string>& pieces, const std::str
 // Returns, by name, the numbers that are left of each.
 std::map<std::string, Tensor> store_weights(Model* inference, const StorageSpec& spec);
 
-// Stores the frozen weights of layers with adapters as integers: int4 as two in a byte, which UnpackInt4 takes apart.
+// Stores the frozen weights of layers with adapters as integers: int4 as two in a byte.
 // `new_adapters`: their magnitudes (DoRA) become those of the rounded weights.
 Pass quantize_base(const StorageSpec& spec, bool new_adapters);
 

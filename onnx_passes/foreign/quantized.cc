@@ -6,7 +6,10 @@
 
 #include "onnx_passes/foreign/foreign.h"
 #include "onnx_passes/inference/inference.h"
+#include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/model/weight_origin.h"
 
 namespace onnx_train {
@@ -27,6 +30,38 @@ Tensor unpack(const Tensor& bytes, int64_t rows, int64_t columns, int64_t stride
   return integers;
 }
 
+// Integers q and their zero points z: x = (q - z) scale. Of 4 bits, in the place of 0 to 15, both are -8 to 7.
+struct Integers {
+  Tensor q, z;  // z is empty where all are 0
+};
+
+// Makes q - 8 of integers q of 4 bits in such rows, which stay packed. Rows have an even number of them.
+Tensor signed_integers(const Tensor& bytes, int64_t rows, int64_t columns, int64_t stride) {
+  Tensor packed(DType::kUint8, {rows * columns / 2});
+  const uint8_t* from = bytes.data<uint8_t>();
+  auto* to = packed.data<uint8_t>();
+  for (int64_t r = 0; r < rows; ++r, from += stride, to += columns / 2) {
+    for (int64_t c = 0; c < columns / 2; ++c) to[c] = from[c] ^ 0x88;
+  }
+  release_pages(bytes);
+  return Tensor::unpacked(DType::kInt8, {rows, columns}, packed);
+}
+
+// `zeros`: empty where all are half of the range.
+Integers integers_of(const Tensor& bytes, int64_t rows, int64_t columns, int64_t stride, int64_t bits,
+                     const Tensor& zeros, const Shape& blocks) {
+  const double half = static_cast<double>(1 << (bits - 1));
+  if (bits != 4 || columns % 2 != 0) {
+    return {unpack(bytes, rows, columns, stride, bits),
+            zeros.empty() ? Tensor::full(DType::kUint8, blocks, half) : zeros};
+  }
+  Integers integers{signed_integers(bytes, rows, columns, stride), {}};
+  if (zeros.empty() || zeros.holds_only(half)) return integers;
+  integers.z = Tensor(DType::kInt8, blocks);
+  for (int64_t i = 0; i < zeros.size(); ++i) integers.z.set(i, zeros.at(i) - half);
+  return integers;
+}
+
 Tensor constant_input(const Foreign& f, int i, const char* what, DType dtype, int64_t size) {
   const Tensor known = constant_of(f.node().input(i));
   if (known.empty()) f.refuse(concat("its ", what, " are no constants; export the model with weights in the file"));
@@ -42,11 +77,20 @@ Var shared_initializer(Builder* b, const std::string& name, const Tensor& conten
   Value* known = graph.find(name);
   if (known && known->is_initializer()) {
     const Tensor own = constant_of(known);
-    if (own.dtype() == contents.dtype() && own.shape() == contents.shape() &&
-        std::memcmp(own.data(), contents.data(), own.bytes()) == 0)
+    const Tensor &a = own.stored(), &c = contents.stored();
+    if (own.dtype() == contents.dtype() && own.shape() == contents.shape() && a.dtype() == c.dtype() &&
+        std::memcmp(a.data(), c.data(), a.bytes()) == 0)
       return b->var(known);
   }
-  return b->var(graph.add_initializer(graph.unique_name(name), contents));
+  onnx::TensorProto message;
+  message.set_name(graph.unique_name(name));
+  if (contents.packed()) {
+    auto* entry = message.add_metadata_props();
+    entry->set_key(kFourBits);
+    entry->set_value("1");
+  }
+  const std::string unique = message.name();
+  return b->var(graph.add_initializer(unique, make_initializer(std::move(message), contents)));
 }
 
 // The integers and the scales of the weight that the file calls `stored`.
@@ -78,18 +122,18 @@ Results matmul_of_bits(Foreign& f) {
   const int64_t blocks = (k + block - 1) / block, row_bytes = blocks * ((block * bits + 7) / 8);
   const Tensor packed = constant_input(f, 1, "weights", DType::kUint8, n * row_bytes);
   const Tensor scales = constant_input(f, 2, "scales", f.x(2).dtype(), n * blocks);
-  const Tensor integers = unpack(packed, n, k, row_bytes, bits);
-  Tensor zeros = Tensor::full(DType::kUint8, {n, blocks}, static_cast<double>(1 << (bits - 1)));
+  Tensor zeros;
   if (f.has(3)) {
     if (f.x(3).dtype() != DType::kUint8) f.refuse("its zero points are floats; quantize the model with integer ones");
     const int64_t per_row = (blocks * bits + 7) / 8;
     zeros = unpack(constant_input(f, 3, "zero points", DType::kUint8, n * per_row), n, blocks, per_row, bits);
   }
+  const Integers integers = integers_of(packed, n, k, row_bytes, bits, zeros, {n, blocks});
   Builder& b = f.b();
-  const Var w = b.op("DequantizeLinear",
-                     {stored_integers(&b, *node.input(1), integers),
-                      stored_scales(&b, *node.input(1), scales.reshaped({n, blocks})), b.constant(zeros)},
-                     {{"axis", 1}, {"block_size", block}});
+  std::vector<Var> inputs = {stored_integers(&b, *node.input(1), integers.q),
+                             stored_scales(&b, *node.input(1), scales.reshaped({n, blocks}))};
+  if (!integers.z.empty()) inputs.push_back(b.constant(integers.z));
+  const Var w = b.op("DequantizeLinear", inputs, {{"axis", 1}, {"block_size", block}});
   return f.to(plus(matmul(f.x(0), transpose(w, {1, 0})), f.maybe(5)));
 }
 
@@ -126,21 +170,23 @@ Results gather_of_bits(Foreign& f) {
   if (bits != 2 && bits != 4 && bits != 8) f.refuse(concat("bits ", bits, "; it has 2, 4 or 8 bits here"));
   const int64_t rows = table.shape()[0], columns = table.shape()[1] * (8 / bits),
                 blocks = (columns + block - 1) / block;
-  const Tensor integers = bits == 8 ? table : unpack(table, rows, columns, table.shape()[1], bits);
   const Tensor scales = constant_input(f, 2, "scales", f.x(2).dtype(), rows * blocks).reshaped({rows, blocks});
-  Tensor zeros = Tensor::full(table.dtype(), {rows, blocks}, had_four ? 0 : static_cast<double>(1 << (bits - 1)));
+  Tensor zeros;
   if (f.has(3)) {
     const int64_t bytes = (blocks * bits + 7) / 8;
     const Tensor given = constant_input(f, 3, "zero points", table.dtype(), rows * bytes);
     zeros = bits == 8 ? given.reshaped({rows, blocks}) : unpack(given, rows, blocks, bytes, bits);
   }
+  Integers integers{table, zeros};
+  if (bits != 8) integers = integers_of(table, rows, columns, table.shape()[1], bits, zeros, {rows, blocks});
+  if (bits == 8 && !had_four && zeros.empty()) integers.z = Tensor::full(table.dtype(), {rows, blocks}, 128);
   Builder& b = f.b();
   const Value& stored = source_of(*node.input(0));
   const auto looked_up = [&](Var of) { return gather(of, f.x(1), 0); };
-  return f.to(b.op("DequantizeLinear",
-                   {looked_up(stored_integers(&b, stored, integers)), looked_up(stored_scales(&b, stored, scales)),
-                    looked_up(b.constant(zeros))},
-                   {{"axis", rank - 1}, {"block_size", block}}));
+  std::vector<Var> inputs = {looked_up(stored_integers(&b, stored, integers.q)),
+                             looked_up(stored_scales(&b, stored, scales))};
+  if (!integers.z.empty()) inputs.push_back(looked_up(b.constant(integers.z)));
+  return f.to(b.op("DequantizeLinear", inputs, {{"axis", rank - 1}, {"block_size", block}}));
 }
 
 constexpr const char* kInIntegers =

@@ -189,7 +189,7 @@ ModelMessage prepared(ModelMessage message, const Notes& notes) {
     message = to_message(strip_training(from_message(std::move(message))));
   }
   densify(&message.proto);
-  if (const int64_t count = widen_four_bits(&message.proto); count > 0)
+  if (const int64_t count = widen_four_bits(&message); count > 0)
     notes.add("integers of 4 bits", concat(count, count == 1 ? " tensor has" : " tensors have", " 8 bits now"),
               "their values are what they were");
   expect_defined_names(message.proto.graph());

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -12,6 +13,7 @@
 #include <mutex>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/tensor.h"
 
 namespace onnx_train {
 namespace {
@@ -104,6 +106,25 @@ void release_pages(const void* data, size_t bytes) {
   const uintptr_t first = reinterpret_cast<uintptr_t>(data) / page * page;
   const uintptr_t last = (reinterpret_cast<uintptr_t>(data) + bytes + page - 1) / page * page;
   madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+void release_pages(const Tensor& tensor) {
+  const Tensor& stored = tensor.stored();
+  release_pages(stored.data(), stored.bytes());
+}
+
+void for_each_block(const Tensor& contents, const std::function<void(const void* data, size_t bytes)>& f) {
+  constexpr int64_t kBlock = int64_t{1} << 20;
+  const Tensor& stored = contents.stored();
+  for (int64_t at = 0; at < contents.size(); at += kBlock) {
+    const Tensor block = contents.part(at, std::min(kBlock, contents.size() - at));
+    const void* data = block.stored().data();
+    const size_t bytes = block.stored().bytes();
+    check_unchanged(data, bytes);  // pages that no longer exist must not be read
+    f(block.data(), block.bytes());
+    release_pages(data, bytes);
+  }
+  check_unchanged(stored.data(), stored.bytes());
 }
 
 }  // namespace onnx_train

@@ -5,15 +5,17 @@
 // read.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "onnx_passes/io/file.h"
 
 namespace onnx_train {
+
+class Tensor;
 
 class MappedFile {
  public:
@@ -47,20 +49,10 @@ bool is_mapped(const void* data, size_t bytes);
 void check_unchanged(const void* data, size_t bytes);
 // Releases the pages from this process's memory; the system still caches them and maps them again when they are read.
 void release_pages(const void* data, size_t bytes);
+void release_pages(const Tensor& tensor);  // those that it is stored in
 
-// Reads large contents once: calls f(data, bytes) for each block in order and releases its pages. Throws Error if the
-// file has been modified.
-template <typename Contents, typename F>
-void for_each_block(const Contents& contents, const F& f) {
-  constexpr size_t kBlock = size_t{4} << 20;
-  const auto* data = static_cast<const char*>(contents.data());
-  for (size_t at = 0; at < contents.bytes(); at += kBlock) {
-    const size_t bytes = std::min(kBlock, contents.bytes() - at);
-    check_unchanged(data + at, bytes);  // pages that no longer exist must not be read
-    f(data + at, bytes);
-    release_pages(data + at, bytes);
-  }
-  check_unchanged(data, contents.bytes());
-}
+// Reads large contents once: calls f(data, bytes) for each block in order and releases its pages. Blocks of a
+// tensor that is stored in fewer bits are made one at a time. Throws Error if the file has been modified.
+void for_each_block(const Tensor& contents, const std::function<void(const void* data, size_t bytes)>& f);
 
 }  // namespace onnx_train

@@ -1,5 +1,6 @@
 #include "onnx_passes/io/shared_copy.h"
 
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -28,29 +29,44 @@ Tensor copy_by_blocks(const Tensor& source, DType dtype) {
 
 // A copy keeps its source, so that the source's address names no other numbers.
 struct Copy {
-  Tensor source, numbers;
+  explicit Copy(Tensor of) : source(std::move(of)) {}
+
+  const Tensor source;
+  std::once_flag once;
+  Tensor numbers;
 };
 
 class Copies {
  public:
   std::shared_ptr<const Copy> of(const Tensor& source, DType dtype) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(copies_, [](const auto& entry) { return entry.second.expired(); });
-    std::weak_ptr<const Copy>& known = copies_[{source.data(), source.bytes(), dtype}];
-    std::shared_ptr<const Copy> copy = known.lock();
-    if (!copy) known = copy = std::make_shared<const Copy>(Copy{source, copy_by_blocks(source, dtype)});
+    const std::shared_ptr<Copy> copy = known(source, dtype);
+    // Copies of other tensors may go on meanwhile. A copy that fails is tried again by its next reader.
+    std::call_once(copy->once, [&] { copy->numbers = copy_by_blocks(source, dtype); });
     return copy;
   }
 
  private:
+  std::shared_ptr<Copy> known(const Tensor& source, DType dtype) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(copies_, [](const auto& entry) { return entry.second.expired(); });
+    std::weak_ptr<Copy>& entry = copies_[{source.stored().data(), source.stored().bytes(), dtype}];
+    std::shared_ptr<Copy> copy = entry.lock();
+    if (!copy) entry = copy = std::make_shared<Copy>(source);
+    return copy;
+  }
+
   std::mutex mutex_;
-  std::map<std::tuple<const void*, size_t, DType>, std::weak_ptr<const Copy>> copies_;
+  std::map<std::tuple<const void*, size_t, DType>, std::weak_ptr<Copy>> copies_;
 };
 
 }  // namespace
 
-Tensor shared_copy(const Tensor& source, DType dtype) {
+bool is_aligned(const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.data()) % kAlignment == 0; }
+
+Tensor shared_copy(const Tensor& numbers, DType dtype) {
   static Copies copies;
+  const Tensor& source = numbers.narrow() ? *numbers.narrow() : numbers;
+  if (source.dtype() == dtype && !source.packed() && is_aligned(source)) return source;
   const std::shared_ptr<const Copy> copy = copies.of(source, dtype);
   return Tensor(dtype, source.shape(), copy->numbers.data(), copy);
 }

@@ -5,9 +5,12 @@
 
 namespace onnx_train {
 
-// Returns the numbers of `source` as `dtype`, rounded to nearest, at an address that is aligned to kAlignment. Callers
-// of one process that ask for the same copy share it while one of them keeps it. The function releases the pages of a
-// mapped file after it has read them.
-Tensor shared_copy(const Tensor& source, DType dtype);
+// Whether the elements are at an address that is aligned to kAlignment.
+bool is_aligned(const Tensor& tensor);
+
+// Returns the numbers of a tensor as `dtype`, rounded to nearest, at an aligned address: those that are stored so
+// already, or a copy. Callers of one process that ask for the same copy share it while one of them keeps it. The
+// function releases the pages of a mapped file after it has copied them.
+Tensor shared_copy(const Tensor& numbers, DType dtype);
 
 }  // namespace onnx_train

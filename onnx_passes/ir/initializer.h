@@ -19,16 +19,17 @@ inline constexpr size_t kMinBytesBeside = 1024;
 // Types whose contents may be stored beside the message: numbers and booleans, as in Tensor.
 bool may_be_beside(DType dtype);
 
-// A message with the given name and the tensor's type and shape. Large contents are shared, not copied: they must not
-// change afterwards.
+// A message with the given name and the tensor's type, shape and contents. Large contents are shared, not copied: they
+// must not change afterwards.
 std::shared_ptr<const onnx::TensorProto> make_initializer(const std::string& name, const Tensor& contents);
-// The same for an existing message without data.
+// The same of an existing message, which keeps all else: its name, its metadata.
 std::shared_ptr<const onnx::TensorProto> make_initializer(onnx::TensorProto message, const Tensor& contents);
 
 // The value's message with other contents: its name and metadata stay. The contents have the value's type and shape.
 std::shared_ptr<const onnx::TensorProto> changed_initializer(const Value& value, const Tensor& contents);
 
-// The contents stored beside the message; null if they are in the message.
+// The contents stored beside the message; null if they are in the message. Of a widened tensor, callers read a copy:
+// this one would keep its float32 numbers as long as the message.
 const Tensor* contents_beside(const std::shared_ptr<const onnx::TensorProto>& initializer);
 
 // The shape of an initializer's contents.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,15 @@ void put_beside(const Tensor& contents, ModelMessage* message, onnx::TensorProto
 // Converts a message to a Model and back. Contents are shared, not copied.
 Model from_message(ModelMessage message);
 ModelMessage to_message(const Model& model, bool all_types = false);
+
+// Whether the tensor is of int4 or uint4. Its contents beside a message are its bytes, as uint8.
+bool has_four_bits(const onnx::TensorProto& tensor);
+// The bytes of such a tensor whose data are in the message.
+Tensor packed_bytes(const onnx::TensorProto& tensor);
+
+// Weights of a training model that the message has in 16 or 4 bits before a Cast, and whose names are in `names`,
+// become initializers of their own type.
+void widen_stored_weights(ModelMessage* message, const std::set<std::string>& names);
 
 // The whole model in one message, with copies of all contents.
 onnx::ModelProto with_contents(ModelMessage message);

@@ -2,9 +2,11 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/float8.h"
@@ -95,15 +97,107 @@ Tensor Tensor::full(DType dtype, Shape shape, double value) {
   return tensor;
 }
 
+struct Tensor::Widening::State {
+  explicit State(Tensor of) : stored(std::move(of)) {}
+
+  const Tensor stored;
+  std::once_flag once;
+  std::atomic<bool> is_read{false};
+  Tensor numbers;
+};
+
+Tensor::Widening::Widening(const Widening& other) {
+  if (!other.state) return;
+  state = other.state->is_read ? other.state : std::make_shared<State>(other.state->stored);
+}
+
+Tensor::Widening& Tensor::Widening::operator=(const Widening& other) {
+  if (this != &other) *this = Widening(other);
+  return *this;
+}
+
+Tensor Tensor::widened(const Tensor& narrow) {
+  if (!is_16_bit_float(narrow.dtype())) fail("a tensor of type ", name(narrow.dtype()), " is not widened here");
+  Tensor wide;
+  wide.dtype_ = DType::kFloat;
+  wide.shape_ = narrow.shape();
+  wide.size_ = narrow.size();
+  wide.widening_.state = std::make_shared<Widening::State>(narrow);
+  return wide;
+}
+
+Tensor Tensor::unpacked(DType dtype, Shape shape, const Tensor& bytes) {
+  Tensor wide;
+  wide.dtype_ = dtype;
+  wide.shape_ = std::move(shape);
+  wide.size_ = num_elements(wide.shape_);
+  const bool is_integer = dtype == DType::kInt8 || dtype == DType::kUint8;
+  if (!is_integer || bytes.dtype() != DType::kUint8 || bytes.size() != (wide.size_ + 1) / 2)
+    fail(bytes.size(), " bytes do not hold the 4-bit integers of ", name(dtype), to_string(wide.shape_));
+  wide.widening_.state = std::make_shared<Widening::State>(bytes);
+  return wide;
+}
+
+const Tensor* Tensor::narrow() const {
+  return is_float(dtype_) && widening_.state ? &widening_.state->stored : nullptr;
+}
+const Tensor* Tensor::packed() const {
+  return !is_float(dtype_) && widening_.state ? &widening_.state->stored : nullptr;
+}
+const Tensor& Tensor::stored() const { return widening_.state ? widening_.state->stored : *this; }
+
+namespace {
+
+// An integer of 4 bits, of which `dtype` says whether it is signed, as 8 bits.
+uint8_t widened_four_bits(uint8_t bits, DType dtype) {
+  return static_cast<uint8_t>(dtype == DType::kInt8 ? (bits ^ 8) - 8 : bits);
+}
+
+}  // namespace
+
+const void* Tensor::widened_data() const {
+  Widening::State& state = *widening_.state;
+  std::call_once(state.once, [&] {
+    state.numbers = clone();
+    state.is_read = true;
+  });
+  return std::as_const(state.numbers).data();
+}
+
 Tensor Tensor::clone() const {
   if (empty()) return {};
+  if (narrow()) return narrow()->cast(dtype_);
   Tensor copy(dtype_, shape_);
+  if (packed()) {
+    const auto* from = packed()->data<uint8_t>();
+    auto* to = copy.data<uint8_t>();
+    for (int64_t i = 0; i + 1 < size_; i += 2) {
+      to[i] = widened_four_bits(from[i / 2] & 15, dtype_);
+      to[i + 1] = widened_four_bits(from[i / 2] >> 4, dtype_);
+    }
+    if (size_ % 2 != 0) to[size_ - 1] = widened_four_bits(from[size_ / 2] & 15, dtype_);
+    return copy;
+  }
   std::memcpy(copy.data(), data(), bytes());
   return copy;
 }
 
+Tensor Tensor::part(int64_t first, int64_t count) const {
+  const Tensor& from = stored();
+  if (first < 0 || count < 0 || first > size_ - count || (packed() && first % 2 != 0))
+    fail("elements ", first, " to ", first + count, " are no part of ", to_string(shape_));
+  const auto view = [&](int64_t at, int64_t elements) {
+    return Tensor(from.dtype(), {elements}, from.data<char>() + static_cast<size_t>(at) * size_of(from.dtype()),
+                  nullptr);
+  };
+  if (packed()) return unpacked(dtype_, {count}, view(first / 2, (count + 1) / 2));
+  return narrow() ? widened(view(first, count)) : view(first, count);
+}
+
 Tensor Tensor::reshaped(Shape shape) const {
   if (num_elements(shape) != size_) fail("shape ", to_string(shape_), " cannot become ", to_string(shape));
+  if (narrow()) return widened(narrow()->reshaped(std::move(shape)));
+  if (packed()) return unpacked(dtype_, std::move(shape), *packed());
   Tensor view = *this;
   view.shape_ = std::move(shape);
   return view;
@@ -137,6 +231,8 @@ Tensor widened_by_table(const Tensor& narrow) {
 }  // namespace
 
 Tensor Tensor::cast(DType to) const {
+  if (narrow()) return to == narrow()->dtype() ? *narrow() : narrow()->cast(to);
+  if (packed()) return to == dtype_ ? *this : clone().cast(to);
   if (is_16_bit_float(dtype_) && to == DType::kFloat && size_ >= 1 << 16) return widened_by_table(*this);
   Tensor out(to, shape_);
   visit(dtype_, [&](auto in_tag) {
@@ -152,6 +248,12 @@ Tensor Tensor::cast(DType to) const {
 }
 
 double Tensor::at(int64_t index) const {
+  if (narrow()) return narrow()->at(index);
+  if (packed()) {
+    const uint8_t byte = packed()->data<uint8_t>()[index / 2];
+    const uint8_t bits = widened_four_bits(index % 2 == 0 ? byte & 15 : byte >> 4, dtype_);
+    return dtype_ == DType::kInt8 ? static_cast<int8_t>(bits) : bits;
+  }
   return visit(dtype_, [&](auto tag) { return static_cast<double>(load_element<decltype(tag)>(data_.get(), index)); });
 }
 
@@ -166,6 +268,7 @@ bool is_zero(const void* data, size_t bytes) {
 
 bool is_uniform(const Tensor& tensor) {
   if (tensor.size() < 2) return true;
+  if (tensor.narrow()) return is_uniform(*tensor.narrow());
   const size_t element = size_of(tensor.dtype());
   const auto* data = tensor.data<char>();
   return std::memcmp(data, data + element, tensor.bytes() - element) == 0;  // stops at the first difference

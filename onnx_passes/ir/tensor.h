@@ -5,6 +5,9 @@
 //
 // A tensor may also name memory of a device (`on_device`). It is then only a type, a shape and an address, for
 // functions that say that they take such tensors; the host must not access its elements.
+//
+// A tensor may also be stored in fewer bits than its type has, as frozen weights of a file are (`widened`, `unpacked`):
+// its own numbers take memory only while somebody reads them through `data`.
 #pragma once
 
 #include <map>
@@ -34,6 +37,18 @@ class Tensor {
   // A tensor in memory of a device, which the caller keeps.
   static Tensor on_device(DType dtype, Shape shape, const void* address);
 
+  // The numbers of `narrow`, 16-bit floats, as float32. `data` computes them at the first call. This tensor keeps them,
+  // and so do copies that are made of it afterwards; earlier copies compute their own. `at`, `cast`, `clone` and
+  // is_uniform do not need them.
+  static Tensor widened(const Tensor& narrow);
+  // The same for int8 or uint8 of bytes that hold two integers of 4 bits each, the first in the low half.
+  static Tensor unpacked(DType dtype, Shape shape, const Tensor& bytes);
+
+  const Tensor* narrow() const;  // what `widened` was given; null for other tensors
+  const Tensor* packed() const;  // the bytes that `unpacked` was given; null for other tensors
+  const Tensor& stored() const;  // either of them; this tensor for others
+  bool is_stored_in_fewer_bits() const { return widening_.state != nullptr; }
+
   template <typename T>
   static Tensor of(Shape shape, const std::vector<T>& values);
   template <typename T>
@@ -54,34 +69,51 @@ class Tensor {
   int64_t size() const { return size_; }  // elements
   size_t bytes() const { return static_cast<size_t>(size_) * size_of(dtype_); }
   void* data() {
-    if (!writable_ && data_) *this = clone();
+    if (!writable_ && (data_ || widening_.state)) *this = clone();
     return writable_;
   }
-  const void* data() const { return data_.get(); }
+  const void* data() const { return widening_.state ? widened_data() : data_.get(); }
   template <typename T>
   T* data() {
     return static_cast<T*>(data());
   }
   template <typename T>
   const T* data() const {
-    return static_cast<const T*>(data_.get());
+    return static_cast<const T*>(data());
   }
 
   Tensor clone() const;
   Tensor reshaped(Shape shape) const;  // same buffer; same number of elements
-  Tensor cast(DType dtype) const;      // rounds to nearest, like ONNX's Cast
-  double at(int64_t index) const;      // element as a double
+  // Elements in row-major order, as one axis: a view, valid while this tensor is. `first` is even where they are
+  // packed.
+  Tensor part(int64_t first, int64_t count) const;
+  Tensor cast(DType dtype) const;  // rounds to nearest, like ONNX's Cast
+  double at(int64_t index) const;  // element as a double
   void set(int64_t index, double value);
   std::vector<int64_t> to_ints() const;  // of an int32 or int64 tensor
   bool holds_only(double value) const;   // no element is another number; false for an empty() tensor
 
  private:
+  // The numbers of a tensor that is stored in fewer bits, once they are read. A copy shares them if they are there.
+  struct Widening {
+    struct State;
+    std::shared_ptr<State> state;
+    Widening() = default;
+    Widening(const Widening& other);
+    Widening& operator=(const Widening& other);
+    Widening(Widening&&) = default;
+    Widening& operator=(Widening&&) = default;
+  };
+
+  const void* widened_data() const;
+
   DType dtype_ = DType::kUndefined;
   Shape shape_;
   int64_t size_ = 0;
   std::shared_ptr<const void> data_;
   void* writable_ = nullptr;  // the same memory; null in a view
   bool is_on_device_ = false;
+  Widening widening_;
 };
 
 template <typename T>

@@ -31,7 +31,7 @@ class Inspection {
 
   std::vector<Finding> run() {
     for (const Value* value : graph_.initializers()) {
-      if (is_float(value->dtype())) weights_.push_back({value, stored_contents(*value)});
+      if (is_float(value->dtype())) weights_.push_back({value, stored_contents(*value).stored()});
     }
     find_non_finite();
     find_aliased_statistics();
@@ -63,7 +63,7 @@ class Inspection {
       std::memcpy(part.data(), tensor.data<char>() + static_cast<size_t>(first) * element, part.bytes());
       f(part);
     }
-    release_pages(tensor.data(), tensor.bytes());
+    release_pages(tensor);
     return read == parts;
   }
 
@@ -185,7 +185,7 @@ class Inspection {
   // Reads the weights of the file through, and keeps none of their pages.
   static bool is_constant(const Tensor& tensor) {
     const bool uniform = is_uniform(tensor);
-    release_pages(tensor.data<char>(), tensor.bytes());
+    release_pages(tensor);
     return uniform;
   }
 
@@ -268,7 +268,7 @@ class Inspection {
       const bool is_matrix = without_ones(weight.tensor.shape()).size() == 2;
       if (!find_equal(weight, false, seen) && !(is_matrix && find_equal(weight, true, seen))) unique.push_back(&weight);
       seen.emplace(fingerprint(weight.tensor, false), &weight);
-      release_pages(weight.tensor.data(), weight.tensor.bytes());
+      release_pages(weight.tensor);
     }
     find_slices(unique);
   }
@@ -296,7 +296,7 @@ class Inspection {
           found.insert(part.value);
         }
       }
-      release_pages(x.data(), x.bytes());
+      release_pages(x);
     }
   }
 

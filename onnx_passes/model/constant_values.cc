@@ -21,7 +21,7 @@ bool all_elements(const Tensor& x, const std::function<bool(double)>& f) {
   for (int64_t i = 0; i < x.size(); ++i) {
     if (!f(x.at(i))) return false;
   }
-  release_pages(x.data(), x.bytes());
+  release_pages(x);
   return true;
 }
 
@@ -254,7 +254,7 @@ bool is_ramp(const Tensor& x) {
       if (step == 0) step = found;
     }
   }
-  release_pages(x.data(), x.bytes());
+  release_pages(x);
   return equal_steps >= 2;
 }
 

@@ -292,7 +292,7 @@ const char* reason_of(const Value& value) {
   if (are_frequencies(value)) return kFrequencies;
   const Tensor contents = stored_contents(value);
   const char* kind = kind_of_contents(contents, readers);
-  release_pages(contents.data(), contents.bytes());
+  release_pages(contents);
   if (kind) return kind;
   return normalizes_input(value, after_own_numbers(readers)) ? kNormalizes : nullptr;
 }

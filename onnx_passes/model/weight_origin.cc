@@ -233,11 +233,11 @@ Value* parameter_of(Graph* graph, const Value& folded, const std::string& name, 
     const Tensor stored = stored_contents(*present);
     return std::memcmp(stored.data(), contents.data(), contents.bytes()) == 0 ? present : nullptr;
   }
-  onnx::TensorProto message = *make_initializer(name, contents);
+  onnx::TensorProto message;
+  message.set_name(name);
   for (const auto& entry : folded.initializer()->metadata_props()) {
     if (entry.key() != kOriginalNames) *message.add_metadata_props() = entry;
   }
-  if (message.has_raw_data() || contents.bytes() < kMinBytesBeside) return graph->add_initializer(std::move(message));
   return graph->add_initializer(name, make_initializer(std::move(message), contents));
 }
 
@@ -255,11 +255,10 @@ bool is_number(const onnx::TensorProto& tensor) {
 
 std::shared_ptr<const onnx::TensorProto> make_with_origin(const std::string& name, const Tensor& contents,
                                                           const char* origin) {
-  const auto plain = make_initializer(name, contents);
-  onnx::TensorProto message = *plain;
+  onnx::TensorProto message;
+  message.set_name(name);
   add(message.mutable_metadata_props(), kOrigin, origin);
-  if (contents_beside(plain)) return make_initializer(std::move(message), contents);
-  return std::make_shared<const onnx::TensorProto>(std::move(message));
+  return make_initializer(std::move(message), contents);
 }
 
 const char* text_of(Origin origin) {
@@ -431,6 +430,7 @@ std::vector<std::string> names_of_readers(const Value& weight, const Node** unna
 }
 
 Tensor transposed(const Tensor& x) {
+  if (x.narrow()) return Tensor::widened(transposed(*x.narrow()));
   const int64_t rows = x.shape()[0], columns = x.shape()[1];
   Tensor y(x.dtype(), {columns, rows});
   const size_t element = size_of(x.dtype());
@@ -447,7 +447,7 @@ Tensor transposed(const Tensor& x) {
       }
     }
   }
-  release_pages(x.data(), x.bytes());
+  release_pages(x);
   return y;
 }
 

@@ -130,6 +130,7 @@ std::optional<WeightView> find_part(const Tensor& base, const Tensor& x) {
 }  // namespace
 
 Shape shape_once(const Tensor& x) {
+  if (x.narrow()) return shape_once(*x.narrow());
   Shape once = x.shape();
   const std::vector<int64_t> strides = strides_of(once);
   const size_t element = size_of(x.dtype());
@@ -152,6 +153,7 @@ Shape shape_once(const Tensor& x) {
 }
 
 Tensor taken_once(const Tensor& x, const Shape& once) {
+  if (x.narrow()) return Tensor::widened(taken_once(*x.narrow(), once));
   Tensor y(x.dtype(), once);
   const size_t element = size_of(x.dtype());
   auto* to = y.data<char>();
@@ -163,6 +165,7 @@ Tensor taken_once(const Tensor& x, const Shape& once) {
 }
 
 std::optional<WeightView> find_view(const Tensor& base, const Tensor& x) {
+  if (base.narrow() && x.narrow()) return find_view(*base.narrow(), *x.narrow());
   if (base.dtype() != x.dtype() || x.size() == 0 || base.size() == 0 || base.shape().empty()) return std::nullopt;
   std::optional<WeightView> view = find_part(base, x);
   if (!view) {
@@ -170,8 +173,8 @@ std::optional<WeightView> find_view(const Tensor& base, const Tensor& x) {
     if (once != x.shape()) view = find_part(base, taken_once(x, once));
     if (view) view->repeats = true;
   }
-  release_pages(base.data(), base.bytes());
-  release_pages(x.data(), x.bytes());
+  release_pages(base);
+  release_pages(x);
   return view;
 }
 

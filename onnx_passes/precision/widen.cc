@@ -30,13 +30,13 @@ onnx::TensorProto widened(const onnx::TensorProto& tensor) {
   return wide;
 }
 
-// The same, whose large contents are beside the message.
+// The same. Large contents are beside the message, and stay 16 bits in memory until somebody reads them.
 std::shared_ptr<const onnx::TensorProto> widened_initializer(const Value& value) {
-  const auto plain = changed_initializer(value, stored_contents(value).cast(DType::kFloat));
-  onnx::TensorProto wide = *plain;
+  onnx::TensorProto wide;
+  wide.set_name(value.name());
+  *wide.mutable_metadata_props() = value.initializer()->metadata_props();
   set_entry(wide.mutable_metadata_props(), kKey, name(static_cast<DType>(value.initializer()->data_type())));
-  if (const Tensor* contents = contents_beside(plain)) return make_initializer(std::move(wide), *contents);
-  return std::make_shared<const onnx::TensorProto>(std::move(wide));
+  return make_initializer(std::move(wide), Tensor::widened(stored_contents(value)));
 }
 
 // The type that casts, random nodes, windows and quantization have as an attribute.

@@ -7,6 +7,7 @@
 #include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/ir/message.h"
 #include "onnx_passes/model/select.h"
 #include "onnx_passes/model/weight_origin.h"
 #include "onnx_passes/quantization/clipped_integers.h"
@@ -18,47 +19,33 @@ namespace {
 
 // ---- 4 bits
 
-bool has_four_bits(const onnx::TensorProto& tensor) {
-  const auto dtype = static_cast<DType>(tensor.data_type());
-  return dtype == kInt4 || dtype == kUint4;
-}
-
-// Two elements a byte, the first in the low half.
-int64_t widen_four_bits(onnx::TensorProto* tensor) {
+// Initializers of the graph may be beside `message`, where they keep their 4 bits; null for other tensors.
+int64_t widen_four_bits(onnx::TensorProto* tensor, ModelMessage* message) {
   if (!has_four_bits(*tensor)) return 0;
-  const bool is_signed = static_cast<DType>(tensor->data_type()) == kInt4;
-  const Shape shape(tensor->dims().begin(), tensor->dims().end());
-  const int64_t count = num_elements(shape);
-  std::string packed = tensor->raw_data();
-  if (packed.empty()) {
-    for (const int32_t byte : tensor->int32_data()) packed.push_back(static_cast<char>(byte));
+  const DType dtype = static_cast<DType>(tensor->data_type()) == kInt4 ? DType::kInt8 : DType::kUint8;
+  const auto index = message ? reference_of(*tensor) : std::nullopt;
+  const Tensor wide = Tensor::unpacked(dtype, {tensor->dims().begin(), tensor->dims().end()},
+                                       index ? message->contents.at(*index) : packed_bytes(*tensor));
+  tensor->clear_int32_data();
+  tensor->set_data_type(static_cast<int>(dtype));
+  if (message) {
+    put_beside(wide, message, tensor);
+  } else {
+    tensor->set_raw_data(wide.data(), wide.bytes());
   }
-  if (static_cast<int64_t>(packed.size()) != (count + 1) / 2)
-    fail("tensor '", tensor->name(), "' of 4-bit integers", to_string(shape), " holds ", packed.size(),
-         " bytes; the file is damaged");
-  Tensor wide(is_signed ? DType::kInt8 : DType::kUint8, shape);
-  auto* to = wide.data<uint8_t>();
-  for (int64_t i = 0; i < count; ++i) {
-    const auto byte = static_cast<uint8_t>(packed[static_cast<size_t>(i / 2)]);
-    const auto bits = static_cast<uint8_t>(i % 2 == 0 ? byte & 15 : byte >> 4);
-    to[i] = is_signed && bits > 7 ? static_cast<uint8_t>(bits | 0xf0) : bits;
-  }
-  const auto metadata = tensor->metadata_props();
-  to_proto(wide, std::string(tensor->name()), tensor);
-  *tensor->mutable_metadata_props() = metadata;
   auto* entry = tensor->add_metadata_props();
   entry->set_key(kFourBits);
   entry->set_value("1");
   return 1;
 }
 
-int64_t widen_four_bits(onnx::GraphProto* graph) {
+int64_t widen_four_bits(onnx::GraphProto* graph, ModelMessage* message) {
   int64_t count = 0;
-  for (auto& tensor : *graph->mutable_initializer()) count += widen_four_bits(&tensor);
+  for (auto& tensor : *graph->mutable_initializer()) count += widen_four_bits(&tensor, message);
   for (auto& node : *graph->mutable_node()) {
     for (auto& attribute : *node.mutable_attribute()) {
-      if (attribute.has_t()) count += widen_four_bits(attribute.mutable_t());
-      if (attribute.has_g()) count += widen_four_bits(attribute.mutable_g());
+      if (attribute.has_t()) count += widen_four_bits(attribute.mutable_t(), nullptr);
+      if (attribute.has_g()) count += widen_four_bits(attribute.mutable_g(), message);
     }
   }
   return count;
@@ -191,7 +178,7 @@ Tensor dequantized(const Node& node) {
   return dequantize(contents_of(*node.input(0)), scale, constant_of(node.input(2)), *granularity);
 }
 
-int64_t widen_four_bits(onnx::ModelProto* model) { return widen_four_bits(model->mutable_graph()); }
+int64_t widen_four_bits(ModelMessage* message) { return widen_four_bits(message->proto.mutable_graph(), message); }
 
 int64_t fuse_quantization(Graph* graph) {
   int64_t count = 0;

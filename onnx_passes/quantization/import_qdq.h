@@ -8,13 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "onnx_passes/ir/message.h"
 #include "onnx_passes/ir/model.h"
-#include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
 
-// Integers of 4 bits become 8 bits: returns how many tensors there were. Their ranges stay (kFourBits).
-int64_t widen_four_bits(onnx::ModelProto* model);
+// Integers of 4 bits become 8 bits: returns how many tensors there were. Their ranges stay (kFourBits), and large ones
+// keep 4 bits in memory (Tensor::unpacked).
+int64_t widen_four_bits(ModelMessage* message);
 
 // Fuses pairs in the graph and its subgraphs; returns their number.
 int64_t fuse_quantization(Graph* graph);

@@ -72,15 +72,6 @@ std::string quoted_list(const std::vector<std::string>& names) {
   return first_few(names, kMaxShown, [](const std::string& name) { return concat("'", name, "'"); });
 }
 
-std::shared_ptr<const onnx::TensorProto> with_metadata_of(const Value& folded, const std::string& name,
-                                                          const Tensor& contents) {
-  const auto plain = make_initializer(name, contents);
-  onnx::TensorProto message = *plain;
-  *message.mutable_metadata_props() = folded.initializer()->metadata_props();
-  if (contents_beside(plain)) return make_initializer(std::move(message), contents);
-  return std::make_shared<const onnx::TensorProto>(std::move(message));
-}
-
 // Stores what was repeated once, such as a row of 16 that is the product with ones of [16, 1]; its name stays that of
 // the repeated value.
 void store_once(Graph* graph, Value* folded, std::vector<Finding>* findings) {
@@ -92,7 +83,7 @@ void store_once(Graph* graph, Value* folded, std::vector<Finding>* findings) {
   const std::vector<std::string> parameters = original_names(*folded);
   const Tensor part = taken_once(contents, once);
   const std::string unique = graph->unique_name(name + "/once");
-  Value* weight = graph->add_initializer(unique, with_metadata_of(*folded, unique, part));
+  Value* weight = graph->add_initializer(unique, changed_initializer(*folded, part));
   weight->set_type({part.dtype(), Dims(once.begin(), once.end())});
   weight = add_other_name(weight, name);
   WeightView view;

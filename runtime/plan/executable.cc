@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/host.h"
+#include "onnx_passes/io/shared_copy.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/load_element.h"
@@ -16,10 +17,11 @@ namespace {
 
 constexpr int32_t kLossInput = -1;  // Fault::input of a loss that is not finite; `value` says whether it is NaN
 
-// Whether a constant is used without a copy: large ones are in a mapped file or in memory that plans share.
+// Whether a constant is used without a copy of this plan's own: large ones are in a mapped file or in memory that plans
+// share.
 bool read_in_place(const Device& device, const Value& constant) {
   const Tensor* beside = contents_beside(constant.shared_initializer());
-  return beside && device.uses_host_memory() && is_aligned(*beside);
+  return beside && device.uses_host_memory() && (beside->is_stored_in_fewer_bits() || is_aligned(*beside));
 }
 
 bool is_copied(const Device& device, const Buffer& buffer) {
@@ -123,13 +125,14 @@ void Executable::upload_constants() {
   char* next = constants_;
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (buffers[b].kind != Buffer::kConstant) continue;
-    const Tensor contents = stored_contents(*buffers[b].constant);
+    Tensor contents = stored_contents(*buffers[b].constant);
     if (is_copied(device_, buffers[b])) {
       upload(contents, &stream_, next);
       set(b, next);
       next += align_up(buffers[b].bytes, device_.alignment());
     } else {
-      set(b, const_cast<void*>(contents.data()));  // kernels only read constants
+      if (contents.is_stored_in_fewer_bits()) shared_.push_back(contents = shared_copy(contents, contents.dtype()));
+      set(b, const_cast<void*>(std::as_const(contents).data()));  // kernels only read constants
     }
   }
 }

@@ -95,7 +95,8 @@ class Executable {
   std::vector<Transfer> commits_;            // the copies of the plan
   std::vector<size_t> input_buffers_, output_buffers_, state_buffers_;  // by port; kNoBuffer if absent
   char* constants_ = nullptr;
-  char* slots_ = nullptr;  // inputs and outputs, on devices that do not use host memory
+  std::vector<Tensor> shared_;  // constants that all plans read in one copy
+  char* slots_ = nullptr;       // inputs and outputs, on devices that do not use host memory
   Fault* const fault_;
   Fault* rehearsal_ = nullptr;  // always set; on devices that do not use host memory
   char* arena_ = nullptr;

@@ -10,9 +10,6 @@ namespace onnx_train {
 // Copies the tensor's bytes to device memory of the same size.
 void upload(const Tensor& contents, Stream* stream, void* to);
 
-// Whether CPU kernels can read the memory in place at full speed.
-bool is_aligned(const Tensor& contents);
-
 // Copies large initializers that are misaligned in the file, once for all plans.
 void align_contents(Model* model);
 

@@ -27,11 +27,10 @@ class DataHash {
     add(onnx_train::name(tensor.dtype()) + to_string(tensor.shape()));
     constexpr size_t kBlock = size_t{64} << 10;
     const size_t bytes = tensor.bytes(), blocks = std::max<size_t>(sampled_bytes / kBlock, 2);
-    const auto* const data = static_cast<const char*>(tensor.data());
-    if (bytes <= blocks * kBlock) return update(data, bytes);
+    if (bytes <= blocks * kBlock) return update(tensor, 0, bytes);
     const size_t last = bytes - kBlock;
     for (size_t i = 0; i < blocks; ++i)
-      update(data + last / (blocks - 1) * i + last % (blocks - 1) * i / (blocks - 1), kBlock);
+      update(tensor, last / (blocks - 1) * i + last % (blocks - 1) * i / (blocks - 1), kBlock);
   }
 
   std::string hex() const {
@@ -41,8 +40,12 @@ class DataHash {
   }
 
  private:
-  void update(const char* data, size_t bytes) {
-    if (bytes > 0) XXH3_64bits_update(state_.get(), data, bytes);
+  void update(const Tensor& tensor, size_t at, size_t bytes) {
+    if (bytes == 0) return;
+    const size_t element = size_of(tensor.dtype());
+    const size_t first = at / (2 * element) * 2, end = (at + bytes + element - 1) / element;
+    const Tensor part = tensor.part(static_cast<int64_t>(first), static_cast<int64_t>(end - first));
+    XXH3_64bits_update(state_.get(), static_cast<const char*>(part.data()) + (at - first * element), bytes);
   }
 
   std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;

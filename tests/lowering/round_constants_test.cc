@@ -63,6 +63,40 @@ TEST(RoundConstants, WhoReadsTheFullNumbersGetsThem) {
   EXPECT_EQ(operand_of(model, "Transpose").dtype(), DType::kBFloat16);
 }
 
+// The same model, whose table the file has in `dtype`.
+Model with_stored_table(Model model, DType dtype) {
+  Graph& graph = *model.graph;
+  Value* w = graph.add_initializer("table", Tensor::widened(table().cast(dtype)));
+  graph.replace(graph.find("w"), w);
+  infer_types(&graph);
+  return model;
+}
+
+TEST(RoundConstants, WhatTheFileHasInSixteenBitsIsReadThere) {
+  Model model = with_stored_table(tied("bfloat16", "Cast <to = 16>"), DType::kBFloat16);
+  const Tensor stored = *contents_beside(model.graph->find("table")->shared_initializer())->narrow();
+  EXPECT_TRUE(round_constants(model));
+  for (const char* op : {"Transpose", "Gather"}) {
+    const Tensor read = contents_of(operand_of(model, op));
+    EXPECT_EQ(read.data<char>(), stored.data<char>()) << op;
+  }
+  for (const Node* node : model.graph->nodes()) EXPECT_FALSE(node->is("Cast")) << node->label();
+  EXPECT_FALSE(round_constants(model));
+}
+
+TEST(RoundConstants, RowsOfATableInSixteenBitsAreWidenedAlone) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    Model model = with_stored_table(tied("float", "Identity"), dtype);
+    EXPECT_TRUE(round_constants(model));
+    EXPECT_EQ(operand_of(model, "Gather").dtype(), dtype);
+    EXPECT_EQ(operand_of(model, "Identity").dtype(), DType::kFloat);
+    EXPECT_EQ(operand_of(model, "Transpose").dtype(), DType::kBFloat16);
+    const Tensor head = contents_of(operand_of(model, "Transpose")),
+                 expected = table().cast(dtype).cast(DType::kBFloat16);
+    for (int64_t i = 0; i < head.size(); ++i) ASSERT_EQ(head.at(i), expected.at(i));
+  }
+}
+
 TEST(RoundConstants, PlansShareOneCopyWhileTheyLive) {
   const Tensor source = table();
   const void* address = nullptr;

@@ -94,7 +94,7 @@ MappedConstants mapped_constants(const Plan& plan) {
   std::set<const void*> addresses;
   for (const Value* constant : plan.model().graph->initializers()) {
     const Tensor* beside = contents_beside(constant->shared_initializer());
-    if (!beside || !is_mapped(beside->data(), beside->bytes())) continue;
+    if (!beside || beside->is_stored_in_fewer_bits() || !is_mapped(beside->data(), beside->bytes())) continue;
     mapped.bytes += static_cast<double>(beside->bytes());
     addresses.insert(beside->data<char>());
   }
