@@ -76,6 +76,7 @@ Model built_for_data(const onnx_train_model* forward, const char* path, const Te
   read_options(options, count, joined(build_options(&settings), data_options(&reading)));
   reading.role = DataRole::kTrain;
   settings.import.adapt.document_mask = settings.import.adapt.document_mask || packs(reading.packing);
+  fit_vocabulary(reading.tokenizer, &settings.import.adapt);
   DefaultBuild built = build_for_data(
       required(forward, "the forward model").message, settings,
       [&](const Model& model) {

@@ -49,6 +49,8 @@ int run(Subcommand subcommand, const std::vector<std::string>& arguments) {
     if (!read_arguments(subcommand, arguments)) return print_help(help_text(subcommand, text_width()));
   } catch (const UsageError& e) {
     return report(e, kUsage, concat(" (see onnx-train ", subcommand.name, " --help)"));
+  } catch (const Error& e) {  // of a file that --config names
+    return report(e, kFailure);
   }
   allow_links_into(links);
   try {

@@ -8,6 +8,7 @@
 #include "onnx_passes/adapt/linear_layers.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
+#include "onnx_passes/model/adapter_records.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
@@ -131,6 +132,8 @@ class VocabularyResize {
         larger.set(o * after_ * inner + i, sums[static_cast<size_t>(i % inner)] / static_cast<double>(before_));
     }
     names_ += concat(names_.empty() ? "'" : ", '", weight->name(), "'");
+    train_ += concat(train_.empty() ? "" : ",", weight->name());
+    model_.set_metadata(std::string(kGrownRecord) + weight->name(), concat(after_, " rows in place of ", before_));
     return grown_[weight] = replace_initializer(&graph_, weight, changed_initializer(*weight, larger));
   }
 
@@ -145,7 +148,8 @@ class VocabularyResize {
 
   void note(const std::string& mended) const {
     add_adapted_note(&model_, concat("vocabulary: ", names_, grown_.size() == 1 ? " has " : " have ", after_,
-                                     " rows in place of ", before_, ", each new one the mean of the others",
+                                     " rows in place of ", before_, ", each new one the mean of the others: alike until they ",
+                                     "train, with adapters by --train '", train_, "'",
                                      heads_.empty() ? "; no output has as many scores as tokens" : "",
                                      mended.empty() ? "" : "; new shape: " + mended));
   }
@@ -157,7 +161,7 @@ class VocabularyResize {
   std::vector<Value*> tables_;
   std::vector<Node*> lookups_;
   std::vector<LinearLayer> heads_;
-  std::string outputs_, names_;
+  std::string outputs_, names_, train_;
   std::map<const Value*, Value*> grown_;
 };
 

@@ -61,6 +61,10 @@ Pass on_run(const char* name, const std::function<Pass()>& make) {
 
 }  // namespace
 
+void fit_vocabulary(const std::string& tokenizer, AdaptOptions* options) {
+  if (!tokenizer.empty()) std::ranges::replace(options->vocabulary, "auto", tokenizer);
+}
+
 std::vector<CommandOption> adapt_options(AdaptOptions* o) {
   return {{"--tie", &o->tie,
            "A=B: weights with the same numbers, also transposed, sliced or repeated, that are one; `check` names those "

@@ -18,6 +18,9 @@ namespace onnx_train {
 // --adapter. They write into `options`, which must outlive them.
 std::vector<CommandOption> adapt_options(AdaptOptions* options);
 
+// Puts the tokenizer's folder, or file, in the place of --resize-vocabulary auto. Nothing without a tokenizer.
+void fit_vocabulary(const std::string& tokenizer, AdaptOptions* options);
+
 // Reads the files that the options name, and changes the imported model: cut, join, heads, weights, adapters. `dtype`
 // is the precision of the model. The lines of kAdapted (adapt.h) say what was done.
 void adapt(Model* model, const AdaptOptions& options, const std::string& dtype, const PipelineOptions& pipeline = {});

@@ -45,7 +45,8 @@ class Untrained {
       fail_as(ErrorCode::kWeightsMisfit, "'", name, "' was trained, and what it was before is not known: ", base_path_,
               !known                     ? " has no such weight"
               : is_weight_tensor(*known) ? " has another shape of it"
-                                         : " holds it as integers",
+                                         : " holds it as integers, into which nothing is merged: --adapter-inputs writes adapters "
+                                           "beside them",
               "; --base FILE names the model that the training model was built from");
     const Tensor contents = contents_of(*known);
     return contents.dtype() == weight.dtype() ? contents : contents.cast(weight.dtype());
@@ -153,6 +154,12 @@ WrittenInto write_into_folder(const Model& training, const ExportSettings& setti
 
 std::vector<TrainedWeight> trained_weights(const Model& training, const ExportSettings& settings,
                                            const std::string& name, const std::string& base) {
+  for (const auto& entry : training.shell().metadata_props()) {
+    if (entry.key().starts_with(kGrownRecord))
+      fail_as(ErrorCode::kWeightsMisfit, "'", entry.key().substr(kGrownRecord.size()), "' has ", entry.value(),
+              " (--resize-vocabulary), for which no other file has room: leave out --into; export --merge -o MODEL.onnx writes ",
+              "the model with all of them");
+  }
   if (!settings.tta.empty() || stores_other_type(settings) || settings.original_types)
     fail_as(ErrorCode::kUsage, "--into leaves all but the weights of a model as it is: --tta, --dtype and ",
             "--original-types do not go with it");

@@ -89,7 +89,8 @@ std::vector<CommandOption> training_options(FitSettings* s) {
        false,
        {"auto", "on", "off"}},
       {"--resume", &s->resume,
-       "go on from last.onnx in the run's folder, if there is one; what is not given stays as it was"},
+       "go on from last.onnx in the run's folder, if there is one; what is not given stays as it was, and --config "
+       "OUT/options.json gives model and data, too"},
       {"--overwrite", &s->overwrite, "start anew in a folder that holds a run"},
       of_library({"--wait-for-steps", &t.wait_for_steps,
                   "each step is complete before the next one starts, so that callbacks may use the session"}),

@@ -155,8 +155,9 @@ void TrainingRun::open_folder(RunLock lock) {
   if (folder.empty()) return;
   lock_ = std::move(lock);
   if (!lock_.is_held()) {
-    std::error_code error;  // prepare_folder says it
+    std::error_code error;
     std::filesystem::create_directories(folder, error);
+    if (error) prepare_folder(folder);  // which says it
     lock_ = RunLock(folder);
     // Another run may have begun, and ended, since this one looked.
     if (finds_run(settings_)) throw UsageError(folder + " holds a run that has begun meanwhile; start again");

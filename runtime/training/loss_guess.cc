@@ -230,7 +230,9 @@ LossGuess guess_loss(const Model& forward, const TensorMap& arrays, const std::s
 }
 
 LossGuess guess_loss(const Model& forward, const std::string& path, const ReadOptions& options) {
-  if (!options.tokenizer.empty() && holds_preferences(path)) return {"dpo", path + " holds pairs of answers"};
+  if (const auto files = text_files(path, DataRole::kTrain);
+      !options.tokenizer.empty() && !files.empty() && holds_preferences(files[0]))
+    return {"dpo", path + " holds pairs of answers"};
   const Guess guess(forward, path);
   std::vector<InputSpec> inputs = guess.inputs();
   InputSpec labels{kLabels, {DType::kInt64, std::nullopt}, /*from_loss=*/true};
@@ -266,6 +268,10 @@ LossGuess guess_loss(const Model& forward, const std::string& path, const ReadOp
     }
   }
   return guess_from(guess, targets);
+}
+
+LossGuess guess_loss_of_stream(const Model& forward, const std::string& path) {
+  return Guess(forward, path).with({kLabels, DType::kInt64, {-1, -1}});
 }
 
 }  // namespace onnx_train

@@ -31,5 +31,7 @@ struct LossGuess {
 LossGuess guess_loss(const Model& forward, const std::string& path, const ReadOptions& options);
 // The same for arrays; `what` names them in messages.
 LossGuess guess_loss(const Model& forward, const TensorMap& arrays, const std::string& what);
+// The same for texts that are read while a training goes on: the label of a token is the one that follows.
+LossGuess guess_loss_of_stream(const Model& forward, const std::string& path);
 
 }  // namespace onnx_train

@@ -16,9 +16,7 @@ constexpr int64_t kUsualBuffer = 1000;  // samples
 
 // Null for data that are read before the first step.
 std::shared_ptr<const TextStream> stream_of(const FitArguments& a, const Session& session, const ReadOptions& options) {
-  const std::vector<InputSpec> inputs = entry_inputs(session.model(), training_entry(session));
-  const bool is_text = a.data == "-" && token_inputs(inputs).tokens && !holds_archives();
-  if (!a.trainer.samples.stream && !is_text) return nullptr;
+  if (!is_stream(a, entry_inputs(session.model(), training_entry(session)))) return nullptr;
   return std::make_shared<const TextStream>(
       streamed_files(a.data, DataRole::kTrain), session.model(), training_entry(session),
       reading_of(session.model(), training_entry(session), inputs, options),
@@ -26,6 +24,10 @@ std::shared_ptr<const TextStream> stream_of(const FitArguments& a, const Session
 }
 
 }  // namespace
+
+bool is_stream(const FitArguments& a, const std::vector<InputSpec>& inputs) {
+  return a.trainer.samples.stream || (a.data == "-" && token_inputs(inputs).tokens && !holds_archives());
+}
 
 TrainingData load_data(const FitArguments& a, Session* session, DataNotes* notes) {
   ReadOptions options{a.reading, DataRole::kTrain, {}, {}};

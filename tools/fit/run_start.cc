@@ -13,6 +13,7 @@
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/default_build.h"
 #include "tools/config.h"
+#include "tools/fit/run_data.h"
 
 namespace onnx_train {
 
@@ -29,13 +30,13 @@ Model load_or_build(const FitArguments& a, std::optional<BuiltForRun>* built) {
   const bool is_asked_for = document_mask;
   document_mask = document_mask || packs(a.reading.packing);
   if (a.given->count("loss") == 0 && !a.has_recorded_build) settings.build.loss.clear();
-  for (std::string& piece : settings.import.adapt.vocabulary) {
-    if (piece == "auto" && !a.reading.tokenizer.empty()) piece = a.reading.tokenizer;
-  }
+  fit_vocabulary(a.reading.tokenizer, &settings.import.adapt);
   DefaultBuild found = load_or_build(
       a.model, settings,
       [&](const Model& forward) {
-        return guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kTrain, {}, {}});
+        return is_stream(a, entry_inputs(forward, Entry::kPredict))
+                   ? guess_loss_of_stream(forward, a.data)
+                   : guess_loss(forward, a.data, ReadOptions{a.reading, DataRole::kTrain, {}, {}});
       },
       [&](const Model& forward) {
         return load_dataset(a.data, entry_inputs(forward, Entry::kPredict), DataRole::kTrain, {},

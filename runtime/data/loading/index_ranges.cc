@@ -156,9 +156,19 @@ class Search {
 
 namespace {
 
+// Whether the model's file does not tell the types of all values: of a step that reads other values than "predict" does, as
+// with dropout or rounded weights.
+bool lacks_types(const Graph& graph) {
+  for (const Node* node = graph.first(); node; node = node->next()) {
+    const auto lacks = [](const Value* value) { return value && !value->has_rank(); };
+    if (std::ranges::any_of(node->outputs(), lacks)) return true;
+  }
+  return false;
+}
+
 // Gives the inputs the sizes that the model leaves open and the data have, and infers what follows from them.
 void refine(Graph* graph, const std::map<std::string, Dims>& sizes) {
-  bool refined = false;
+  bool refined = lacks_types(*graph);
   for (Value* input : graph->inputs()) {
     const auto found = sizes.find(input->name());
     if (found == sizes.end()) continue;

@@ -221,6 +221,13 @@ std::vector<TokenFiles> token_sources(const std::string& text, bool train) {
 
 }  // namespace
 
+std::vector<std::string> text_files(const std::string& path, DataRole role) {
+  std::vector<std::string> files;
+  for (const TokenFiles& source : token_sources(path, role == DataRole::kTrain))
+    files.insert(files.end(), source.paths.begin(), source.paths.end());
+  return files;
+}
+
 std::vector<std::string> streamed_files(const std::string& path, DataRole role) {
   if (path == "-") return {path};
   std::vector<std::string> files;

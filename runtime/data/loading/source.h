@@ -32,6 +32,9 @@
 
 namespace onnx_train {
 
+// The files of texts and tokens that `path` names: one, several, those of a folder or pattern; none if it is something else.
+std::vector<std::string> text_files(const std::string& path, DataRole role);
+
 // What `path` holds, by what it is; `inputs` tells formats without names which array goes where.
 DataArrays open_data(const std::string& path, const std::vector<InputSpec>& inputs, const ReadOptions& options = {});
 

@@ -87,6 +87,24 @@ def test_fit_makes_room_for_the_tokens_of_the_tokenizer(tmp_path):
     assert weights_of(onnx.load(tmp_path / "larger.onnx"))["table"].shape[0] == old + 2
     built = onnx_train.build(tmp_path / "larger.onnx", "cross_entropy(axis=2)", resize_vocabulary=str(tmp_path))
     assert "enough for" in built.metadata["onnx_train.adapted"]
+    with pytest.warns(UserWarning, match="a training model is built"):
+        history = onnx_train.fit(model, str(tmp_path / "text.txt"), tokenizer=str(tmp_path), steps=1, loss="cross_entropy(axis=2)",
+                                 resize_vocabulary="auto")  # fmt: skip
+    assert history.session.state["table"].shape[0] == old + 2
+    # No file that was made before has room for the new rows.
+    said = tool.run("export", tmp_path / "run" / "last.onnx", "--merge", "--into", model, "-o", tmp_path / "into.onnx", status=1)
+    assert f"'table' has {old + 2} rows in place of {old} (--resize-vocabulary), for which no other file has room" in said
+    assert not (tmp_path / "into.onnx").exists()
+
+
+def test_new_rows_that_adapters_leave_alike_are_said():
+    built = onnx_train.build(network("own"), "cross_entropy(axis=2)", resize_vocabulary="14", lora="rank=2")
+    assert "alike until they train, with adapters by --train 'table,head'" in built.metadata["onnx_train.adapted"]
+    trained = onnx_train.build(network("own"), "cross_entropy(axis=2)", resize_vocabulary="14", lora="rank=2", train="table,head")
+    session = onnx_train.Session(trained, threads=1)
+    session.step({"input_ids": np.full((2, 4), 13), "labels": np.full((2, 4), 12)}, lr=1.0)
+    assert not np.array_equal(session.state["table"][12], session.state["table"][13])
+    assert not np.array_equal(session.state["head"][:, 12], session.state["head"][:, 13])
 
 
 @pytest.mark.parametrize("options, message", [
