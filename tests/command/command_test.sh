@@ -41,6 +41,10 @@ make_table() {
 make_table 100 1 > train.csv
 make_table 40 2 > test.csv
 
+# ---- A file of options that is not there
+expect 1 fit --config missing.json
+says 'missing.json is no file of options' err
+
 # ---- The way through
 expect 0 check "$fixtures/mlp.onnx"
 says 'It can be trained' out
