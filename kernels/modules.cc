@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "libonnx_train_", kSuffix = ".so";
 
-// The folder of the library or program that contains this code, and the one below it in which installations have modules
-// (cmake/library.cmake).
+// The folder of the library or program that contains this code, and the one below it in which installations have
+// modules (cmake/library.cmake).
 std::vector<std::filesystem::path> module_folders() {
   Dl_info info;
   if (dladdr(reinterpret_cast<const void*>(&module_names), &info) == 0 || !info.dli_fname) return {""};
