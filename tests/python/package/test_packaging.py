@@ -164,6 +164,7 @@ def test_a_library_in_no_row_of_the_table_is_an_error(tmp_path, sbom, monkeypatc
 def test_copies_of_libraries_in_a_wheel_are_known(sbom):
     assert sbom.component_of("libjpeg-5fa5d1b3.so.62.3.0")["name"] == "libjpeg-turbo"
     assert sbom.component_of("libopenblas-0123abcd.so.0")["name"] == "OpenBLAS"
+    assert sbom.component_of("libopenblasp-r0-3c5ecc47.3.21.so")["name"] == "OpenBLAS"
     assert sbom.component_of("libnl-route-3-89abcdef.so.200")["name"] == "libnl"
     assert sbom.component_of("libunknown.so.1") is None
 
