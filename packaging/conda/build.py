@@ -29,7 +29,7 @@ c_stdlib_version: ["2.17"]
 # What the compilers of conda-forge set when an environment is activated; the compiler is one that this version was tried with, and
 # has compiled the same before.
 ACTIVATE = """
-export CC=gcc CXX=g++ CMAKE_ARGS="-DONNX_TRAIN_WERROR=ON"
+export CC=cc CXX=c++ CMAKE_ARGS="-DONNX_TRAIN_WERROR=ON"
 export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$SRC_DIR/.deps CCACHE_NOHASHDIR=1
 export LDFLAGS="-Wl,-rpath,$PREFIX/lib -L$PREFIX/lib -Wl,--allow-shlib-undefined" PKG_CONFIG_PATH="$PREFIX/lib/pkgconfig"
 """
