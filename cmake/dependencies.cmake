@@ -1,8 +1,16 @@
 # Everything that is not ours; docs/deployment.md gives the reason for each.
 set(CMAKE_FIND_PACKAGE_PREFER_CONFIG OFF)
-set(Protobuf_USE_STATIC_LIBS OFF)
-find_package(Protobuf REQUIRED)
+find_package(Protobuf QUIET CONFIG)  # from version 22 on it has one, which names Abseil, too
+if(NOT Protobuf_FOUND)
+  set(Protobuf_USE_STATIC_LIBS OFF)
+  find_package(Protobuf REQUIRED MODULE)
+endif()
 find_package(ONNX CONFIG REQUIRED)       # scripts/bootstrap builds it into .deps/onnx
+get_target_property(onnx_definitions ONNX::onnx INTERFACE_COMPILE_DEFINITIONS)
+if(NOT "${onnx_definitions}" MATCHES "ONNX_NAMESPACE=onnx_train_onnx")
+  message(FATAL_ERROR "ONNX in ${ONNX_DIR} has the namespace of everybody's ONNX, and two copies in one process would mix: build it "
+    "with `cmake -C ${PROJECT_SOURCE_DIR}/cmake/onnx.cmake`, and put where it is installed into CMAKE_PREFIX_PATH")
+endif()
 find_package(dnnl 3 CONFIG REQUIRED)     # a wheel in .deps/venv
 if(NOT ONNX_TRAIN_FUZZ)  # clang compiles no loops of OpenMP
   find_package(OpenMP REQUIRED)
@@ -10,9 +18,17 @@ endif()
 find_package(CLI11 CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(FlatBuffers CONFIG REQUIRED)  # headers, and flatc at build
+if(NOT TARGET flatbuffers::flatc)
+  find_program(FLATC flatc REQUIRED)
+  add_executable(flatbuffers::flatc IMPORTED)
+  set_target_properties(flatbuffers::flatc PROPERTIES IMPORTED_LOCATION "${FLATC}")
+endif()
 find_package(ZLIB REQUIRED)
 find_package(yaml-cpp REQUIRED)
-find_package(mimalloc 2 CONFIG REQUIRED)
+if(NOT TARGET yaml-cpp::yaml-cpp)  # its name since 0.8
+  add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
+endif()
+find_package(mimalloc CONFIG REQUIRED)  # 2 or 3
 if(ONNX_TRAIN_TESTS)
   find_package(GTest REQUIRED)
   find_package(benchmark REQUIRED)

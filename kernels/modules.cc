@@ -13,31 +13,42 @@ namespace {
 
 constexpr std::string_view kPrefix = "libonnx_train_", kSuffix = ".so";
 
-// The folder of the library or program that contains this code.
-std::filesystem::path module_folder() {
+// The folder of the library or program that contains this code, and the one below it in which installations have
+// modules (cmake/library.cmake).
+std::vector<std::filesystem::path> module_folders() {
   Dl_info info;
-  if (dladdr(reinterpret_cast<const void*>(&module_names), &info) == 0 || !info.dli_fname) return {};
+  if (dladdr(reinterpret_cast<const void*>(&module_names), &info) == 0 || !info.dli_fname) return {""};
   std::error_code error;
   const auto file = std::filesystem::canonical(info.dli_fname, error);
-  return error ? std::filesystem::path() : file.parent_path();
+  if (error) return {""};
+  return {file.parent_path(), file.parent_path() / "onnx-train"};
 }
 
 }  // namespace
 
 std::vector<std::string> module_names() {
   std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(module_folder(), error)) {
-    const std::string file = entry.path().filename();
-    if (!file.starts_with(kPrefix) || !file.ends_with(kSuffix)) continue;
-    names.push_back(file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size()));
+  for (const std::filesystem::path& folder : module_folders()) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+      const std::string file = entry.path().filename();
+      if (!file.starts_with(kPrefix) || !file.ends_with(kSuffix)) continue;
+      names.push_back(file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size()));
+    }
   }
   std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }
 
 void* module_function(const std::string& name, const char* function, const std::string& what) {
-  const std::filesystem::path file = module_folder() / concat(kPrefix, name, kSuffix);
+  const std::vector<std::filesystem::path> folders = module_folders();
+  std::filesystem::path file = folders.front() / concat(kPrefix, name, kSuffix);
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) {
+    const std::filesystem::path installed = folders.back() / file.filename();
+    if (std::filesystem::exists(installed, error)) file = installed;
+  }
   void* const module = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!module) {
     fail_as(ErrorCode::kDeviceLibrary, what, ": ", dlerror(),

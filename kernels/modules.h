@@ -1,6 +1,6 @@
-// Modules: the libraries libonnx_train_NAME.so in the folder of this library, which bring what needs libraries that
-// most machines lack. One is loaded when it is first asked for, and never unloaded. Modules of another version of this
-// library do not load, because their symbols have versions. Any thread.
+// Modules: the libraries libonnx_train_NAME.so in the folder of this library or in onnx-train/ there, which bring what
+// needs libraries that most machines lack. One is loaded when it is first asked for, and never unloaded. Modules of
+// another version of this library do not load, because their symbols have versions. Any thread.
 #pragma once
 
 #include <string>

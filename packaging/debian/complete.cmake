@@ -1,0 +1,41 @@
+# CPack runs this between the installation of the components and the making of their packages: adds the documents that
+# Debian asks for and a bill of materials, compresses manual pages, strips oneDNN, names the OpenBLAS that is loaded, and moves
+# zsh's completion to where Debian has it.
+set(source "${CPACK_ONNX_TRAIN_SOURCE}")
+function(compress text file)
+  file(WRITE "${file}" "${text}")
+  execute_process(COMMAND gzip -9n "${file}" COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+set(epoch "$ENV{SOURCE_DATE_EPOCH}")
+if(NOT epoch)
+  execute_process(COMMAND git -C "${source}" log -1 --format=%ct OUTPUT_VARIABLE epoch OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
+execute_process(COMMAND date -u -R -d "@${epoch}" OUTPUT_VARIABLE date OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+foreach(component IN LISTS CPACK_COMPONENTS_ALL)
+  set(root "${CPACK_TEMPORARY_DIRECTORY}/${component}/usr")
+  string(TOUPPER ${component} upper)
+  set(package "${CPACK_DEBIAN_${upper}_PACKAGE_NAME}")
+  set(doc "${root}/share/doc/${package}")
+  file(COPY "${source}/packaging/debian/copyright" "${source}/NOTICE" DESTINATION "${doc}")
+  configure_file("${source}/CHANGELOG.md" "${doc}/changelog" COPYONLY)
+  execute_process(COMMAND gzip -9n "${doc}/changelog" COMMAND_ERROR_IS_FATAL ANY)
+  compress("onnx-train (${CPACK_PACKAGE_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE}) unstable; urgency=medium\n
+  * What has changed is in changelog.gz.\n
+ -- ${CPACK_DEBIAN_PACKAGE_MAINTAINER}  ${date}\n" "${doc}/changelog.Debian")
+  file(GLOB pages "${root}/share/man/man1/*.1")
+  if(pages)
+    execute_process(COMMAND gzip -9n ${pages} COMMAND_ERROR_IS_FATAL ANY)
+  endif()
+  if(EXISTS "${root}/share/zsh/site-functions")
+    file(RENAME "${root}/share/zsh/site-functions" "${root}/share/zsh/vendor-completions")
+  endif()
+  file(GLOB dnnl "${root}/lib/*/onnx-train/libdnnl.so.3")
+  if(dnnl)
+    execute_process(COMMAND strip --strip-unneeded "${dnnl}" COMMAND_ERROR_IS_FATAL ANY)
+    get_filename_component(folder "${dnnl}" DIRECTORY)
+    file(CREATE_LINK ../openblas-openmp/libopenblas.so.0 "${folder}/libopenblas.so.0" SYMBOLIC)
+  endif()
+  execute_process(COMMAND "${source}/scripts/sbom" "${root}" --name ${package} --version ${CPACK_PACKAGE_VERSION}
+    -o "${doc}/${package}.spdx.json" COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
