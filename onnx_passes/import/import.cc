@@ -191,7 +191,7 @@ ModelMessage prepared(ModelMessage message, const Notes& notes) {
   densify(&message.proto);
   if (const int64_t count = widen_four_bits(&message); count > 0)
     notes.add("integers of 4 bits", concat(count, count == 1 ? " tensor has" : " tensors have", " 8 bits now"),
-              "their values are what they were");
+              "their values are what they were; weights that do not train keep 4 bits in the training model");
   expect_defined_names(message.proto.graph());
   if (sort_nodes(&message.proto)) notes.add("nodes", "were not in topological order", "they are now");
   inline_functions(&message.proto);
@@ -276,8 +276,9 @@ void choose_noted_branches(Model& model, Import& state) {
 
 void widen_noted(Model& model, Import& state) {
   if (const int64_t count = widen(&model); count > 0)
-    state.notes.add("16-bit floats", concat(count, count == 1 ? " tensor is" : " tensors are", " widened to float32"),
-                    "training keeps weights in float32; export --original-types narrows them again");
+    state.notes.add(
+        "16-bit floats", concat(count, count == 1 ? " tensor is" : " tensors are", " widened to float32"),
+        "weights that do not train keep 16 bits in the training model; export --original-types narrows all again");
 }
 
 void settle_all(Model& model, Import& state) {

@@ -122,6 +122,8 @@ TEST(StoredTensor, AFingerprintTellsNumbersNotHowTheyAreStored) {
 Model trained_model(bool trains_w) {
   Model model;
   model.context->opsets[""] = 21;
+  model.shell().set_ir_version(10);
+  model.graph->shell().set_name("g");
   Graph& graph = *model.graph;
   Value* x = graph.add_input("x", {DType::kFloat, Dims{Dim("N"), Dim(64)}});
   Value* w = graph.add_initializer("w", Tensor::widened(narrow(DType::kBFloat16, {64, 64})));

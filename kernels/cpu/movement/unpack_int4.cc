@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
+#include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {
 namespace {
