@@ -159,6 +159,7 @@ OrtImport import_ort_training(const OrtImportSettings& settings) {
   build.build.accumulate = settings.accumulate;
   if (settings.accumulate) build.accumulate_mean = "batches";  // as theirs, a call is one more gradient
   build.build.decay = {"*"};                                   // theirs decays all that it is given
+  build.variance = "biased";                                   // the running one of batch norms
   build.mode = files.training.empty() ? "train" : "preserve";
   for (const auto& [name, value] : checkpoint.trained) build.build.train.push_back(as_pattern(name));
   RecoveredOptimizer optimizer{settings.optimizer};

@@ -436,7 +436,8 @@ const std::map<std::string, std::string> kFolders = {
     {"runtime",
      "support data data/images data/images/decoders data/images/minimal data/tokenizer data/files data/texts "
      "data/chats data/tables "
-     "distribution distribution/gloo distribution/mpi plan session data/loading models training generation runs"},
+     "distribution distribution/gloo distribution/mpi plan session data/loading models onnxruntime training "
+     "generation runs"},
     {"tools", "report tensorboard . run_report dashboard minimal opt fit sweep main"}};
 
 TEST(Structure, AFolderIncludesNothingOfThoseAboveIt) {

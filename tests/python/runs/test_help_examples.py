@@ -12,8 +12,8 @@ import pytest
 import tool
 from onnx import TensorProto, helper, numpy_helper
 
-COMMANDS = """check build fit sweep eval predict sample export flatten show opt grad verify bench compile scale devices ops report
-watch explain completion""".split()
+COMMANDS = """check build import-ort fit sweep eval predict sample export flatten show opt grad verify bench compile scale devices ops
+report watch explain completion""".split()
 # What takes long, in fewer steps; nothing else of an example changes.
 SHORTER = {" --seconds 10": "", "onnx-train bench train.onnx": "onnx-train bench train.onnx --seconds 0.1",
            "--random 20": "--random 2", "--tokens 300": "--tokens 20", "--texts 4": "--texts 4 --tokens 5",
@@ -106,7 +106,13 @@ def folders(tmp_path_factory):
         return root / name
 
     digits, cifar, pictures, adapted, text = map(variant, ("mnist/", "cifar-10/", "pictures/", "adapter/", "sequence="))
-    scaled, untrained = variant("scale"), variant("untrained")
+    scaled, untrained, left = variant("scale"), variant("untrained"), variant("artifacts")
+    run = tool.ROOT / "tests" / "fixtures" / "onnxruntime" / "mlp"
+    shutil.copytree(run, left / "artifacts")
+    for file in run.iterdir():
+        shutil.copy(file, left / "artifacts" / f"custom_{file.name}")
+    (left / "saved").mkdir()
+    shutil.copy(run / "checkpoint", left / "saved" / "epoch_12")
     trained(plain, plain / "train.npz")
     tool.run("fit", plain / "train.onnx", "--data", plain / "train.npz", "--eval-data", plain / "test.npz", "--epochs", 1,
              "--out", plain / "run", "--overwrite")  # fmt: skip
@@ -138,7 +144,7 @@ def folders(tmp_path_factory):
 # Which of the folders an example runs in, by what is in it.
 FOLDERS = {"mnist/": "mnist/", "cifar-10/": "cifar-10/", "pictures/": "pictures/", "--merge": "adapter/",
            "-o adapter/": "adapter/", "sequence=": "sequence=", "onnx-train sample": "sequence=",
-           "onnx-train scale": "scale", "onnx-train fit": "untrained"}  # fmt: skip
+           "onnx-train scale": "scale", "onnx-train fit": "untrained", "artifacts/": "artifacts"}  # fmt: skip
 
 
 def run(example, folder):
@@ -167,4 +173,4 @@ def test_the_examples_of_the_help_run(folders, tmp_path, command):
 
 
 def test_all_commands_are_among_those():
-    assert re.findall(r"^  ([a-z]+) ", tool.run("--help").split("Options:")[0], re.MULTILINE) == COMMANDS
+    assert re.findall(r"^  ([a-z-]+) ", tool.run("--help").split("Options:")[0], re.MULTILINE) == COMMANDS

@@ -118,6 +118,7 @@ def generate_artifacts(
         expression,
         chosen.expression if chosen else "sgd",
         train=list(requires_grad),
+        decay="*",
         accumulate=True,
         accumulate_mean="batches",  # the gradient of a parameter is the sum of those of the calls
         clip=chosen.clip_grad.max_norm if chosen and chosen.clip_grad else None,

@@ -2,14 +2,13 @@
 
 >>> from onnx_train.onnxruntime.training import onnxblock
 >>> str(onnxblock.optim.AdamW(weight_decay=0.01).expression)
-'adamw(lr=0.001, beta1=0.9, beta2=0.999, eps=1e-06, weight_decay=0.01)'
+'hf_adamw(lr=0.001, beta1=0.9, beta2=0.999, eps=1e-06, weight_decay=0.01, correct_bias=1)'
 """
 
 from __future__ import annotations
 
-from ...._errors import UnsupportedError
 from ....optimizers import SGD as _SGD
-from ....optimizers import AdamW as _AdamW
+from ....optimizers import HFAdamW as _AdamW
 from ....optimizers import Optimizer
 
 __all__ = ["AdamW", "ClipGradNorm", "SGD"]
@@ -23,7 +22,7 @@ class ClipGradNorm:
 
 
 class AdamW:
-    """AdamW. The learning rate is 0.001 until `Optimizer.set_learning_rate`."""
+    """AdamW as `onnx_train.optimizers.HFAdamW` defines it. The learning rate is 0.001 until `Optimizer.set_learning_rate`."""
 
     def __init__(
         self,
@@ -33,9 +32,7 @@ class AdamW:
         weight_decay: float = 0.0,
         clip_grad: ClipGradNorm | None = None,
     ) -> None:
-        if not bias_correction:
-            raise UnsupportedError("AdamW without bias correction is not supported; use bias_correction=True")
-        self.expression: Optimizer = _AdamW(1e-3, betas[0], betas[1], eps, weight_decay)
+        self.expression: Optimizer = _AdamW(1e-3, betas[0], betas[1], eps, weight_decay, bias_correction)
         self.clip_grad = clip_grad
 
 
