@@ -278,7 +278,7 @@ def test_a_kill_leaves_a_run_that_goes_on(files, tmp_path):
     fit(files, files / "train.onnx", tmp_path / "all", *REFER, "--checkpoint-every", 1, steps=60)
     rng, run, kills, patience = random.Random(0), tmp_path / "run", 0, time.monotonic() - begun
     for _ in range(100):
-        end = time.monotonic() + rng.uniform(0.3, 1.3) * patience
+        end = time.monotonic() + rng.uniform(0.2, 0.9) * patience
         process = tool.start("fit", files / "train.onnx", "--data", files / "data.npz", "--steps", 60, *FIT, "--out", run, *REFER,
                              "--checkpoint-every", 1, "--resume")  # fmt: skip
         while process.poll() is None and time.monotonic() < end:
