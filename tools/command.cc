@@ -5,6 +5,7 @@
 #include <exception>
 #include <new>
 
+#include "onnx_passes/io/base_files.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/text/expression.h"
@@ -40,11 +41,12 @@ int print_help(const std::string& text) {
 int run(Subcommand subcommand, const std::vector<std::string>& arguments) {
   const bool asks_for_help = arguments == std::vector<std::string>{"--help"};
   if (!subcommand.missing.empty() && !asks_for_help) return report(subcommand.missing, kUsage);
-  std::string links;  // every subcommand loads a model
+  std::string links, base;  // every subcommand loads a model
   const CommandOption option = links_option(&links);
   const auto is_links = [&](const CommandOption& own) { return own.names == option.names; };
   if (std::none_of(subcommand.options.begin(), subcommand.options.end(), is_links))
     subcommand.options.push_back(option);
+  subcommand.options.push_back(base_option(&base));
   try {
     if (!read_arguments(subcommand, arguments)) return print_help(help_text(subcommand, text_width()));
   } catch (const UsageError& e) {
@@ -53,6 +55,7 @@ int run(Subcommand subcommand, const std::vector<std::string>& arguments) {
     return report(e, kFailure);
   }
   allow_links_into(links);
+  look_for_base_in(base);
   try {
     const int status = subcommand.run();
     flush_output();

@@ -13,6 +13,11 @@ CommandOption links_option(std::string* folder) {
   return {"--allow-links", folder, "the model's data files may be links that lead into this folder", "DIR"};
 }
 
+CommandOption base_option(std::string* file) {
+  return {"--base-model", file,
+          "where the frozen weights of a checkpoint are, if they are no longer where its run had them", "FILE|DIR"};
+}
+
 std::vector<std::string> entry_names() {
   std::vector<std::string> names;
   for (const Entry entry : kEntries) names.emplace_back(name_of(entry));

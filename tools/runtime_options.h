@@ -20,6 +20,9 @@ CommandOption dtype_option(std::string* dtype);
 // --allow-links, which the command adds to every subcommand that does not pass it on itself.
 CommandOption links_option(std::string* folder);
 
+// --base-model, which the command adds to every subcommand.
+CommandOption base_option(std::string* file);
+
 // The names that an entry point may have, for shells to complete.
 std::vector<std::string> entry_names();
 

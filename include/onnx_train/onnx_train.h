@@ -556,7 +556,9 @@ typedef enum onnx_train_stop_reason {
  * if they hold what the model cannot use: labels out of range, numbers that are not finite), "eval-every",
  * "early-stop", "min-delta", "stop-at"
  * ("accuracy>=0.94": the evaluation after which the training ends), "checkpoint-every", "checkpoint-shards" ("on": each
- * rank writes its part of a checkpoint into "out"; all ranks then give it), "out" (the folder of last.onnx,
+ * rank writes its part of a checkpoint into "out"; all ranks then give it), "checkpoint-base" ("refer": checkpoints
+ * refer to the frozen weights in the files that the model was loaded from; "whole": they hold them; [where that is most
+ * of a large one]), "out" (the folder of last.onnx,
  * best.onnx, options.json, which has every option in use, and the numbers of steps and evaluations as the command
  * writes them, metrics.jsonl, metrics.csv and epochs.jsonl; none is written without it), "resume" (go on from
  * last.onnx of that folder, if there is one) and "overwrite". Where a run goes on, options that are not given stay as

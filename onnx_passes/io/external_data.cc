@@ -3,16 +3,20 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "onnx_passes/io/absent_data.h"
+#include "onnx_passes/io/base_files.h"
 #include "onnx_passes/io/file.h"
+#include "onnx_passes/io/hash.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
@@ -98,8 +102,8 @@ std::string& allowed_links() {
 // The data files of one model. Each is opened once, below the model's folder, without following links.
 class DataFiles {
  public:
-  explicit DataFiles(const std::string& folder)
-      : path_(folder), folder_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  DataFiles(const std::string& folder, std::vector<BaseFile> bases)
+      : path_(folder), folder_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)), bases_(std::move(bases)) {
     if (!folder_.is_open()) fail(folder, ": ", std::strerror(errno));
   }
 
@@ -134,7 +138,16 @@ class DataFiles {
     if (source.taken > kMaxSharing * size) {
       fail("tensor '", tensor.name(), "': the model's tensors need far more data than '", place.location, "' holds");
     }
-    return {source.file->data() + place.offset, bytes, source.file};
+    const unsigned char* const data = source.file->data() + place.offset;
+    if (source.base) source.add(data, bytes);
+    return {data, bytes, source.file};
+  }
+
+  // Throws Error unless the bases hold what was taken from them.
+  void check_bases() const {
+    for (const auto& [location, source] : sources_) {
+      if (source.base && source.hash.hex() != source.base->hash) refuse_base(*source.base, source.file->path());
+    }
   }
 
  private:
@@ -143,6 +156,14 @@ class DataFiles {
   struct Source {
     std::shared_ptr<const MappedFile> file;  // null: absent, and allowed to be (absent_data.h)
     size_t taken = 0;
+    const BaseFile* base = nullptr;  // of a checkpoint
+    Hash hash = {};                  // of what is taken from the base
+
+    void add(const unsigned char* data, size_t bytes) {
+      hash.add_size(bytes);
+      for_each_block(Tensor(DType::kUint8, {static_cast<int64_t>(bytes)}, data, nullptr),
+                     [&](const void* block, size_t size) { hash.add_bytes(block, size); });
+    }
   };
 
   [[noreturn]] static void fail_with_length(const onnx::TensorProto& tensor, size_t bytes, size_t length) {
@@ -153,6 +174,7 @@ class DataFiles {
   Source& open_file(const std::string& tensor, const std::string& location) {
     const auto known = sources_.find(location);
     if (known != sources_.end()) return known->second;
+    if (const BaseFile* base = find_base(location)) return open_source(*base);
     const auto parts = components(tensor, location);
     std::string why;
     File file = open_below(folder_, parts, /*hard_links=*/false, &why);
@@ -163,6 +185,25 @@ class DataFiles {
     Source& source = sources_[location];
     source.file = MappedFile::map(file, concat(path_, '/', location));
     return source;
+  }
+
+  const BaseFile* find_base(const std::string& location) const {
+    const auto found = std::ranges::find(bases_, location, &BaseFile::location);
+    return found == bases_.end() ? nullptr : &*found;
+  }
+
+  Source& open_source(const BaseFile& base) {
+    std::string path;
+    try {
+      const File file = open_base(base, path_, &path);
+      Source& source = sources_[base.location];
+      source.file = MappedFile::map(file, path, /*is_base=*/true);
+      source.base = &base;
+      return source;
+    } catch (const Error&) {
+      if (!allows_absent_data()) throw;
+      return sources_[base.location];
+    }
   }
 
   static std::string missing() {
@@ -221,6 +262,7 @@ class DataFiles {
 
   std::string path_;
   File folder_;
+  const std::vector<BaseFile> bases_;
   std::map<std::string, Source> sources_;
 };
 
@@ -241,15 +283,17 @@ void put_data(const void* data, size_t bytes, std::shared_ptr<const void> owner,
 }
 
 void map_external_data(const std::string& folder, ModelMessage* message) {
+  std::vector<BaseFile> bases = take_base_record(&message->proto);
   std::optional<DataFiles> files;
   for_each_tensor(&message->proto, [&](onnx::TensorProto* tensor, bool is_initializer) {
     if (tensor->data_location() != onnx::TensorProto::EXTERNAL) return;
-    if (!files) files.emplace(folder);
+    if (!files) files.emplace(folder, std::move(bases));
     const DataFiles::View view = files->find(*tensor);
     tensor->clear_external_data();
     tensor->clear_data_location();
     put_data(view.data, view.bytes, view.owner, is_initializer ? message : nullptr, tensor);
   });
+  if (files) files->check_bases();
 }
 
 }  // namespace onnx_train

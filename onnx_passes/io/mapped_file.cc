@@ -50,12 +50,13 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   return map(file, path);
 }
 
-std::shared_ptr<const MappedFile> MappedFile::map(const File& file, const std::string& path) {
+std::shared_ptr<const MappedFile> MappedFile::map(const File& file, const std::string& path, bool is_base) {
   struct stat status = {};
   if (fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode))
     fail_as(ErrorCode::kFile, path, " is not a regular file");
   const std::shared_ptr<MappedFile> mapped(new MappedFile);
   mapped->path_ = path;
+  mapped->is_base_ = is_base;
   mapped->device_ = status.st_dev;
   mapped->inode_ = status.st_ino;
   mapped->modified_ns_ = modified_ns(status);
@@ -79,6 +80,12 @@ MappedFile::~MappedFile() {
   munmap(const_cast<unsigned char*>(data_), size_);
 }
 
+bool MappedFile::is_in_place() const {
+  struct stat status = {};
+  return stat(path_.c_str(), &status) == 0 && status.st_dev == device_ && status.st_ino == inode_ &&
+         modified_ns(status) == modified_ns_ && static_cast<size_t>(status.st_size) == size_;
+}
+
 void MappedFile::check_unchanged() const {
   struct stat status = {};
   // A replaced or deleted file: the mapped one is unchanged and has only lost its name.
@@ -91,6 +98,14 @@ void MappedFile::check_unchanged() const {
 bool is_mapped(const void* data, size_t bytes) {
   const std::lock_guard lock(maps().mutex);
   return maps().find(data, bytes) != nullptr;
+}
+
+std::optional<MappedPlace> mapped_place(const void* data, size_t bytes) {
+  const std::lock_guard lock(maps().mutex);
+  const MappedFile* file = maps().find(data, bytes);
+  if (!file) return std::nullopt;
+  const auto offset = static_cast<size_t>(static_cast<const unsigned char*>(data) - file->data());
+  return MappedPlace{file->path(), offset, file->size(), file->is_base(), file->is_in_place()};
 }
 
 void check_unchanged(const void* data, size_t bytes) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "onnx_passes/io/file.h"
@@ -22,13 +23,18 @@ class MappedFile {
   // Throws Error if the file cannot be read or is not a regular file.
   static std::shared_ptr<const MappedFile> open(const std::string& path);
   // The same for an open regular file; `path` is used in messages and by `check_unchanged`.
-  static std::shared_ptr<const MappedFile> map(const File& file, const std::string& path);
+  static std::shared_ptr<const MappedFile> map(const File& file, const std::string& path, bool is_base = false);
   MappedFile(const MappedFile&) = delete;
   ~MappedFile();
 
   const std::string& path() const { return path_; }
   const unsigned char* data() const { return data_; }
   size_t size() const { return size_; }
+
+  // Whether it is the base of a checkpoint (base_files.h), and not a file of the model itself.
+  bool is_base() const { return is_base_; }
+  // Whether the path still names the file that is mapped, and nothing has been written to it.
+  bool is_in_place() const;
 
   // Throws Error if the mapped file has been written to since.
   void check_unchanged() const;
@@ -41,7 +47,17 @@ class MappedFile {
   size_t size_ = 0;
   uint64_t device_ = 0, inode_ = 0;
   int64_t modified_ns_ = 0;
+  bool is_base_ = false;
 };
+
+// Where contents are in a file, as long as they are mapped.
+struct MappedPlace {
+  std::string path;
+  size_t offset = 0, file_bytes = 0;
+  bool is_base = false, is_in_place = false;  // MappedFile
+};
+// Nothing for memory that is not a mapped file.
+std::optional<MappedPlace> mapped_place(const void* data, size_t bytes);
 
 // For memory that is not a mapped file, the following three functions do nothing.
 bool is_mapped(const void* data, size_t bytes);

@@ -88,6 +88,14 @@ std::vector<CommandOption> training_options(FitSettings* s) {
        "WHEN",
        false,
        {"auto", "on", "off"}},
+      {"--checkpoint-base",
+       &t.checkpoint_base.when,
+       "frozen weights: checkpoints refer to the training model's file, which they then need (refer), or hold them, "
+       "too "
+       "(whole); auto: refer where they are most of a checkpoint, and 16 MiB or more [auto]",
+       "WHEN",
+       false,
+       {"auto", "refer", "whole"}},
       {"--resume", &s->resume,
        "go on from last.onnx in the run's folder, if there is one; what is not given stays as it was, and --config "
        "OUT/options.json gives model and data, too"},

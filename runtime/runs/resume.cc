@@ -74,6 +74,9 @@ void adopt_settings(const std::vector<CommandOption>& options, const TrainingPos
       fail("cannot resume: ", settings->last_checkpoint(), " is damaged: ", e.what());
     }
   }
+  std::string& base = settings->trainer.checkpoint_base.when;
+  if (settings->given->count("checkpoint-base") == 0)
+    base = recorded_text(settings->trainer.folder, "checkpoint-base").value_or(base);
 }
 
 std::optional<std::string> recorded_text(const std::string& folder, const std::string& name) {

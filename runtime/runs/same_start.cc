@@ -17,9 +17,10 @@ void expect_same_start(const Session& session, const Trainer& trainer) {
     const bool is_here = topology.is_pipeline() ? topology.has_state(name) : !topology.is_sharded(name);
     if (is_here) states += fingerprint({{name, session.contents(name)}});
   }
-  std::string settings = concat("zero=", static_cast<int>(options.sharding), " sync=", options.sync_batch_norm,
-                                " pipeline=", options.stages, " tensor=", options.tensor,
-                                " shards=", trainer.options().checkpoint_shards, "\n");
+  std::string settings =
+      concat("zero=", static_cast<int>(options.sharding), " sync=", options.sync_batch_norm,
+             " pipeline=", options.stages, " tensor=", options.tensor, " shards=", trainer.options().checkpoint_shards,
+             " base=", trainer.options().checkpoint_base.when, "\n");
   for (const auto& [key, value] : trainer.position().settings) settings += concat(key, "=", value, "\n");
   // Each rank's with those of the first of every `groups` ranks.
   const auto expect_same = [&](const std::string& own, const char* what, size_t groups) {

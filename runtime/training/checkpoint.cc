@@ -43,6 +43,7 @@ std::string to_json(const TrainingPosition& position) {
                                  {"sample", position.sample}, {"loss", nlohmann::ordered_json::array()},
                                  {"stale", position.stale},   {"settings", position.settings}};
   for (const Mean& part : position.loss.parts) json["loss"].push_back({{"sum", part.sum}, {"count", part.count}});
+  if (!position.place.empty()) json["place"] = position.place;
   if (position.best) json["best"] = *position.best;
   if (position.mark != position.best) json["mark"] = *position.mark;
   if (const ScheduleState& s = position.schedule; s != ScheduleState()) {
@@ -53,6 +54,8 @@ std::string to_json(const TrainingPosition& position) {
 }
 
 }  // namespace
+
+bool is_checkpoint(const onnx::ModelProto& model) { return !metadata(model, kPosition).empty(); }
 
 bool is_state_of_session(const onnx::TensorProto& tensor) {
   return tensor.data_location() == onnx::TensorProto::EXTERNAL && !reference_of(tensor);
@@ -88,7 +91,9 @@ void write_checkpoint(const ModelMessage& message, const std::string& path) {
 void write_sharded_checkpoint(ModelMessage message, const std::vector<std::string>& checksums,
                               const std::vector<std::string>& paths) {
   set_metadata(&message.proto, kChecksums, checksums_text(message, metadata(message.proto, kPosition), checksums));
-  for (const std::string& path : paths) save_message(message, path);
+  for (const std::string& path : paths) {
+    if (path == paths.front() || !share_file(paths.front(), path)) save_message(message, path);
+  }
 }
 
 void save_checkpoint(const Session& session, const TrainingPosition& position, const std::string& path) {
@@ -151,6 +156,7 @@ std::optional<TrainingPosition> checkpoint_position(const Model& model) {
       for (const auto& part : json.at("loss"))
         position.loss.parts.push_back({part.at("sum").get<double>(), part.at("count").get<double>()});
     }
+    position.place = json.value("place", "");
     json.at("stale").get_to(position.stale);
     json.at("settings").get_to(position.settings);
     if (json.contains("best")) position.best = json.at("best").get<double>();

@@ -1,8 +1,9 @@
 // A checkpoint: the training model with its state as initializers and two metadata entries, the position of the
 // training (onnx_train.checkpoint, JSON) and checksums of every stored tensor and the position
 // (checkpoint_checksum.h). There is no second format: a checkpoint can be served, evaluated, exported and trained like
-// any training model, also one whose tensors are in files that ranks have written (checkpoint_shards.h). Writing is
-// atomic (loading.h). Files contain no dates, so equal trainings give equal files.
+// any training model, also one whose tensors are in files that ranks have written (checkpoint_shards.h), or whose
+// frozen weights are in the file that the run started from (checkpoint_base.h). Writing is atomic (loading.h). Files
+// contain no dates, so equal trainings give equal files.
 #pragma once
 
 #include <functional>
@@ -24,6 +25,7 @@ struct TrainingPosition {
   int64_t epoch = 0;           // complete epochs
   int64_t step = 0;            // optimizer steps
   int64_t sample = 0;          // samples of the current epoch's order that have been used
+  std::string place;           // of the source of batches, after these samples (BatchSource::place); "": none
   RunningLoss loss;            // of the steps since the last evaluation
   std::optional<double> best;  // lowest evaluation loss: on the evaluation data, or the mean training loss without them
   std::optional<double> mark;  // the best when `stale` was last 0: with --min-delta, a later one may be a little better
@@ -35,6 +37,8 @@ struct TrainingPosition {
 // The value of a state.
 using StateContents = std::function<Tensor(const std::string& name)>;
 
+// Whether it is a checkpoint, or else a training model before its first step, or a forward model.
+bool is_checkpoint(const onnx::ModelProto& model);
 // Whether an initializer of a session's model is a state, whose value the session has.
 bool is_state_of_session(const onnx::TensorProto& tensor);
 // Writes the position into the metadata, and takes out what an earlier checkpoint says of its tensors.
@@ -44,8 +48,8 @@ void set_position(const TrainingPosition& position, ModelMessage* message);
 ModelMessage checkpoint_message(const Model& model, const StateContents& state, const TrainingPosition& position);
 // Writes a checkpoint and computes its checksum on the way. Any thread.
 void write_checkpoint(const ModelMessage& message, const std::string& path);
-// Writes the model of a checkpoint whose tensors are in the files of ranks, under each of the names. `checksums` are
-// those of checksums_text.
+// Writes the model of a checkpoint some of whose tensors are in the files of ranks or in a base, under each of the
+// names. `checksums` are those of checksums_text.
 void write_sharded_checkpoint(ModelMessage message, const std::vector<std::string>& checksums,
                               const std::vector<std::string>& paths);
 // Both steps in one, with a copy of the session's current state.

@@ -1,20 +1,18 @@
 // Checksums of a checkpoint's tensors (XXH3-128), by which a changed byte is noticed. A checkpoint that one process
 // writes has one over all tensors (onnx_train.checksum). One that ranks write together has one of each tensor in their
-// files and one of the rest (onnx_train.checksums): a rank compares the tensors that it reads, and no others. Any
-// thread; throws Error.
+// files and one of the rest (onnx_train.checksums): a rank compares the tensors that it reads, and no others. So has
+// one whose frozen weights are in the file of another model. Any thread; throws Error.
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
+#include "onnx_passes/io/hash.h"
 #include "onnx_passes/ir/protobuf.h"
 #include "onnx_passes/ir/tensor.h"
-
-struct XXH3_state_s;
 
 namespace onnx_train {
 
@@ -22,30 +20,14 @@ struct ModelMessage;
 
 inline constexpr const char* kChecksum = "onnx_train.checksum";
 // Texts with a space between them: the checksum of the rest, and of each of stored_tensors its own, or "-" where it is
-// a part of the rest.
+// a part of the rest, or "+" where it is in the base, whose hash is compared when the file is loaded (base_files.h).
 inline constexpr const char* kChecksums = "onnx_train.checksums";
+inline constexpr const char* kInBase = "+";
 
 // The initializers that a checkpoint fills and compares, of the graph and of the entry points' algorithms, in the order
 // of the file.
 std::vector<onnx::TensorProto*> stored_tensors(onnx::ModelProto* proto);
 std::vector<const onnx::TensorProto*> stored_tensors(const onnx::ModelProto& proto);
-
-class Hash {
- public:
-  Hash();
-
-  void add(const std::string& bytes) {
-    add_size(bytes.size());
-    add_bytes(bytes.data(), bytes.size());
-  }
-  // The length precedes the bytes, so that "ab", "c" differs from "a", "bc".
-  void add_size(uint64_t size) { add_bytes(&size, sizeof size); }
-  void add_bytes(const void* bytes, size_t size);
-  std::string hex() const;
-
- private:
-  std::unique_ptr<XXH3_state_s, void (*)(XXH3_state_s*)> state_;
-};
 
 // The checksum over a whole model: the position, then the name and data of each stored tensor. Contents beside the
 // message are added while they are written.

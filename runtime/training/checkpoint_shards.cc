@@ -92,11 +92,12 @@ std::optional<std::set<std::string>> used_folders(const std::string& folder) {
 
 }  // namespace
 
-ShardLayout lay_out_shards(const Model& model, const Topology& topology) {
+ShardLayout lay_out_shards(const Model& model, const Topology& topology, const CheckpointBase* base) {
   const ModelMessage message = to_message(model);
   const std::vector<const onnx::TensorProto*> tensors = stored_tensors(message.proto);
   std::vector<size_t> sizes;
-  for (const onnx::TensorProto* tensor : tensors) sizes.push_back(declared_bytes(*tensor));
+  for (size_t i = 0; i < tensors.size(); ++i)
+    sizes.push_back(base && base->has(i) ? 0 : declared_bytes(*tensors[i]));  // no bytes: it stays in the model
   const std::vector<std::optional<int>> writers = share_out_writing(tensors, sizes, topology);
   ShardLayout layout;
   layout.bytes = std::accumulate(sizes.begin(), sizes.end(), size_t{0});

@@ -14,6 +14,7 @@
 
 #include "runtime/session/topology.h"
 #include "runtime/training/checkpoint.h"
+#include "runtime/training/checkpoint_base.h"
 
 namespace onnx_train {
 
@@ -26,12 +27,12 @@ struct ShardLayout {
   std::vector<std::optional<Place>> places;  // none: in the model itself
   std::vector<size_t> file_bytes;            // by rank
   std::vector<size_t> state_bytes;           // by rank: of the states that it writes, those in the model included
-  size_t bytes = 0;                          // of all tensors
+  size_t bytes = 0;                          // of all tensors that are written
 };
 
 // The same on every rank. `model` is a session's. A tensor that several ranks have is written by the one that has the
-// least to write; the small ones of rank 0 stay in the model.
-ShardLayout lay_out_shards(const Model& model, const Topology& topology);
+// least to write; the small ones of rank 0 stay in the model. Nobody writes what is in `base`, unless it is null.
+ShardLayout lay_out_shards(const Model& model, const Topology& topology, const CheckpointBase* base = nullptr);
 
 // The model that refers to the files in `folder`, a name beside it, and in `own` the tensors of rank `rank`, in the
 // order of its file. `state` gives the states that this rank writes. Only rank 0 has a whole model.

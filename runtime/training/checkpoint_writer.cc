@@ -10,13 +10,28 @@
 #include "onnx_passes/io/file.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/message.h"
+#include "onnx_passes/ir/onnx.h"
+#include "runtime/training/checkpoint_checksum.h"
 
 namespace onnx_train {
 namespace {
 
-void write_files(const ModelMessage& message, const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) {
-    if (path == paths.front() || !share_file(paths.front(), path)) write_checkpoint(message, path);
+std::vector<std::string> checksums_of_base(const ModelMessage& message, const CheckpointBase& base) {
+  std::vector<std::string> checksums(stored_tensors(message.proto).size());
+  for (size_t i = 0; i < checksums.size(); ++i) {
+    if (base.has(i)) checksums[i] = kInBase;
+  }
+  return checksums;
+}
+
+void write_files(ModelMessage message, const std::vector<std::string>& paths, const CheckpointBase* base) {
+  if (base) {
+    base->refer(&message);
+    write_sharded_checkpoint(message, checksums_of_base(message, *base), paths);
+  } else {
+    for (const std::string& path : paths) {
+      if (path == paths.front() || !share_file(paths.front(), path)) write_checkpoint(message, path);
+    }
   }
   remove_unused_shards(split_path(paths.front()).first);  // of the checkpoints that were there
 }
@@ -29,18 +44,24 @@ struct CheckpointWriter::Pending {
   std::vector<std::string> paths = {};
 };
 
-CheckpointWriter::CheckpointWriter(Session* session, const std::string& shards, size_t most_in_one_file)
-    : session_(*session) {
+CheckpointWriter::CheckpointWriter(Session* session, const std::string& shards, size_t most_in_one_file,
+                                   BaseOptions base)
+    : session_(*session), base_options_(std::move(base)), most_in_one_file_(most_in_one_file) {
   const Topology& topology = session_.topology();
   if (shards == "on" && topology.is_tensor_parallel()) {
     throw UsageError(
         "--checkpoint-shards on: with --tensor-parallel no process has whole states, and the first one "
         "collects their parts; leave it out");
   }
-  const bool may = shards == "on" || (shards == "auto" && topology.shards_states() && !topology.is_tensor_parallel());
-  if (may) layout_ = lay_out_shards(session_.model(), topology);
+  must_shard_ = shards == "on";
+  may_shard_ = must_shard_ || (shards == "auto" && topology.shards_states() && !topology.is_tensor_parallel());
+  plan_shards();
+}
+
+void CheckpointWriter::plan_shards() {
+  if (may_shard_) layout_ = lay_out_shards(session_.model(), session_.topology(), base());
   // A larger one needs files beside the model in any case.
-  writes_shards_ = may && (shards == "on" || layout_.bytes > most_in_one_file);
+  writes_shards_ = may_shard_ && (must_shard_ || layout_.bytes > most_in_one_file_);
   plan_copy();
 }
 
@@ -101,6 +122,7 @@ void CheckpointWriter::save_and_wait(const TrainingPosition& position, const std
 void CheckpointWriter::save(const TrainingPosition& position, const std::vector<std::string>& paths, bool at_end) {
   wait();
   if (!agree(paths)) return;
+  find_base(paths.empty() ? "" : split_path(paths.front()).first);
   const bool in_place = copy_bytes_ == 0 || (at_end && session_.device().uses_host_memory());
   if (writes_shards_) {
     open_folder(position.step, split_path(paths.front()).first);
@@ -114,12 +136,47 @@ void CheckpointWriter::save_whole(const TrainingPosition& position, const std::v
                                   bool in_place) {
   if (in_place) {
     const StateContents present = [&](const std::string& name) { return kept(name, /*in_place=*/true); };
-    return write_files(checkpoint_message(session_.model(), present, position), paths);
+    return write_files(checkpoint_message(session_.model(), present, position), paths, base());
   }
   copy_state();
   const StateContents copied = [&](const std::string& name) { return copy_[session_.state().index(name)]; };
-  in_background(
-      [message = checkpoint_message(session_.model(), copied, position), paths] { write_files(message, paths); });
+  in_background([this, message = checkpoint_message(session_.model(), copied, position), paths] {
+    write_files(message, paths, base());
+  });
+}
+
+// ---- The base
+
+// At the first checkpoint, since a run writes the model that it builds after this writer is made. Later it is found
+// again whether the files are still there. Where ranks write together, all have the base or none.
+void CheckpointWriter::find_base(const std::string& folder) {
+  const Topology& topology = session_.topology();
+  if (!writes_shards_ && rank() > 0) return;
+  const bool several = writes_shards_ && topology.ranks() > 1;
+  std::string changed;
+  if (!has_looked_for_base_) {
+    has_looked_for_base_ = true;
+    if (base_options_.when == "whole") return;
+    CheckpointBase found(session_.model(), base_options_, folder);
+    const auto own = static_cast<uint32_t>(found.empty() ? 0 : 1 + found.bytes() % 0xffffffff);
+    const std::vector<uint32_t> all =
+        several ? topology.collectives()->gather("the base of a checkpoint", own) : std::vector<uint32_t>{own};
+    if (std::ranges::count(all, own) != std::ssize(all)) changed = "not all ranks find the frozen weights in a file";
+    if (own != 0 && changed.empty()) {
+      base_ = std::move(found);
+      return plan_shards();
+    }
+    if (base_options_.when == "refer" && changed.empty()) changed = "no file holds the frozen weights as they are";
+  } else if (base_) {
+    const uint32_t own = base_->is_in_place() ? 1 : 0;
+    const std::vector<uint32_t> all =
+        several ? topology.collectives()->gather("the base of a checkpoint", own) : std::vector<uint32_t>{own};
+    if (std::ranges::count(all, 0U) > 0) changed = concat(base_->path(), " is not there any more, or another file");
+  }
+  if (changed.empty()) return;
+  note_ = concat(changed, "; the frozen weights are written with each checkpoint");
+  base_.reset();
+  plan_shards();
 }
 
 // Whether files are written, of which rank 0 knows. It is the same at each call.
@@ -137,7 +194,7 @@ bool CheckpointWriter::agree(const std::vector<std::string>& paths) {
 }
 
 void CheckpointWriter::give_up_shards(const std::string& why) {
-  writes_shards_ = false;
+  writes_shards_ = may_shard_ = must_shard_ = false;
   note_ = concat(why, "; rank 0 collects the states and writes the checkpoints alone");
   plan_copy();
 }
@@ -176,7 +233,10 @@ void CheckpointWriter::save_shard(const TrainingPosition& position, const std::v
   const StateContents own = [&](const std::string& name) { return kept(name, in_place); };
   std::vector<Tensor> tensors;
   ModelMessage model = make_shards(session_.model(), layout_, rank(), own, position, pending_->name, &tensors);
-  if (rank() == 0) pending_->model = std::move(model);
+  if (rank() == 0) {
+    if (base_) base_->refer(&model);
+    pending_->model = std::move(model);
+  }
   pending_->paths = paths;
   const std::string path = concat(pending_->folder, "/", pending_->name, "/", shard_file(rank()));
   in_background([this, path, tensors = std::move(tensors)] { checksums_ = write_shard(path, tensors); });
@@ -193,7 +253,11 @@ void CheckpointWriter::commit() {
   texts[0] = text;
   const std::shared_ptr<Pending> pending = std::exchange(pending_, nullptr);
   if (rank() > 0) return;
-  in_background([pending, checksums = in_order(layout_, texts), layout = layout_] {
+  std::vector<std::string> checksums = in_order(layout_, texts);
+  for (size_t i = 0; i < checksums.size() && base_; ++i) {
+    if (base_->has(i)) checksums[i] = kInBase;
+  }
+  in_background([pending, checksums = std::move(checksums), layout = layout_] {
     check_shards(concat(pending->folder, "/", pending->name), layout);
     write_sharded_checkpoint(pending->model, checksums, pending->paths);
     remove_unused_shards(pending->folder);

@@ -28,7 +28,7 @@ class CheckpointWriter {
  public:
   // `shards`: "on", "off", or "auto", where ranks share out states and a checkpoint is too large for one file.
   explicit CheckpointWriter(Session* session, const std::string& shards = "auto",
-                            size_t most_in_one_file = kMaxMessageBytes);
+                            size_t most_in_one_file = kMaxMessageBytes, BaseOptions base = {.when = "whole"});
   ~CheckpointWriter();  // waits for the write in progress and ignores its errors: call `wait` before
   CheckpointWriter(const CheckpointWriter&) = delete;
 
@@ -50,7 +50,10 @@ class CheckpointWriter {
   // Bytes of the copy that `save` makes; 0 if it makes none.
   size_t copy_bytes() const { return copy_bytes_; }
   bool writes_shards() const { return writes_shards_; }
-  // Why no shards are written though they were to be, known after the first `save`; "" otherwise.
+  // The frozen weights that checkpoints do not hold, known after the first `save`; null: they hold all.
+  const CheckpointBase* base() const { return base_ ? &*base_ : nullptr; }
+  // Why no shards are written though they were to be, or why the base is written again, known after `save`; ""
+  // otherwise.
   const std::string& note() const { return note_; }
 
  private:
@@ -61,6 +64,8 @@ class CheckpointWriter {
   void save_shard(const TrainingPosition& position, const std::vector<std::string>& paths, bool in_place);
   bool agree(const std::vector<std::string>& paths);
   void open_folder(int64_t step, const std::string& folder);
+  void find_base(const std::string& folder);
+  void plan_shards();
   bool share_folder(const std::string& path);
   void give_up_shards(const std::string& why);
   void plan_copy();
@@ -71,6 +76,11 @@ class CheckpointWriter {
   int rank() const { return session_.topology().rank(); }
 
   Session& session_;
+  const BaseOptions base_options_;
+  const size_t most_in_one_file_;
+  bool has_looked_for_base_ = false;
+  std::optional<CheckpointBase> base_;
+  bool must_shard_ = false, may_shard_ = false;
   bool writes_shards_ = false;
   ShardLayout layout_;  // of shards
   std::string note_;

@@ -12,6 +12,7 @@
 #include "onnx_passes/ir/roles.h"
 #include "onnx_passes/loss/pairs.h"
 #include "onnx_passes/text/expression.h"
+#include "runtime/support/report_text.h"
 
 namespace onnx_train {
 namespace {
@@ -103,7 +104,7 @@ Trainer::Trainer(Session* session, std::unique_ptr<BatchSource> training, std::u
       training_(std::move(training)),
       evaluation_(std::move(evaluation)),
       options_(options),
-      checkpoints_(session, options.checkpoint_shards) {
+      checkpoints_(session, options.checkpoint_shards, kMaxMessageBytes, options.checkpoint_base) {
   const Entry entry = training_entry(session_);
   if (options_.accumulate > 1 && entry == Entry::kStep) {
     fail_as(ErrorCode::kNeedsAccumulate,
@@ -233,9 +234,10 @@ bool Trainer::epoch_ended() const {
 bool Trainer::start_step(TrainerEvents* events) {
   const auto start = Clock::now();
   if (source_epoch_ != position_.epoch) {
-    training_->start(position_.epoch, position_.sample);
+    training_->start_at(position_.epoch, position_.sample, std::exchange(position_.place, ""));
     source_epoch_ = position_.epoch;
     source_ended_ = false;
+    if (const std::string note = training_->note(); !note.empty()) note_once("data", note, events);
   }
   const double rate = options_.schedule.rate(position_.step, position_.schedule);
   TensorMap controls = {{learning_rate_, Tensor::full(scalar_type_, {}, rate)}};
@@ -359,10 +361,17 @@ void Trainer::finish_runs(int64_t step, TrainerEvents* events) {
 void Trainer::save(bool best, bool last, bool at_end, TrainerEvents* events) {
   if (!best && !last) return;
   const std::string& folder = options_.folder.empty() ? options_.shard_folder : options_.folder;
+  if (source_epoch_ == position_.epoch) position_.place = training_->place();
   std::vector<std::string> paths;
   if (best && !folder.empty()) paths.push_back(folder + "/best.onnx");
   if (last && !folder.empty()) paths.push_back(folder + "/last.onnx");
   at_end ? checkpoints_.save_and_wait(position_, paths) : checkpoints_.save(position_, paths);
+  if (const CheckpointBase* base = checkpoints_.base(); base && !options_.folder.empty()) {
+    note_once("base",
+              concat("checkpoints do not hold the frozen weights, ", format_bytes(base->bytes()), ", which stay in ",
+                     base->path(), "; --checkpoint-base whole makes files that need no other"),
+              events);
+  }
   if (!checkpoints_.note().empty()) note_once("checkpoints", "checkpoints: " + checkpoints_.note(), events);
   if (options_.folder.empty()) return;
   for (const std::string& path : paths) events->on_checkpoint(path);
@@ -438,6 +447,7 @@ StopReason Trainer::run(TrainerEvents* events, const std::atomic<bool>& interrup
     if (epoch_ended) {
       position_.epoch += 1;
       position_.sample = 0;
+      position_.place.clear();
     }
     bool best = due && evaluate_now(epoch, /*at_end=*/false, events);
     std::optional<StopReason> stop;

@@ -54,6 +54,7 @@ struct TrainerOptions {
   std::string folder;             // of the checkpoints; empty: no checkpoints, or this is a rank above 0
   std::string shard_folder;       // of a rank above 0: the same folder, for its shards
   std::string checkpoint_shards = "auto";  // CheckpointWriter
+  BaseOptions checkpoint_base;             // CheckpointBase
   std::string model;                       // identity of the model that the run starts from: fingerprint.h
   bool wait_for_steps = false;  // each step is complete before the next one starts, so that events may use the session
 };

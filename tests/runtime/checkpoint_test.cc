@@ -191,6 +191,99 @@ TEST(CheckpointWriter, WhatCouldNotBeWrittenIsThrownByTheNextCall) {
       Error);
 }
 
+// A transformer whose head is frozen, which is loaded from a file.
+Model with_frozen_head(const std::string& path) {
+  Model model = make_transformer({.width = 32, .vocabulary = 64});
+  BuildOptions options;
+  options.freeze = {"head"};
+  build_training_model(&model, options);
+  save_model(model, path);
+  return load_training_model(path);
+}
+
+void step(Session* session) {
+  const Tensor tokens(DType::kInt64, {2, 4});
+  session->run("step", {{"tokens", tokens}, {"labels", tokens}});
+}
+
+constexpr size_t kHeadBytes = size_t{32} * 64 * sizeof(float);
+
+TEST(CheckpointBase, CheckpointsReferToTheFileOfTheFrozenWeights) {
+  const std::string folder = new_folder("base"), run = folder + "/run";
+  std::filesystem::create_directories(run);
+  Session session(with_frozen_head(folder + "/train.onnx"));
+  step(&session);
+  save_checkpoint(session, {}, folder + "/whole.onnx");
+  CheckpointWriter writer(&session, "auto", kMaxMessageBytes, {.when = "refer"});
+  EXPECT_EQ(writer.base(), nullptr);  // it is found at the first checkpoint
+  writer.save({}, {run + "/best.onnx", run + "/last.onnx"});
+  writer.wait();
+  ASSERT_NE(writer.base(), nullptr);
+  EXPECT_EQ(writer.base()->bytes(), kHeadBytes);
+  const auto bytes = [](const std::string& path) { return std::filesystem::file_size(path); };
+  EXPECT_LT(bytes(run + "/last.onnx") + kHeadBytes - 1024, bytes(folder + "/whole.onnx"));
+  EXPECT_EQ(read_all(run + "/last.onnx"), read_all(run + "/best.onnx"));
+  for (const char* name : {"/last.onnx", "/best.onnx"}) {
+    const Model read = load_training_model(run + name);
+    EXPECT_EQ(without_notes(read), without_notes(load_training_model(folder + "/whole.onnx")));
+    EXPECT_EQ(read.metadata(kBase), "");
+  }
+  // A session of the checkpoint refers to the same file, and not to the checkpoint.
+  Session again(load_training_model(run + "/last.onnx"));
+  CheckpointWriter next(&again, "auto", kMaxMessageBytes, {.when = "refer"});
+  std::filesystem::create_directories(folder + "/next");
+  next.save_and_wait({}, {folder + "/next/last.onnx"});
+  ASSERT_NE(next.base(), nullptr);
+  EXPECT_EQ(next.base()->path(), std::filesystem::canonical(folder + "/train.onnx"));
+}
+
+TEST(CheckpointBase, ABaseThatChangesIsWrittenWithTheNextCheckpoint) {
+  const std::string folder = new_folder("changing"), run = folder + "/run";
+  std::filesystem::create_directories(run);
+  Session session(with_frozen_head(folder + "/train.onnx"));
+  CheckpointWriter writer(&session, "auto", kMaxMessageBytes, {.when = "refer"});
+  writer.save_and_wait({}, {run + "/last.onnx"});
+  ASSERT_NE(writer.base(), nullptr);
+  step(&session);
+  save_model(make_transformer({.width = 32, .vocabulary = 64}), folder + "/train.onnx");  // by renaming
+  EXPECT_THROW(load_training_model(run + "/last.onnx"), Error);
+  writer.save_and_wait({}, {run + "/last.onnx"});
+  EXPECT_EQ(writer.base(), nullptr);
+  EXPECT_NE(writer.note().find("is not there any more, or another file"), std::string::npos) << writer.note();
+  save_checkpoint(session, {}, folder + "/whole.onnx");
+  EXPECT_EQ(read_all(run + "/last.onnx"), read_all(folder + "/whole.onnx"));
+}
+
+TEST(CheckpointBase, NoCheckpointIsTheBaseOfAnother) {
+  const std::string folder = new_folder("own"), run = folder + "/run";
+  std::filesystem::create_directories(run);
+  Session session(with_frozen_head(folder + "/train.onnx"));
+  save_checkpoint(session, {}, folder + "/whole.onnx");
+  const auto refers = [&](Model model, const BaseOptions& options) {
+    Session of(std::move(model));
+    CheckpointWriter writer(&of, "auto", kMaxMessageBytes, options);
+    writer.save_and_wait({}, {run + "/last.onnx"});
+    expect_state_of(of, load_training_model(run + "/last.onnx"));
+    return writer.base() != nullptr;
+  };
+  EXPECT_FALSE(refers(load_training_model(folder + "/whole.onnx"), {.when = "refer"}));
+  EXPECT_FALSE(refers(load_training_model(folder + "/whole.onnx"), {.when = "refer", .file = folder + "/whole.onnx"}));
+  EXPECT_TRUE(refers(load_training_model(folder + "/whole.onnx"), {.when = "refer", .file = folder + "/train.onnx"}));
+  EXPECT_TRUE(refers(load_training_model(folder + "/train.onnx"), {.when = "refer", .file = folder + "/missing.onnx"}));
+  EXPECT_FALSE(refers(load_training_model(folder + "/train.onnx"), {.when = "auto"}));  // it is small
+  // A training model that the run itself replaces.
+  std::filesystem::copy_file(folder + "/train.onnx", run + "/last.onnx",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_FALSE(refers(load_training_model(run + "/last.onnx"), {.when = "refer"}));
+  // Other weights under the same names.
+  Model other = make_transformer({.width = 32, .vocabulary = 64});
+  Tensor head = contents_of(*other.graph->find("head")).clone();
+  head.set(7, head.at(7) + 1);
+  other.graph->set_initializer(other.graph->find("head"), head);
+  save_model(other, folder + "/other.onnx");
+  EXPECT_FALSE(refers(load_training_model(folder + "/whole.onnx"), {.when = "refer", .file = folder + "/other.onnx"}));
+}
+
 TEST(CheckpointFile, FrozenWeightsComeFromTheModel) {
   Model model = make_transformer({.width = 32, .vocabulary = 64});
   const Tensor head = contents_of(*model.graph->find("head"));

@@ -198,6 +198,8 @@ int run(FitArguments* a, const RunRanks& ranks) {
   a->reading.scales = {samples.preprocess().option()};  // as options.json says
   a->reading.preprocess = samples.preprocess().steps_option();
   a->trainer.model = start.identity;
+  const std::string own = a->trainer.folder + "/train.onnx";
+  a->trainer.checkpoint_base.file = start.built || (resumes && path_exists(own)) ? own : a->model;
   if (start.built) print_built(*a, session.model(), *start.built);
   if (const int64_t fixed = samples.fixed_batch(); start.built && fixed > 0 && a->build.import.batch.empty()) {
     notes.push_back(concat(a->model, " fixes a batch of ", fixed, fixed == 1 ? " sample" : " samples",

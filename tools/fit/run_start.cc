@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <set>
 
+#include "onnx_passes/io/base_files.h"
 #include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/loading/source.h"
@@ -101,6 +102,7 @@ Start start_where_it_stopped(const FitArguments& a, Collectives* collectives) {
   ranks.collectives = collectives;
   // What a precision changes is read whole.
   const bool reads_all = a.dtype != "float32";
+  also_look_for_base_in(a.model);
   Start start{load_training_model(a.last_checkpoint(), reads_all ? TopologyOptions() : ranks), given.identity, {}, {}};
   start.position = position_of_run(start.model, a.last_checkpoint());
   expect_same_build(built_with(start.model), a.last_checkpoint(), given.built_with, a.model);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/geometry/linear_loss.h"
 #include "kernels/geometry/reductions.h"
@@ -10,6 +11,7 @@
 #include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/rows.h"
+#include "onnx_passes/operators/random.h"
 
 namespace onnx_train {
 namespace {
@@ -43,12 +45,36 @@ const Value* source_of(const Value* value) {
   return value;
 }
 
-// Whether both values hold the same numbers in the same order.
-bool hold_the_same(const Value* a, const Value* b) {
+bool are_equal_constants(const Value* a, const Value* b) {
+  if (!a->is_initializer() || !b->is_initializer()) return false;
+  const Tensor x = constant_of(a), y = constant_of(b);
+  return !x.empty() && x.dtype() == y.dtype() && x.shape() == y.shape() &&
+         std::memcmp(x.data(), y.data(), x.bytes()) == 0;
+}
+
+bool are_equal_operations(const Node& x, const Node& y) {
+  const auto& ours = x.shell().attribute();
+  const auto& theirs = y.shell().attribute();
+  return x.op() == y.op() && x.domain() == y.domain() && x.overload() == y.overload() && x.num_outputs() == 1 &&
+         y.num_outputs() == 1 && x.subgraphs().empty() && y.subgraphs().empty() && !is_random(x) &&
+         x.inputs().size() == y.inputs().size() && std::ranges::equal(ours, theirs, [](const auto& a, const auto& b) {
+           return a.SerializeAsString() == b.SerializeAsString();
+         });
+}
+
+// Whether both values hold the same numbers in the same order: they are one, or equal operations make them of such
+// values, as those that dequantize a weight for each of its readers. Of at most `depth` operations.
+bool hold_the_same(const Value* a, const Value* b, int depth = 8) {
   a = source_of(a), b = source_of(b);
   if (a == b) return true;
   const Node *x = a->producer(), *y = b->producer();
-  return x && y && is_rounding(*x) && is_rounding(*y) && x->input(0) == y->input(0) && a->dtype() == b->dtype();
+  if (!x && !y) return are_equal_constants(a, b);
+  if (!x || !y || depth == 0 || a->dtype() != b->dtype()) return false;
+  if (is_rounding(*x) && is_rounding(*y)) return hold_the_same(x->input(0), y->input(0), depth - 1);
+  return are_equal_operations(*x, *y) &&
+         std::ranges::equal(x->inputs(), y->inputs(), [&](const Value* of_x, const Value* of_y) {
+           return of_x && of_y ? hold_the_same(of_x, of_y, depth - 1) : of_x == of_y;
+         });
 }
 
 class Search {

@@ -23,6 +23,13 @@ class BatchSource {
   virtual int64_t batches_per_epoch() const { return 0; }
   // Starts epoch `epoch`, counted from 0, after its first `skip` samples.
   virtual void start(int64_t epoch, int64_t skip) = 0;
+  // The same where `place` says more of where these samples end: what `place` has given there. "": it does not.
+  virtual void start_at(int64_t epoch, int64_t skip, const std::string& /*place*/) { start(epoch, skip); }
+  // For checkpoints: where the samples that it has given in this epoch end, if it need not read them again to find
+  // that.
+  virtual std::string place() const { return ""; }
+  // What a user should know of how it has started; "" if nothing.
+  virtual std::string note() const { return ""; }
   // Fills `batch` by input name and returns its number of samples; 0 at the end of the epoch. Tensors are valid until
   // the next call.
   virtual int64_t next(TensorMap* batch) = 0;

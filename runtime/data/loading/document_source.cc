@@ -2,6 +2,7 @@
 
 #include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -41,11 +42,13 @@ class Lines {
       const size_t stop = text_.find('\n', at_);
       if (stop != std::string::npos) {
         line->append(text_, at_, stop - at_);
+        offset_ += static_cast<int64_t>(stop + 1 - at_);
         at_ = stop + 1;
         ++number_;
         return true;
       }
       line->append(text_, at_);
+      offset_ += static_cast<int64_t>(text_.size() - at_);
       if (line->size() > kMostOfLine) fail_as(ErrorCode::kFile, where(1), " is longer than ", kMostOfLine, " bytes");
       if (!fill()) {
         number_ += line->empty() ? 0 : 1;
@@ -56,8 +59,33 @@ class Lines {
   // "a.jsonl, line 7", of the line that `next` has given, or of one after it.
   std::string where(int64_t after = 0) const { return concat(name_, ", line ", number_ + after); }
   const std::string& name() const { return name_; }
+  int64_t offset() const { return offset_; }  // bytes of the lines that `next` has given
+  int64_t number() const { return number_; }
+  const std::string& head() const { return head_; }  // of standard input
+
+  // Goes on behind the first `number` lines, which have `offset` bytes.
+  void seek(int64_t offset, int64_t number) {
+    if (file_) {
+      text_.clear();
+      at_ = 0;
+      if (gzseek(file_, static_cast<z_off_t>(offset), SEEK_SET) < 0) fail_to_seek(offset);
+    }
+    while (!file_ && offset_ < offset) {
+      if (at_ == text_.size() && !fill()) fail_to_seek(offset);
+      const auto count = std::min(static_cast<size_t>(offset - offset_), text_.size() - at_);
+      at_ += count;
+      offset_ += static_cast<int64_t>(count);
+    }
+    offset_ = offset;
+    number_ = number;
+  }
 
  private:
+  [[noreturn]] void fail_to_seek(int64_t offset) const {
+    fail_as(ErrorCode::kCannotResume, "cannot resume: ", name_, " has fewer than the ", offset,
+            " bytes that the run has read of it");
+  }
+
   static constexpr size_t kMostOfLine = size_t{1} << 30;
 
   bool fill() {
@@ -66,6 +94,7 @@ class Lines {
     at_ = 0;
     if (!file_) {
       text_.resize(read_standard_input(text_.data(), kBytes));
+      if (head_.size() < kBytesOfHead) head_.append(text_, 0, kBytesOfHead - head_.size());
       return !text_.empty();
     }
     const int count = gzread(file_, text_.data(), kBytes);
@@ -79,9 +108,9 @@ class Lines {
 
   const std::string name_;
   gzFile file_;  // null: standard input
-  std::string text_;
+  std::string text_, head_;
   size_t at_ = 0;
-  int64_t number_ = 0;
+  int64_t offset_ = 0, number_ = 0;
 };
 
 // What makes tokens of lines; the files of a stream share it.
@@ -119,7 +148,7 @@ class LineSource : public DocumentSource {
 
   void read(int64_t tokens, DocumentBuffer* buffer) override {
     for (std::string line; buffer->size() < tokens && lines_.next(&line);) {
-      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+      if (is_blank(line)) continue;
       if (!kind_) kind_ = kind_of(line);
       if (*kind_ == Kind::kConversation) {
         readers_.add_conversation(line, lines_.where(), buffer);
@@ -134,7 +163,18 @@ class LineSource : public DocumentSource {
     }
   }
 
+  DocumentPlace place() const override { return {0, lines_.offset(), lines_.number()}; }
+  void seek(const DocumentPlace& place) override {
+    for (std::string line; !kind_ && place.offset > 0 && lines_.next(&line);) {
+      if (!is_blank(line)) kind_ = kind_of(line);
+    }
+    lines_.seek(place.offset, place.lines);
+  }
+  std::string head() const override { return lines_.head().substr(0, static_cast<size_t>(lines_.offset())); }
+
  private:
+  static bool is_blank(const std::string& line) { return line.find_first_not_of(" \t\r") == std::string::npos; }
+
   enum class Kind { kText, kJson, kConversation };
   // Of the first line, and so of all.
   Kind kind_of(const std::string& line) const {
@@ -159,6 +199,8 @@ class TextSource : public DocumentSource {
     for (std::string line; lines.next(&line);) text += line + "\n";
     if (!text.empty()) readers_.add_text(text, path_, buffer);
   }
+  DocumentPlace place() const override { return {0, is_read_ ? 1 : 0, 0}; }
+  void seek(const DocumentPlace& place) override { is_read_ = place.offset > 0; }
 
  private:
   std::string path_;
@@ -190,6 +232,8 @@ class TokenSource : public DocumentSource {
       buffer->add(document, std::nullopt);
     }
   }
+  DocumentPlace place() const override { return {0, at_, 0}; }
+  void seek(const DocumentPlace& place) override { at_ = place.offset; }
 
  private:
   TokenShard shard_;
@@ -211,18 +255,38 @@ class Sources : public DocumentSource {
       if (source_) source_->read(tokens, buffer);
       if (buffer->size() >= tokens) return;
       if (next_ == paths_.size()) return;
-      const std::string& path = paths_[next_++];
-      if (path == "-" || is_packed(path, ".jsonl")) {
-        source_ = std::make_unique<LineSource>(path, &readers_);
-      } else if (is_packed(path, ".txt")) {
-        source_ = std::make_unique<TextSource>(path, &readers_);
-      } else {
-        source_ = std::make_unique<TokenSource>(path, readers_.options);
-      }
+      open_next();
+    }
+  }
+  DocumentPlace place() const override {
+    if (!source_) return {};
+    DocumentPlace place = source_->place();
+    place.file = static_cast<int64_t>(next_) - 1;
+    return place;
+  }
+  void seek(const DocumentPlace& place) override {
+    if (place.file < 0 || place.file >= std::ssize(paths_) || place.offset < 0 || place.lines < 0)
+      fail_as(ErrorCode::kCannotResume, "cannot resume: the checkpoint's position in the stream is damaged");
+    if (!source_ || static_cast<int64_t>(next_) - 1 != place.file) {
+      next_ = static_cast<size_t>(place.file);
+      open_next();
+    }
+    source_->seek(place);
+  }
+  std::string head() const override { return source_ ? source_->head() : ""; }
+
+ private:
+  void open_next() {
+    const std::string& path = paths_[next_++];
+    if (path == "-" || is_packed(path, ".jsonl")) {
+      source_ = std::make_unique<LineSource>(path, &readers_);
+    } else if (is_packed(path, ".txt")) {
+      source_ = std::make_unique<TextSource>(path, &readers_);
+    } else {
+      source_ = std::make_unique<TokenSource>(path, readers_.options);
     }
   }
 
- private:
   const std::vector<std::string> paths_;
   LineReaders readers_;
   size_t next_ = 0;

@@ -7,6 +7,7 @@
 //   X.bin, X.npy        tokens, mapped
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,12 +18,24 @@
 
 namespace onnx_train {
 
+// What a source has read: all files before `file`, and of it the first `offset` bytes of lines, which are `lines`, or
+// tokens.
+struct DocumentPlace {
+  int64_t file = 0, offset = 0, lines = 0;
+};
+
 class DocumentSource {
  public:
   virtual ~DocumentSource() = default;
   // Adds documents until the buffer has `tokens` tokens, or there are no more.
   virtual void read(int64_t tokens, DocumentBuffer* buffer) = 0;
+  virtual DocumentPlace place() const = 0;
+  // Goes on from there, without making tokens of what is before it. Standard input goes forward alone.
+  virtual void seek(const DocumentPlace& place) = 0;
+  // The first bytes of standard input, at most kBytesOfHead, of the lines that have been read.
+  virtual std::string head() const { return ""; }
 };
+inline constexpr size_t kBytesOfHead = size_t{1} << 16;
 
 // The files after each other; "-" alone is standard input. `input` is the model's that the tokens go to.
 std::unique_ptr<DocumentSource> document_source(const std::vector<std::string>& paths, const std::string& input,

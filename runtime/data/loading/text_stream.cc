@@ -5,9 +5,13 @@
 #include <deque>
 #include <filesystem>
 #include <future>
+#include <limits>
 #include <optional>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
+#include "onnx_passes/io/hash.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/files/readers.h"
 #include "runtime/data/files/tokens.h"
@@ -37,6 +41,62 @@ Tensor marks_within_documents(const Tensor& tokens, int64_t end) {
 
 }  // namespace
 
+// Where a window begins.
+struct WindowPlace {
+  DocumentPlace documents;
+  std::vector<int64_t> carried;     // tokens that were read before, and are in no window yet
+  int64_t number = 0, samples = 0;  // windows before it in this epoch, and their samples
+  std::string head = {};            // the hash of the first bytes of standard input
+  int64_t head_bytes = 0;
+};
+
+namespace {
+
+std::string to_json(const WindowPlace& place) {
+  const nlohmann::ordered_json json = {{"window", place.number},
+                                       {"samples", place.samples},
+                                       {"file", place.documents.file},
+                                       {"offset", place.documents.offset},
+                                       {"lines", place.documents.lines},
+                                       {"carried", place.carried},
+                                       {"head", place.head},
+                                       {"head bytes", place.head_bytes}};
+  return json.dump();
+}
+
+[[noreturn]] void refuse_place() {
+  fail_as(ErrorCode::kCannotResume, "cannot resume: the checkpoint's position in the stream is damaged");
+}
+
+WindowPlace parse_place(const std::string& text) {
+  WindowPlace place;
+  try {
+    const auto json = nlohmann::json::parse(text);
+    json.at("window").get_to(place.number);
+    json.at("samples").get_to(place.samples);
+    json.at("file").get_to(place.documents.file);
+    json.at("offset").get_to(place.documents.offset);
+    json.at("lines").get_to(place.documents.lines);
+    json.at("carried").get_to(place.carried);
+    json.at("head").get_to(place.head);
+    json.at("head bytes").get_to(place.head_bytes);
+  } catch (const nlohmann::json::exception&) {
+    refuse_place();
+  }
+  const auto is_token = [](int64_t x) { return x >= 0 && x <= std::numeric_limits<uint32_t>::max(); };
+  if (place.number < 0 || place.samples < 0 || place.head_bytes < 0 || !std::ranges::all_of(place.carried, is_token))
+    refuse_place();
+  return place;
+}
+
+std::string hash_of(const std::string& bytes) {
+  Hash hash;
+  hash.add(bytes);
+  return hash.hex();
+}
+
+}  // namespace
+
 // What all passes over a stream have in common.
 struct TextStreamSettings {
   std::vector<std::string> paths;
@@ -54,6 +114,15 @@ class StreamWindows {
         block_(block_of(*to_.tokens, settings.options)),
         tokenizer_(tokenizer_of(settings.options)),
         source_(document_source(paths, to_.tokens->name, settings.options)) {}
+
+  // Of the next window, but for its number.
+  WindowPlace place() const { return {.documents = source_->place(), .carried = carried_}; }
+  void seek(const WindowPlace& place) {
+    if (std::ssize(place.carried) > block_) refuse_place();
+    source_->seek(place.documents);
+    carried_ = place.carried;
+  }
+  std::string head() const { return source_->head(); }
 
   // Null at the end. `notes`: of what the window's arrays say.
   SharedWindow next(DataNotes* notes = nullptr) {
@@ -125,28 +194,53 @@ class StreamBatches : public BatchSource {
     rounds_ = rounds;
   }
 
-  void start(int64_t epoch, int64_t skip) override {
+  void start(int64_t epoch, int64_t skip) override { start_at(epoch, skip, ""); }
+
+  void start_at(int64_t epoch, int64_t skip, const std::string& place) override {
     wait();
     rows_.clear();
+    windows_in_use_.clear();
     batch_of_step_ = 0;
     epoch_ = epoch;
-    number_ = 0;
+    std::optional<WindowPlace> from;
+    if (!place.empty()) from = parse_place(place);
+    if (from && from->samples > skip) refuse_place();
     if (is_standard_input(state_->settings.paths)) {
       if (!state_->once || epoch > 0)
         fail_as(ErrorCode::kData, "standard input has ended, and is read once: --epochs 1 takes what there is");
       windows_ = std::move(state_->once);
-      ahead_ = std::async(std::launch::deferred, [first = state_->first] { return first; });
+      if (from && !is_same_input(*from)) {
+        note_ = "standard input is not the one that the run has read before: it is read from its start";
+        from.reset();
+        skip = 0;
+      }
+      head_bytes_ = std::ssize(windows_->head());  // of the first window, which any run of this input reads
+      head_ = hash_of(windows_->head());
     } else {
       windows_ = std::make_unique<StreamWindows>(state_->settings, files_of(epoch));
+    }
+    number_ = from ? from->number : 0;
+    given_ = taken_ = from ? from->samples : 0;
+    if (state_->first && number_ == 0) {  // of standard input, which is read already
+      ahead_ = std::async(std::launch::deferred, [first = state_->first] { return Window{first, {}}; });
+    } else {
+      if (from) windows_->seek(*from);
       read_ahead();
     }
-    for (int64_t left = skip; left > 0;) {
+    if (from && state_->first)
+      note_ = concat("standard input: the first ", from->documents.offset,
+                     " bytes are skipped, which the run has read before");
+    while (given_ < skip) {
       if (rows_.empty() && !fill(1)) fail("cannot resume: the stream ends before the checkpoint's position");
-      const int64_t count = std::min(left, std::ssize(rows_));
-      rows_.erase(rows_.begin(), rows_.begin() + count);
-      left -= count;
+      give(std::min(skip - given_, std::ssize(rows_)));
     }
   }
+
+  std::string place() const override {
+    if (windows_in_use_.empty()) return "";
+    return to_json(windows_in_use_.front().place);
+  }
+  std::string note() const override { return note_; }
 
   int64_t next(TensorMap* batch) override {
     const std::vector<int64_t> sizes = next_round(batch);
@@ -161,7 +255,7 @@ class StreamBatches : public BatchSource {
     if (sizes.empty()) return {};
     const size_t own = rounds_.own(sizes)[0];
     gather(static_cast<int64_t>(own) * batch_size_, sizes[own], batch);
-    for (const int64_t size : sizes) rows_.erase(rows_.begin(), rows_.begin() + size);
+    for (const int64_t size : sizes) give(size);
     batch_of_step_ = (batch_of_step_ + std::ssize(sizes)) % rounds_.per_step;
     return sizes;
   }
@@ -181,6 +275,28 @@ class StreamBatches : public BatchSource {
     SharedWindow window;
     int64_t sample;
   };
+  struct Window {
+    SharedWindow samples;  // null: the stream has ended
+    WindowPlace place;
+  };
+  struct WindowInUse {
+    WindowPlace place;
+    int64_t end;  // samples of this epoch up to its last one
+  };
+
+  // Leaves out rows that have been given, and windows before that of the last one of them.
+  void give(int64_t count) {
+    rows_.erase(rows_.begin(), rows_.begin() + count);
+    given_ += count;
+    while (windows_in_use_.front().end < given_) windows_in_use_.pop_front();
+  }
+
+  // Whether standard input begins as the one of which a checkpoint says its place.
+  bool is_same_input(const WindowPlace& place) const {
+    const std::string head = windows_->head();
+    const auto bytes = static_cast<size_t>(place.head_bytes);
+    return head.size() >= bytes && hash_of(head.substr(0, bytes)) == place.head;
+  }
 
   std::vector<std::string> files_of(int64_t epoch) const {
     const std::vector<std::string>& paths = state_->settings.paths;
@@ -195,16 +311,26 @@ class StreamBatches : public BatchSource {
     if (ahead_.valid()) ahead_.wait();
   }
   void read_ahead() {
-    ahead_ = std::async(std::launch::async, [this] { return windows_->next(); });
+    ahead_ = std::async(std::launch::async, [this] {
+      const WindowPlace place = windows_->place();
+      return Window{windows_->next(), place};
+    });
   }
 
   // Takes windows until there are `count` rows; false if the stream ends before.
   bool fill(int64_t count) {
     while (std::ssize(rows_) < count) {
       if (!ahead_.valid()) return false;
-      const SharedWindow window = ahead_.get();
+      Window next = ahead_.get();
+      const SharedWindow window = next.samples;
       if (!window) return false;
       read_ahead();
+      next.place.number = number_;
+      next.place.samples = taken_;
+      next.place.head = head_;
+      next.place.head_bytes = head_bytes_;
+      taken_ += window->num_samples();
+      windows_in_use_.push_back({next.place, taken_});
       const uint64_t seed = SplitMix64({seed_, static_cast<uint64_t>(epoch_)}).next();
       for (const int64_t sample : sample_order(window->num_samples(), seed, number_++, shuffle_))
         rows_.push_back({window, sample});
@@ -244,9 +370,13 @@ class StreamBatches : public BatchSource {
   const bool shuffle_, drop_last_;
   Rounds rounds_;
   int64_t batch_of_step_ = 0, epoch_ = 0, number_ = 0;  // of the next window
+  int64_t given_ = 0, taken_ = 0;                       // samples of the epoch: given, and of all windows taken
+  std::string head_, note_;
+  int64_t head_bytes_ = 0;
   std::deque<Row> rows_;
+  std::deque<WindowInUse> windows_in_use_;  // from that of the sample given last
   std::unique_ptr<StreamWindows> windows_;
-  std::future<SharedWindow> ahead_;
+  std::future<Window> ahead_;
 };
 
 TextStream::TextStream(const std::vector<std::string>& paths, const Model& model, const EntryName& entry,

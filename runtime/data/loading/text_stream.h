@@ -1,10 +1,11 @@
 // Samples of texts that are read while a training goes on: --stream. Documents are read into windows of
 // --shuffle-buffer samples, and the samples of a window come in a random order, or in theirs. The next window is read
 // by a thread while the one before is trained on, so that two are in memory. All depends on files, options and seed
-// alone: ranks read the same windows, and take their batches of each round. A training that is resumed reads again what
-// it has seen.
+// alone: ranks read the same windows, and take their batches of each round. A training that is resumed begins with the
+// window that it was in.
 //
-// Standard input is read once, by one process; it may go on without an end.
+// Standard input is read once, by one process; it may go on without an end. A training that is resumed skips what it
+// has read, if the first bytes are those of the input that it had; another input is read from its start.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ import tool
 # What the command has and programs do not: where it gets its data, what it shows and writes, the processes that it starts,
 # and how plans are looked at.
 COMMAND_ALONE = {"data", "eval-data", "config", "json", "tui", "tensorboard", "dry-run", "dtype", "devices", "elastic", "transport",
-                 "lowering", "no-lowering", "dump-lowering", "check-memory", "allow-links", "stream", "shuffle-buffer", "help"}  # fmt: skip
+                 "lowering", "no-lowering", "dump-lowering", "check-memory", "allow-links", "base-model", "stream", "shuffle-buffer", "help"}  # fmt: skip
 PROGRAMS_ALONE = {"ranks", "allow-non-finite", "wait-for-steps"}
 # Python's arguments for options that have another name, and its arguments that are no options.
 PYTHON_NAMES = {"folder": "out", "shuffle": "no-shuffle", "data_check": "no-data-check", "token_cache": "no-token-cache"}

@@ -19,6 +19,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import tool  # noqa: E402
@@ -35,14 +38,16 @@ CALLS = {  # those that can fail so; all can with an input-output error
 class Trial:
     """A small run, in a folder of its own, that is tried again and again."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, refers=False):
+        """`refers`: the checkpoints refer to frozen weights in the training model."""
         self.folder, self.run = folder, folder / "run"
         rng = np.random.default_rng(0)
         data = tool.save(folder / "data.npz", {"x": rng.standard_normal((40, 4)).astype("f4"),
                                                "labels": rng.integers(0, 3, 40)})  # fmt: skip
-        tool.run("build", tool.ROOT / "tests/fixtures/mlp.onnx", "-o", folder / "train.onnx")
+        model = with_a_frozen_table(folder / "frozen.onnx") if refers else tool.ROOT / "tests/fixtures/mlp.onnx"
+        tool.run("build", model, "-o", folder / "train.onnx", *(("--freeze", "table") if refers else ()))
         self.arguments = ["fit", folder / "train.onnx", "--data", data, "--eval-data", data, "--steps", 10, "--batch-size", 8,
-                          "--schedule", "cosine", "--checkpoint-every", 5, "--out", self.run]  # fmt: skip
+                          "--schedule", "cosine", "--checkpoint-every", 5, "--out", self.run, *(("--checkpoint-base", "refer") if refers else ())]  # fmt: skip
         self.known = set()  # hashes of checkpoints that have been found whole
 
     def fit(self, *more, number=-1, how="EIO", log=None):
@@ -111,9 +116,19 @@ def interrupted(trial, calls):
     return base
 
 
-def try_calls(folder, kinds, most, report=lambda text: None):
+def with_a_frozen_table(path):
+    """x -> logits by way of a table of 4 KiB."""
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.normal(size=shape).astype("f4"), name) for name, shape in (("table", (4, 256)), ("head", (256, 3)))]
+    nodes = [helper.make_node("MatMul", ["x", "table"], ["h"]), helper.make_node("MatMul", ["h", "head"], ["logits"])]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size]) for name, size in (("x", 4), ("logits", 3)))
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", [x], [y], weights), opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return path
+
+
+def try_calls(folder, kinds, most, report=lambda text: None, refers=False):
     """What is not well, and how many calls were tried: of each kind of failure about `most`, or all."""
-    trial = Trial(folder)
+    trial = Trial(folder, refers)
     calls = trial.calls()
     expected = trial.contents()
     base = interrupted(trial, calls)
@@ -136,14 +151,18 @@ def try_calls(folder, kinds, most, report=lambda text: None):
     return faults, tried
 
 
-def test_a_call_that_fails_loses_nothing(tmp_path):
-    faults, tried = try_calls(tmp_path, ("EIO",), SAMPLE)
+@pytest.mark.parametrize("refers", [False, True], ids=["whole", "refers"])
+def test_a_call_that_fails_loses_nothing(tmp_path, refers):
+    faults, tried = try_calls(tmp_path, ("EIO",), SAMPLE, refers=refers)
     assert not faults, "\n".join(faults)
     assert tried >= SAMPLE
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as temporary:
-        found, tried = try_calls(Path(temporary), ("EIO", "ENOSPC", "short"), 0, lambda text: print(text, flush=True))
-    print(f"{tried} calls failed, {len(found)} of them with a fault")
-    sys.exit(bool(found))
+    faults = 0
+    for refers in False, True:
+        with tempfile.TemporaryDirectory() as temporary:
+            found, tried = try_calls(Path(temporary), ("EIO", "ENOSPC", "short"), 0, lambda text: print(text, flush=True), refers)
+        print(f"{tried} calls failed, {len(found)} of them with a fault")
+        faults += len(found)
+    sys.exit(bool(faults))

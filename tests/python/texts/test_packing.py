@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -311,6 +312,49 @@ def test_shards_are_streamed_alike_by_ranks_and_after_a_resume(trained, tmp_path
     assert "no such" not in printed and not list(shards.glob("*.tokens"))
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "txt", "bin"])
+def test_a_stream_goes_on_where_the_run_was(trained, tmp_path, kind):
+    """At each step of two epochs: the samples are those of a run that never stopped."""
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    options = () if kind == "bin" else ("--tokenizer", trained)
+    for i in range(3):
+        lines = "".join(json.dumps({"text": DOCUMENTS[(3 * i + k) % 8] + f" {i} {k}"}) + "\n\n" for k in range(9))
+        text = {"jsonl": lines.encode(), "jsonl.gz": gzip.compress(lines.encode()), "txt": " ".join(DOCUMENTS[i:]).encode(),
+                "bin": (np.arange(140, dtype=np.uint16) * (i + 3) % 50).tobytes()}[kind]  # fmt: skip
+        (shards / f"{i}_train.{kind}").write_bytes(text)
+    fit = ("fit", trained / "train.onnx", "--data", f"{shards}/*_train*", *options, "--block-size", 8, "--batch-size", 3, "--lr", 0.1, "--stream",
+           "--shuffle-buffer", 4)  # fmt: skip
+    tool.run(*fit, "--epochs", 2, "--out", tmp_path / "whole")
+    expected, steps = tool.losses(tmp_path / "whole"), len(tool.losses(tmp_path / "whole"))
+    assert steps > 6
+    for step in range(1, steps):  # from checkpoint to checkpoint
+        tool.run(*fit, "--steps", step, "--out", tmp_path / "parts", *(("--resume",) if step > 1 else ()))
+    tool.run(*fit, "--epochs", 2, "--resume", "--out", tmp_path / "parts")
+    np.testing.assert_array_equal(tool.losses(tmp_path / "parts"), expected)
+    whole = tool.state_of(onnx.load(tmp_path / "whole/last.onnx"))
+    for name, value in tool.state_of(onnx.load(tmp_path / "parts/last.onnx")).items():
+        np.testing.assert_array_equal(value, whole[name])
+
+
+def test_a_resumed_stream_makes_no_tokens_of_what_it_has_seen(trained, tmp_path):
+    """Lines that the run has read may be anything by now, if they are as long."""
+    data = tmp_path / "a_train.jsonl"
+    lines = [json.dumps({"text": DOCUMENTS[i % 8] + str(i)}) + "\n" for i in range(90)]
+    data.write_text("".join(lines))
+    fit = ("fit", trained / "train.onnx", "--data", data, "--tokenizer", trained, "--block-size", PLACES, "--packing", "wrapped", "--batch-size", 2,
+           "--stream", "--shuffle-buffer", 4, "--no-shuffle")  # fmt: skip
+    tool.run(*fit, "--epochs", 1, "--out", tmp_path / "whole")
+    steps = len(tool.losses(tmp_path / "whole"))
+    tool.run(*fit, "--steps", steps - 2, "--out", tmp_path / "run")
+    seen = range(30, 50)  # behind the first window, which is checked, and before that of the last steps
+    data.write_text("".join("?" * (len(line) - 1) + "\n" if i in seen else line for i, line in enumerate(lines)))
+    tool.run(*fit, "--epochs", 1, "--resume", "--out", tmp_path / "run")
+    np.testing.assert_array_equal(tool.losses(tmp_path / "run"), tool.losses(tmp_path / "whole"))
+    position = json.loads(onnx_train.load(tmp_path / "run/last.onnx").metadata["onnx_train.checkpoint"])
+    assert "place" not in position  # the end of an epoch is the start of the next one
+
+
 def test_standard_input_is_streamed(trained, tmp_path):
     def stream(text, *options, status=0):
         process = subprocess.run([tool.COMMAND, "fit", str(trained / "train.onnx"), "--data", "-", "--block-size", "8", "--batch-size", "2", *map(str, options)],
@@ -332,3 +376,19 @@ def test_standard_input_is_streamed(trained, tmp_path):
         writer.kill()
         writer.wait()
     assert endless.returncode == 0 and len(tool.losses(tmp_path / "endless")) == 3
+    # The same input again: what the run has read is skipped. Another input is read from its start.
+    stream(lines, "--steps", 9, "--shuffle-buffer", 4, "--out", tmp_path / "parts")
+    said = stream(lines, "--epochs", 1, "--shuffle-buffer", 4, "--resume", "--out", tmp_path / "parts")
+    stream(lines, "--epochs", 1, "--shuffle-buffer", 4, "--out", tmp_path / "windows")
+    np.testing.assert_array_equal(tool.losses(tmp_path / "parts"), tool.losses(tmp_path / "windows"))
+    assert re.search(r"standard input: the first \d+ bytes are skipped, which the run has read before", said)
+    others = "".join(json.dumps({"text": text[::-1]}) + "\n" for text in DOCUMENTS * 4)
+    for next_one in (others, others[: len(others) // 2]):
+        stream(lines, "--steps", 9, "--shuffle-buffer", 4, "--overwrite", "--out", tmp_path / "more")
+        said = stream(next_one, "--epochs", 1, "--shuffle-buffer", 4, "--resume", "--out", tmp_path / "more")
+        assert "standard input is not the one that the run has read before: it is read from its start" in said
+        stream(next_one, "--epochs", 1, "--shuffle-buffer", 4, "--no-shuffle", "--out", tmp_path / "alone", "--overwrite")
+        assert len(tool.losses(tmp_path / "more")) == 9 + len(tool.losses(tmp_path / "alone"))
+    stream(lines, "--steps", len(tool.losses(tmp_path / "windows")) - 1, "--shuffle-buffer", 4, "--out", tmp_path / "late")
+    said = stream(lines[: len(lines) // 3], "--epochs", 1, "--shuffle-buffer", 4, "--resume", "--out", tmp_path / "late", status=1)
+    assert "cannot resume: standard input has fewer than the " in said
