@@ -3,13 +3,16 @@ set(CMAKE_FIND_PACKAGE_PREFER_CONFIG OFF)
 set(Protobuf_USE_STATIC_LIBS OFF)
 find_package(Protobuf REQUIRED)
 find_package(ONNX CONFIG REQUIRED)       # scripts/bootstrap builds it into .deps/onnx
-find_package(dnnl 3 CONFIG REQUIRED)     # a wheel in .deps/venv
+if(ONNX_TRAIN_ONEDNN)
+  find_package(dnnl 3 CONFIG REQUIRED)   # a wheel in .deps/venv
+endif()
 if(NOT ONNX_TRAIN_FUZZ)  # clang compiles no loops of OpenMP
   find_package(OpenMP REQUIRED)
 endif()
 find_package(CLI11 CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
-find_package(FlatBuffers CONFIG REQUIRED)  # headers, and flatc at build
+find_package(FlatBuffers CONFIG REQUIRED)  # headers
+find_program(FLATC flatc REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(yaml-cpp REQUIRED)
 find_package(mimalloc 2 CONFIG REQUIRED)

@@ -19,9 +19,13 @@ set_target_properties(onnx_train PROPERTIES
 # The folder of the build is laid out as that of an installation. A search path of the build's own would end with an
 # empty entry (CMake's room for the one of the installation): the loader looks for each library in the current folder
 # then, which costs 4% of the start, and loads what somebody has put there.
-get_target_property(dnnl_file DNNL::dnnl LOCATION)
-get_filename_component(dnnl_folder "${dnnl_file}" DIRECTORY)
-file(CREATE_LINK "${dnnl_folder}/libdnnl.so.3" "${PROJECT_BINARY_DIR}/libdnnl.so.3" SYMBOLIC)
+set(dnnl_files "")
+if(ONNX_TRAIN_ONEDNN)
+  get_target_property(dnnl_file DNNL::dnnl LOCATION)
+  get_filename_component(dnnl_folder "${dnnl_file}" DIRECTORY)
+  set(dnnl_files "${dnnl_folder}/libdnnl.so.3")
+  file(CREATE_LINK "${dnnl_files}" "${PROJECT_BINARY_DIR}/libdnnl.so.3" SYMBOLIC)
+endif()
 
 # add_module(NAME SOURCE...): libonnx_train_NAME.so, which is loaded from beside the library where something asks for it
 # (kernels/modules.h): Device::find("NAME"), for a device.
@@ -36,7 +40,7 @@ endfunction()
 install(TARGETS onnx_train spin_limit EXPORT onnx_train LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(DIRECTORY include/onnx_train DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 # oneDNN comes from no package of the system: its library goes along.
-install(FILES "${dnnl_folder}/libdnnl.so.3" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(FILES ${dnnl_files} DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 
 set(config_folder "${CMAKE_INSTALL_LIBDIR}/cmake/onnx_train")
 install(EXPORT onnx_train NAMESPACE onnx_train:: FILE onnx_trainConfig.cmake DESTINATION "${config_folder}")
