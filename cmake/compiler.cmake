@@ -8,6 +8,18 @@ set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 add_compile_options(-fno-semantic-interposition)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
+# x86-64 has fused multiply-adds in the kernels' variants alone. Elsewhere the compiler would use them everywhere, and
+# what passes compute of constants would depend on the machine that builds a model.
+if(NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+  add_compile_options(-ffp-contract=off)
+  # GCC 12 knows the type of 16 bits on aarch64 by the name of ARM alone.
+  include(CheckCXXSourceCompiles)
+  check_cxx_source_compiles("_Float16 x; int main() {}" HAS_FLOAT16)
+  if(NOT HAS_FLOAT16)
+    add_compile_definitions(_Float16=__fp16)
+  endif()
+endif()
+
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/ccache")

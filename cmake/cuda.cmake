@@ -3,7 +3,12 @@
 # /usr/local/cuda, say, may lack cuDNN. With ONNX_TRAIN_CUDA, the device module libonnx_train_cuda.so, which nvcc compiles.
 # The tests, which run the kernels on the host, need the headers, too.
 option(ONNX_TRAIN_CUDA "The device module for NVIDIA GPUs, which needs nvcc" OFF)
-if(NOT ONNX_TRAIN_CUDA AND NOT ONNX_TRAIN_TESTS)
+# NVIDIA's libraries that the tests need are those of the machine that builds.
+set(tests_cuda ${ONNX_TRAIN_TESTS})
+if(CMAKE_CROSSCOMPILING)
+  set(tests_cuda OFF)
+endif()
+if(NOT ONNX_TRAIN_CUDA AND NOT tests_cuda)
   return()
 endif()
 

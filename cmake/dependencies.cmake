@@ -11,18 +11,16 @@ if(NOT "${onnx_definitions}" MATCHES "ONNX_NAMESPACE=onnx_train_onnx")
   message(FATAL_ERROR "ONNX in ${ONNX_DIR} has the namespace of everybody's ONNX, and two copies in one process would mix: build it "
     "with `cmake -C ${PROJECT_SOURCE_DIR}/cmake/onnx.cmake`, and put where it is installed into CMAKE_PREFIX_PATH")
 endif()
-find_package(dnnl 3 CONFIG REQUIRED)     # a wheel in .deps/venv
+if(ONNX_TRAIN_ONEDNN)
+  find_package(dnnl 3 CONFIG REQUIRED)   # a wheel in .deps/venv
+endif()
 if(NOT ONNX_TRAIN_FUZZ)  # clang compiles no loops of OpenMP
   find_package(OpenMP REQUIRED)
 endif()
 find_package(CLI11 CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
-find_package(FlatBuffers CONFIG REQUIRED)  # headers, and flatc at build
-if(NOT TARGET flatbuffers::flatc)
-  find_program(FLATC flatc REQUIRED)
-  add_executable(flatbuffers::flatc IMPORTED)
-  set_target_properties(flatbuffers::flatc PROPERTIES IMPORTED_LOCATION "${FLATC}")
-endif()
+find_package(FlatBuffers CONFIG REQUIRED)  # headers
+find_program(FLATC flatc REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(yaml-cpp REQUIRED)
 if(NOT TARGET yaml-cpp::yaml-cpp)  # its name since 0.8

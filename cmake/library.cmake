@@ -22,12 +22,16 @@ set_target_properties(onnx_train PROPERTIES
 # empty entry (CMake's room for the one of the installation): the loader looks for each library in the current folder
 # then, which costs 4% of the start, and loads what somebody has put there.
 # The oneDNN of scripts/bootstrap comes from no package of the system, so it goes along; any other one stays where it is.
-get_target_property(dnnl_file DNNL::dnnl LOCATION)
-cmake_path(IS_PREFIX DEPS "${dnnl_file}" NORMALIZE bundles_dnnl)
-if(bundles_dnnl)
-  get_filename_component(dnnl_folder "${dnnl_file}" DIRECTORY)
-  file(CREATE_LINK "${dnnl_folder}/libdnnl.so.3" "${PROJECT_BINARY_DIR}/libdnnl.so.3" SYMBOLIC)
-  install(FILES "${dnnl_folder}/libdnnl.so.3" DESTINATION "${private_folder}" COMPONENT library)
+set(bundled_dnnl "")
+if(ONNX_TRAIN_ONEDNN)
+  get_target_property(dnnl_file DNNL::dnnl LOCATION)
+  cmake_path(IS_PREFIX DEPS "${dnnl_file}" NORMALIZE bundles_dnnl)
+  if(bundles_dnnl)
+    get_filename_component(dnnl_folder "${dnnl_file}" DIRECTORY)
+    set(bundled_dnnl "${dnnl_folder}/libdnnl.so.3")
+    file(CREATE_LINK "${bundled_dnnl}" "${PROJECT_BINARY_DIR}/libdnnl.so.3" SYMBOLIC)
+    install(FILES "${bundled_dnnl}" DESTINATION "${private_folder}" COMPONENT library)
+  endif()
 endif()
 
 # add_module(NAME SOURCE...): libonnx_train_NAME.so, which is loaded from beside the library where something asks for it

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +16,10 @@
 #include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
+
+static_assert(
+    std::endian::native == std::endian::little && sizeof(void*) == 8,
+    "onnx-train is for little-endian processors of 64 bits: it computes on the bytes of ONNX's files in place");
 namespace {
 
 std::shared_ptr<void> allocate(size_t bytes) {

@@ -267,7 +267,7 @@ echo precious > kept.onnx  # a file system that is full
 (ulimit -f 1; expect 1 build "$fixtures/mlp.onnx" -o kept.onnx; [ $failures = 0 ]) || fail "no error on a full disk"
 [ "$(cat kept.onnx)" = precious ] || fail "a file changed although it could not be written"
 ONNX_TRAIN_ISA=sse9 expect 1 bench train.onnx --data train.csv --seconds 0.1
-says "ONNX_TRAIN_ISA is 'sse9': it takes baseline" err
+says "ONNX_TRAIN_ISA is 'sse9': it takes one of scalar" err
 for subcommand in check build fit eval predict sample export flatten show opt grad verify bench; do
   expect 0 $subcommand --help
   says 'Examples:' out

@@ -18,7 +18,8 @@ TEST(CpuFeatures, IsaIsTheOneThatTheVariableNames) {
 }
 
 TEST(CpuFeatures, LevelsAreNamedInTheirOrder) {
-  EXPECT_EQ(name_of(Isa::kBaseline), "baseline");
+  EXPECT_EQ(name_of(Isa::kScalar), "scalar");
+  EXPECT_EQ(name_of(Isa::kNeon), "neon");
   EXPECT_EQ(name_of(Isa::kAvx2), "avx2");
   EXPECT_EQ(name_of(Isa::kAmx), "amx");
   EXPECT_LT(Isa::kAvx512, Isa::kAvx512Bf16);

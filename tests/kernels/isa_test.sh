@@ -4,9 +4,9 @@
 # tests' own. Usage: isa_test.sh UNIT_TESTS LEVEL
 set -euo pipefail
 unit_tests=$1 level=$2
-levels=(baseline avx2 avx512 avx512_bf16 amx)
+levels=(scalar avx2 avx512 avx512_bf16 amx)
 # OpenBLAS's name for a core of the level: it chooses when it is loaded.
-declare -A cores=([baseline]=Nehalem [avx2]=Haswell [avx512]=SkylakeX [avx512_bf16]=SkylakeX)
+declare -A cores=([scalar]=Nehalem [avx2]=Haswell [avx512]=SkylakeX [avx512_bf16]=SkylakeX)
 
 # It fails where the machine lacks the level; the error names its highest one.
 highest=$(ONNX_TRAIN_ISA=amx "$unit_tests" --gtest_filter='CpuFeatures.IsaIs*' 2>&1 |

@@ -109,7 +109,7 @@ def test_a_path_that_does_not_exist_is_found():
 SYMBOL = re.compile(r"`([A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)(?:\([^`\n]*\))?`")
 # Of other programs, packages of Debian and tests that CMake names.
 OTHERS = {*"IOBinding ORTModule Ort DataCollatorForLanguageModeling WeightedRandomSampler max_grad_norm past_key_values".split(),
-          *"mean_with_sample_weight manylinux_2_35 unit_avx2 unit_baseline cudaLaunchAttributeCooperative".split(),
+          *"mean_with_sample_weight manylinux_2_35 unit_avx2 unit_scalar cudaLaunchAttributeCooperative".split(),
           *"libc6 libutf8proc2 libgfortran5 libgloo0 libgomp1 libprotobuf32 libquadmath0 libwebp7 libxxhash0".split()}  # fmt: skip
 
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "kernels/cpu/support/onednn.h"
 #include "kernels/host.h"
 #include "runtime/session/session.h"
 #include "tests/support/allocations.h"
@@ -47,7 +48,7 @@ TEST(StepMemory, AStepAllocatesAndCreatesNothing) {
   const size_t onednn_allocations = count_onednn_allocations(), onednn_live = live_onednn_allocations();
   largest_onednn_allocation();
   ASSERT_GT(allocations, 0u);
-  ASSERT_GT(primitives, 0u);
+  ASSERT_EQ(primitives > 0, cpu::has_onednn());
   for (int i = 0; i < kSteps; ++i) session.run("step", batch);
   EXPECT_EQ(count_allocations(), allocations);
   EXPECT_EQ(count_primitives(), primitives);
@@ -79,6 +80,7 @@ TEST(StepMemory, ContendedLocksAreCounted) {
 }
 
 TEST(StepMemory, AStepTakesNoLock) {
+  if (!cpu::has_onednn()) GTEST_SKIP() << "OpenBLAS takes a lock for the memory of each product";
   const int threads = num_threads();
   for (int n : {1, 2}) {
     set_num_threads(n);

@@ -107,6 +107,26 @@ TEST(Structure, OnlyTheFolderOfTheCpuKnowsTheCpu) {
   EXPECT_EQ(offenders, "");
 }
 
+// What other processors lack, and what oneDNN declares, is in folders of its own.
+TEST(Structure, IntrinsicsAndOneDnnStandInTheirFolders) {
+  const std::regex intrinsics(R"re(immintrin\.h|\b_mm\d*_\w+|\b__m\d+\w*|\b_tile_\w+|arm_neon\.h)re"),
+      onednn(R"re(dnnl)re");
+  int here = 0;
+  for_each_source({"onnx_passes", "kernels", "runtime", "library", "tools"},
+                  [&](const std::string& path, const std::string& text) {
+                    std::smatch found;
+                    const bool is_x86 = path.starts_with("kernels/cpu/x86/");
+                    if (std::regex_search(text, found, intrinsics)) {
+                      EXPECT_TRUE(is_x86) << path << ": " << found.str();
+                      here += is_x86;
+                    }
+                    if (std::regex_search(text, found, onednn)) {
+                      EXPECT_TRUE(path.starts_with("kernels/cpu/onednn/primitives/")) << path << ": " << found.str();
+                    }
+                  });
+  EXPECT_EQ(here, 2);
+}
+
 // A list of operators' names outside of operators/ is a fact of these operators that belongs into their rows.
 TEST(Structure, NoListOfOperatorsStandsOutsideOfTheirRows) {
   std::set<std::string> names;
@@ -430,7 +450,8 @@ const std::map<std::string, std::string> kFolders = {
      "lowering/attention lowering/products lowering/gather lowering/fusion lowering/canonical lowering/storage "
      "lowering "
      "cpu/support cpu/elementwise cpu/movement cpu/reduction cpu/normalization cpu/pooling cpu/sampling cpu/training "
-     "cpu/products cpu/attention cpu/convolution cpu/recurrent cpu/fused cpu/collective cpu "
+     "cpu/x86 cpu/products cpu/attention cpu/convolution cpu/onednn/none cpu/onednn/primitives cpu/recurrent cpu/fused "
+     "cpu/collective cpu "
      "cuda/support cuda/choices cuda/movement cuda/reduction cuda/fused cuda/normalization cuda/pooling cuda/sampling "
      "cuda/training cuda/products cuda/attention cuda/convolution cuda/recurrent cuda/collective cuda"},
     {"runtime",

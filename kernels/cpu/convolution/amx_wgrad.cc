@@ -7,9 +7,9 @@
 #include "kernels/cpu/convolution/channel_sums.h"
 #include "kernels/cpu/convolution/convolutions.h"
 #include "kernels/cpu/convolution/index_map.h"
-#include "kernels/cpu/products/amx_panels.h"
-#include "kernels/cpu/products/tiles.h"
 #include "kernels/cpu/support/parallel.h"
+#include "kernels/cpu/x86/amx_panels.h"
+#include "kernels/cpu/x86/tiles.h"
 #include "kernels/geometry/windows.h"
 #include "kernels/place.h"
 

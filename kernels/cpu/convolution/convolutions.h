@@ -51,6 +51,11 @@ Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const Forward& 
 Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
 Prepared prepare_amx(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
 
+// float32, channels last, where there is no oneDNN: im2col and BLAS (blas_convolution.cc).
+Prepared prepare_blas(const NodeSpec& spec, const Convolution& c, const Forward& f);
+Prepared prepare_blas(const NodeSpec& spec, const Convolution& c, const InputGradient& f);
+Prepared prepare_blas(const NodeSpec& spec, const Convolution& c, const WeightGradient& f);
+
 // Any size, float32 or float64, channels first: im2col and BLAS (reference.cc).
 Prepared prepare_reference(const NodeSpec& spec, const Convolution& c, const Forward& f);
 Prepared prepare_reference(const NodeSpec& spec, const Convolution& c, const InputGradient& f);

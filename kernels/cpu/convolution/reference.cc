@@ -1,11 +1,10 @@
 // Reference convolution, channels first, by im2col and BLAS. For each image and group the inputs of all windows become
 // the columns of a matrix [channels taps, windows], and the three directions are
 //     y = w columns,    columns = wᵀ dy scattered back to dx,    dw += dy columnsᵀ.
-#include <cblas.h>
-
 #include <algorithm>
 
 #include "kernels/cpu/convolution/convolutions.h"
+#include "kernels/cpu/products/blas.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/dispatch.h"
 #include "kernels/geometry/windows.h"
@@ -17,20 +16,16 @@ namespace {
 template <typename T>
 void multiply(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const T* a, const T* b, bool accumulate,
               T* out) {
-  if (m == 0 || n == 0) return;
-  if (k == 0) {
-    if (!accumulate) std::fill_n(out, m * n, T(0));
-    return;
-  }
-  const auto ta = trans_a ? CblasTrans : CblasNoTrans, tb = trans_b ? CblasTrans : CblasNoTrans;
-  const auto size = [](int64_t v) { return static_cast<blasint>(v); };
-  const blasint lda = size(trans_a ? m : k), ldb = size(trans_b ? k : n);
-  const T beta = accumulate ? 1 : 0;
-  if constexpr (std::is_same_v<T, double>) {
-    cblas_dgemm(CblasRowMajor, ta, tb, size(m), size(n), size(k), 1, a, lda, b, ldb, beta, out, size(n));
-  } else {
-    cblas_sgemm(CblasRowMajor, ta, tb, size(m), size(n), size(k), 1, a, lda, b, ldb, beta, out, size(n));
-  }
+  const GemmShape shape{.m = m,
+                        .n = n,
+                        .k = k,
+                        .a_row = trans_a ? 1 : k,
+                        .a_column = trans_a ? m : 1,
+                        .b_row = trans_b ? 1 : n,
+                        .b_column = trans_b ? k : 1,
+                        .y_row = n,
+                        .accumulate = accumulate};
+  multiply_by_blas(shape, 1, a, b, out);
 }
 
 // Calls f(offset in the image, window) for one row of the columns matrix: one channel and one tap, and all windows for

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "kernels/cpu/convolution/convolutions.h"
-#include "kernels/cpu/products/tiles.h"
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/parallel.h"
+#include "kernels/cpu/x86/tiles.h"
 #include "kernels/geometry/windows.h"
 #include "kernels/place.h"
 

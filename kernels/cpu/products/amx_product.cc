@@ -8,9 +8,9 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/products/amx_panels.h"
-#include "kernels/cpu/products/tiles.h"
 #include "kernels/cpu/support/cpu_features.h"
+#include "kernels/cpu/x86/amx_panels.h"
+#include "kernels/cpu/x86/tiles.h"
 
 namespace onnx_train::cpu {
 

@@ -1,46 +1,22 @@
 // Products of float32 operands, or of bfloat16 operands with float32 sums; the result may be stored as bfloat16. Large
 // products are computed in the way that is the fastest on this processor: on AMX (amx_product.h), row by row
-// (row_product.h), or by oneDNN in one of several ways; OpenBLAS takes about twice as long (docs/performance.md).
-// Transposed operands are strides, not copies.
+// (row_product.h), or by oneDNN in one of several ways; OpenBLAS, which takes about twice as long
+// (docs/performance.md), is for where there is no oneDNN. Transposed operands are strides, not copies.
 #include <algorithm>
-#include <string_view>
 
 #include "kernels/cpu/products/amx_product.h"
+#include "kernels/cpu/products/onednn.h"
 #include "kernels/cpu/products/products.h"
 #include "kernels/cpu/products/row_product.h"
 #include "kernels/cpu/support/choices.h"
-#include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/onednn.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {
 namespace {
 
-using Desc = dnnl::memory::desc;
-
-Desc layout(const Matrices& matrices, int64_t rows, int64_t columns, DType dtype = DType::kFloat) {
-  Shape dims = matrices.batch, strides = matrices.batch_strides;
-  dims.insert(dims.end(), {rows, columns});
-  strides.insert(strides.end(), {matrices.row_stride, matrices.column_stride});
-  return {dims, data_type(dtype), strides};
-}
-
-// oneDNN has fast code for most orders of batch and row axes. For the others its reference loops are a hundred times
-// slower, so operands are first copied into the usual order.
-bool is_slow(const Chain& chain, const NodeSpec& spec, const Product& p) {
-  const dnnl::matmul::primitive_desc found(chain.engine(), layout(p.a, p.m, p.k, spec.in_type(0)),
-                                           layout(p.b, p.k, p.n, spec.in_type(1)),
-                                           layout(p.y, p.m, p.n, spec.out_type()), Chain::attributes());
-  return std::string_view(found.impl_info_str()).starts_with("ref");
-}
-
-// What of oneDNN computes a product. Its first implementation for a product is mostly the one by micro-kernels ("brg"),
-// which reads a b of many or long rows from memory for every few rows of a. Its general one ("gemm") copies blocks of
-// both operands: for 1024 x 3072 x 768 it takes four fifths of the time, for K = 30,522 two thirds.
-enum class Implementation { kFirst, kPacked, kGemm };  // kPacked: the first one's, with b in the layout that it prefers
-
-// The general one divides few sums of many products by the number of threads, in bfloat16 always: another number would
-// give other bits.
+// oneDNN's general implementation divides few sums of many products by the number of threads, in bfloat16 always:
+// another number would give other bits.
 bool may_take_gemm(const Product& p, DType from) {
   constexpr int64_t kFewSums = 1 << 16;
   return from == DType::kFloat && p.y.batch.empty() && p.m * p.n >= kFewSums;
@@ -59,26 +35,6 @@ bool is_worth_packing(const Product& p) {
   return p.y.batch.empty() && p.m >= kManyRows && p.k * p.n <= kFewElements;
 }
 
-using Matmul = dnnl::matmul::primitive_desc;
-
-bool is_gemm(const Matmul& product) { return std::string_view(product.impl_info_str()).starts_with("gemm"); }
-
-Matmul with_gemm(const Matmul& product) {
-  Matmul next = product;
-  while (next.next_impl()) {
-    if (is_gemm(next)) return next;
-  }
-  return product;
-}
-
-// Whether oneDNN has its general implementation, and another one first.
-bool has_gemm(const NodeSpec& spec, const Product& p) {
-  const Chain chain;
-  const Matmul first(chain.engine(), layout(p.a, p.m, p.k, spec.in_type(0)), layout(p.b, p.k, p.n, spec.in_type(1)),
-                     layout(p.y, p.m, p.n, spec.out_type()), Chain::attributes());
-  return !is_gemm(first) && is_gemm(with_gemm(first));
-}
-
 template <typename T>
 Prepared prepare_amx_product(const NodeSpec& spec, const Product& p, bool bias) {
   const AmxProduct<T> product(p, spec.out_type(), spec.threads());
@@ -88,44 +44,6 @@ Prepared prepare_amx_product(const NodeSpec& spec, const Product& p, bool bias) 
           },
           product.scratch_bytes(),
           {}};
-}
-
-Prepared prepare_onednn(const NodeSpec& spec, Product p, bool bias, Implementation implementation) {
-  return prepare_chain(spec, [&](Chain& chain) {
-    const DType from = spec.in_type(0), b_type = spec.in_type(1), to = spec.out_type();
-    OneDnnOperand a = input(0, layout(p.a, p.m, p.k, from)), made = output(0, layout(p.y, p.m, p.n, to));
-    const OneDnnOperand y = made;
-    if (is_slow(chain, spec, p)) {
-      Product copied = p;
-      copied.a = row_major_matrices(p.a.batch, p.m, p.k);
-      if (!p.accumulate) copied.y = row_major_matrices(p.y.batch, p.m, p.n);
-      a = chain.in_layout(a, layout(copied.a, p.m, p.k, from));
-      made = chain.staged(y, layout(copied.y, p.m, p.n, to));
-      p = copied;
-      merge_batches(p);
-      a.layout = layout(p.a, p.m, p.k, from);
-    }
-    const OneDnnOperand to_write{made.place, layout(p.y, p.m, p.n, to)};
-    const OneDnnOperand b = input(1, layout(p.b, p.k, p.n, b_type));
-    auto attributes = Chain::attributes();
-    dnnl::post_ops after;
-    if (p.alpha != 1) after.append_eltwise(dnnl::algorithm::eltwise_linear, static_cast<float>(p.alpha), 0);
-    if (p.accumulate) after.append_sum(1);
-    attributes.set_post_ops(after);
-    Desc wanted = b.layout;
-    if (implementation == Implementation::kPacked)
-      wanted = {b.layout.get_dims(), b.layout.get_data_type(), dnnl::memory::format_tag::any};
-    const Shape ones(p.y.batch.size(), 1);
-    const OneDnnOperand to_add = input(2, layout(row_major_matrices(ones, 1, p.n), 1, p.n));
-    Matmul product = bias ? Matmul(chain.engine(), a.layout, wanted, to_add.layout, to_write.layout, attributes)
-                          : Matmul(chain.engine(), a.layout, wanted, to_write.layout, attributes);
-    if (implementation == Implementation::kGemm) product = with_gemm(product);
-    std::vector<std::pair<int, OneDnnOperand>> operands = {
-        {DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, chain.in_layout(b, product.weights_desc())}, {DNNL_ARG_DST, to_write}};
-    if (bias) operands.push_back({DNNL_ARG_BIAS, to_add});
-    chain.add(product, operands);
-    chain.reorder(made, y);
-  });
 }
 
 // ---- Ways
@@ -198,10 +116,12 @@ Prepared prepare_float_product(const NodeSpec& spec, Product p, bool bias) {
   constexpr size_t kMostCopied = size_t{32} << 20;  // bytes of a copy of b, which is a part of the arena
   const bool is_one = p.y.batch.empty(),
              can_pack = is_one && static_cast<size_t>(p.k * p.n) * size_of(spec.in_type(1)) <= kMostCopied;
-  const bool packs = is_worth_packing(p), can_gemm = may_take_gemm(p, from) && has_gemm(spec, p);
+  const bool packs = is_worth_packing(p), there = has_onednn(),
+             can_gemm = there && may_take_gemm(p, from) && has_gemm(spec, p);
   add("oneDNN's gemm", can_gemm, prefers_gemm(p), onednn(Implementation::kGemm));
-  add("oneDNN, packed", can_pack, packs, onednn(Implementation::kPacked));
-  add("oneDNN", true, true, onednn(Implementation::kFirst));
+  add("oneDNN, packed", there && can_pack, packs, onednn(Implementation::kPacked));
+  add("oneDNN", there, true, onednn(Implementation::kFirst));
+  add("BLAS", !there, true, [&spec, bias](const Product& q) { return prepare_blas_product(spec, q, bias); });
   const std::string rest = concat(packs ? ", packed by rule" : "", can_pack ? "" : ", too large to pack");
   const double flops = 2.0 * static_cast<double>(p.m * p.n * p.k * num_elements(p.y.batch));
   return fastest(spec, {text_of(spec, sample, rest), extent_of(spec, sample)}, flops, std::move(ways));

@@ -1,6 +1,6 @@
 // A matrix product inside another kernel: y = a b, or y + a b, for row-major matrices or their transposes whose
-// addresses are known only while the kernel runs. float32 uses oneDNN, float64 BLAS; bfloat16 operands with float32
-// sums use oneDNN and need isa() >= Isa::kAvx512Bf16.
+// addresses are known only while the kernel runs. float32 uses oneDNN, or BLAS where there is none; float64 BLAS;
+// bfloat16 operands with float32 sums use oneDNN and need isa() >= Isa::kAvx512Bf16.
 //
 // The kernel that prepares a Gemm owns it. One Gemm runs on one thread at a time; a kernel that runs it on several
 // threads copies it for each (copies share the oneDNN primitive). The order of its sums does not depend on the number

@@ -1,12 +1,10 @@
 // MatMul, Gemm and TransposedMatMul, also with bfloat16 operands (kernels/functions/products.cc). float32 and bfloat16
-// operands go to float_products.cc; float64 uses BLAS, integers use plain loops.
+// operands go to float_products.cc; float64, and float32 where there is no oneDNN, use BLAS; integers use plain loops.
 #include "kernels/cpu/products/products.h"
 
-#include <cblas.h>
-
 #include <algorithm>
-#include <climits>
 
+#include "kernels/cpu/products/blas.h"
 #include "kernels/cpu/support/cpu_features.h"
 #include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
@@ -19,14 +17,20 @@ namespace {
 
 // ---- float64 and integers
 
+GemmShape shape_of(const Product& p) {
+  return {.m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .a_row = p.a.row_stride,
+          .a_column = p.a.column_stride,
+          .b_row = p.b.row_stride,
+          .b_column = p.b.column_stride,
+          .y_row = p.y.row_stride,
+          .accumulate = p.accumulate};
+}
+
 void multiply(const Product& p, const double* a, const double* b, double* y) {
-  const auto size = [](int64_t n) { return static_cast<blasint>(n); };
-  const auto order = [](const Matrices& x) { return x.column_stride == 1 ? CblasNoTrans : CblasTrans; };
-  const auto leading = [&](const Matrices& x, int64_t rows, int64_t columns) {
-    return size(x.column_stride == 1 ? std::max(x.row_stride, columns) : std::max(x.column_stride, rows));
-  };
-  cblas_dgemm(CblasRowMajor, order(p.a), order(p.b), size(p.m), size(p.n), size(p.k), p.alpha, a,
-              leading(p.a, p.m, p.k), b, leading(p.b, p.k, p.n), p.accumulate ? 1 : 0, y, leading(p.y, p.m, p.n));
+  multiply_by_blas(shape_of(p), p.alpha, a, b, y);
 }
 
 template <typename T>
@@ -63,7 +67,7 @@ std::vector<int64_t> starts(const Shape& batch, const Matrices& matrices) {
 
 template <typename T>
 Prepared prepare_reference(const NodeSpec& spec, const Product& p) {
-  if (std::max({p.m, p.n, p.k}) > INT_MAX) fail(spec.node().label(), ": a dimension is larger than BLAS can count");
+  if (std::max({p.m, p.n, p.k}) > kMostOfBlas) fail(spec.node().label(), ": a dimension is larger than BLAS can count");
   return {
       [p, a = starts(p.y.batch, p.a), b = starts(p.y.batch, p.b), y = starts(p.y.batch, p.y)](const Launch& launch) {
         for (size_t i = 0; i < y.size(); ++i) {
@@ -72,6 +76,13 @@ Prepared prepare_reference(const NodeSpec& spec, const Product& p) {
       },
       0,
       {}};
+}
+
+// Writes the bias to each row of y.
+void fill_with_bias(const Product& p, const float* bias, float* y) {
+  parallel_for(p.m, std::max<int64_t>(1, kElementGrain / p.n), [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) std::copy(bias, bias + p.n, y + i * p.y.row_stride);
+  });
 }
 
 Prepared prepare_zeros(size_t bytes) {
@@ -154,6 +165,29 @@ Prepared prepare_product(const NodeSpec& spec, Product p, bool bias) {
     case DType::kUint64: return prepare_reference<uint64_t>(spec, p);
     default: fail(spec.node().label(), ": no product of ", name(spec.in_type()));
   }
+}
+
+Prepared prepare_blas_product(const NodeSpec& spec, Product p, bool bias) {
+  if (std::max({p.m, p.n, p.k}) > kMostOfBlas) fail(spec.node().label(), ": a dimension is larger than BLAS can count");
+  // Below so many operations a product is too small to be divided: the threads take products of the batch.
+  constexpr int64_t kFewProducts = int64_t{1} << 21;
+  const int64_t work = std::max<int64_t>(1, p.m * p.n * p.k), grain = std::max<int64_t>(1, kElementGrain / work);
+  if (bias) p.accumulate = true;
+  return {[p, bias, grain, divides = work >= kFewProducts, a_at = starts(p.y.batch, p.a), b_at = starts(p.y.batch, p.b),
+           y_at = starts(p.y.batch, p.y)](const Launch& launch) {
+            const auto *const a = launch.in<float>(0), *const b = launch.in<float>(1);
+            float* const y = launch.out<float>();
+            const auto multiply_some = [&](int64_t begin, int64_t end) {
+              for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+                if (bias) fill_with_bias(p, launch.in<float>(2), y + y_at[i]);
+                multiply_by_blas(shape_of(p), p.alpha, a + a_at[i], b + b_at[i], y + y_at[i]);
+              }
+            };
+            const auto count = static_cast<int64_t>(y_at.size());
+            divides ? multiply_some(0, count) : parallel_for(count, grain, multiply_some);
+          },
+          0,
+          {}};
 }
 
 std::vector<Kernel> product_kernels() {

@@ -15,6 +15,8 @@ bool is_bfloat16_product(const NodeSpec& spec);
 Prepared prepare_product(const NodeSpec& spec, Product product, bool bias = false);
 
 Prepared prepare_float_product(const NodeSpec& spec, Product product, bool bias);  // float_products.cc
-Prepared prepare_einsum(const NodeSpec& spec);                                     // einsum.cc
+// float32 by BLAS, for where there is no oneDNN.
+Prepared prepare_blas_product(const NodeSpec& spec, Product product, bool bias);
+Prepared prepare_einsum(const NodeSpec& spec);  // einsum.cc
 
 }  // namespace onnx_train::cpu

@@ -1,7 +1,6 @@
 #include "kernels/cpu/support/choices.h"
 
 #include <sys/mman.h>
-#include <dnnl.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +9,7 @@
 
 #include "include/onnx_train/version.h"
 #include "kernels/cpu/support/cpu_features.h"
+#include "kernels/cpu/support/onednn.h"
 #include "kernels/cpu/support/parallel.h"
 #include "kernels/cpu/support/stored.h"
 #include "kernels/device.h"
@@ -96,10 +96,7 @@ const std::string& hardware() {
   return text;
 }
 
-std::string library() {
-  const dnnl_version_t* const onednn = dnnl_version();
-  return concat("onnx-train " ONNX_TRAIN_VERSION ", oneDNN ", onednn->major, ".", onednn->minor, ".", onednn->patch);
-}
+std::string library() { return "onnx-train " ONNX_TRAIN_VERSION ", " + onednn_version(); }
 
 }  // namespace
 

@@ -1,9 +1,9 @@
 #include "kernels/cpu/support/cpu_features.h"
 
 #include <cstdlib>
-#include <dnnl.hpp>
-#include <iterator>
+#include <string>
 
+#include "kernels/cpu/support/onednn.h"
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train::cpu {
@@ -12,36 +12,44 @@ namespace {
 struct Level {
   Isa isa;
   std::string_view name;
-  dnnl::cpu_isa onednn;  // oneDNN's levels are numbers; a higher one includes the lower ones
 };
 
 constexpr Level kLevels[] = {
-    {Isa::kBaseline, "baseline", dnnl::cpu_isa::sse41},
-    {Isa::kAvx2, "avx2", dnnl::cpu_isa::avx2},
-    {Isa::kAvx512, "avx512", dnnl::cpu_isa::avx512_core},
-    {Isa::kAvx512Bf16, "avx512_bf16", dnnl::cpu_isa::avx512_core_bf16},
-    {Isa::kAmx, "amx", dnnl::cpu_isa::avx512_core_amx},
+    {Isa::kScalar, "scalar"},          {Isa::kNeon, "neon"}, {Isa::kAvx2, "avx2"}, {Isa::kAvx512, "avx512"},
+    {Isa::kAvx512Bf16, "avx512_bf16"}, {Isa::kAmx, "amx"},
 };
 
-const Level& level_named(std::string_view name) {
-  for (const Level& level : kLevels) {
-    if (level.name == name) return level;
-  }
-  fail("ONNX_TRAIN_ISA is '", name, "': it takes baseline, avx2, avx512, avx512_bf16 or amx");
+// Whether some machine of this architecture has the level.
+constexpr bool is_of_architecture(Isa level) {
+#if defined(__x86_64__)
+  return level != Isa::kNeon;
+#elif defined(__aarch64__)
+  return level <= Isa::kNeon;
+#else
+  return level == Isa::kScalar;
+#endif
 }
 
-// Returns the machine's highest level that oneDNN may use. oneDNN requests the AMX registers from the system here.
+Isa level_named(std::string_view name) {
+  std::string names;
+  for (const Level& level : kLevels) {
+    if (!is_of_architecture(level.isa)) continue;
+    if (level.name == name) return level.isa;
+    names += (names.empty() ? "" : ", ") + std::string(level.name);
+  }
+  fail("ONNX_TRAIN_ISA is '", name, "': it takes one of ", names);
+}
+
 Isa highest() {
 #if defined(__x86_64__)
-  const auto onednn = dnnl::get_effective_cpu_isa();
-  const Isa most = __builtin_cpu_supports("x86-64-v4")   ? Isa::kAmx
-                   : __builtin_cpu_supports("x86-64-v3") ? Isa::kAvx2
-                                                         : Isa::kBaseline;
-  for (auto level = std::rbegin(kLevels); level != std::rend(kLevels); ++level) {
-    if (level->isa <= most && onednn >= level->onednn) return level->isa;
-  }
+  return highest_of_onednn(__builtin_cpu_supports("x86-64-v4")   ? Isa::kAmx
+                           : __builtin_cpu_supports("x86-64-v3") ? Isa::kAvx2
+                                                                 : Isa::kScalar);
+#elif defined(__aarch64__)
+  return Isa::kNeon;
+#else
+  return Isa::kScalar;
 #endif
-  return Isa::kBaseline;
 }
 
 }  // namespace
@@ -51,13 +59,12 @@ std::string_view name_of(Isa level) { return kLevels[static_cast<size_t>(level)]
 Isa find_isa() {
   const char* name = std::getenv("ONNX_TRAIN_ISA");
   if (!name) return highest();
-  const Level& wanted = level_named(name);
-  // Must precede oneDNN's first query, which fixes its level.
-  if (dnnl::set_max_cpu_isa(wanted.onednn) != dnnl::status::success)
+  const Isa wanted = level_named(name);
+  if (!cap_onednn(wanted))
     fail("ONNX_TRAIN_ISA is ", name, ", but oneDNN has been used before and cannot be capped any more");
-  if (const Isa most = highest(); most < wanted.isa)
+  if (const Isa most = highest(); most < wanted)
     fail("ONNX_TRAIN_ISA is ", name, ", which this machine lacks: its highest level is ", name_of(most));
-  return wanted.isa;
+  return wanted;
 }
 
 }  // namespace onnx_train::cpu

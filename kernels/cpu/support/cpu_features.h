@@ -1,22 +1,23 @@
 // The instruction sets that kernels use. Code with variants asks isa(), and oneDNN is capped at the same level, so one
-// environment variable, ONNX_TRAIN_ISA, sets the level of the whole process. OpenBLAS, which multiplies float64
-// matrices, chooses its own level when it is loaded; its variable is OPENBLAS_CORETYPE.
+// environment variable, ONNX_TRAIN_ISA, sets the level of the whole process. OpenBLAS chooses its own level when it is
+// loaded; its variable is OPENBLAS_CORETYPE.
 #pragma once
 
 #include <string_view>
 
 namespace onnx_train::cpu {
 
-// Each level includes the previous ones.
+// Each level includes the previous ones of the same architecture; a machine has those of its own.
 enum class Isa {
-  kBaseline,    // any x86-64; oneDNN may also use SSE4.1. The only level on other processors.
+  kScalar,      // the portable code: what the compiler makes for any processor of the architecture, and BLAS
+  kNeon,        // aarch64
   kAvx2,        // x86-64-v3: AVX2, FMA, F16C
   kAvx512,      // x86-64-v4: AVX-512 F, BW, CD, DQ, VL
   kAvx512Bf16,  // bfloat16 dot products
   kAmx,         // bfloat16 tile products
 };
 
-// "baseline", "avx2", "avx512", "avx512_bf16", "amx".
+// "scalar", "neon", "avx2", "avx512", "avx512_bf16", "amx".
 std::string_view name_of(Isa level);
 
 // Queries the machine, oneDNN and ONNX_TRAIN_ISA. isa() caches the result.

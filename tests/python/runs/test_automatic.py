@@ -151,10 +151,10 @@ def test_python_finds_batch_and_rate(forward):
 
 def test_the_precision_follows_the_processor(exported, tmp_path, monkeypatch):
     _, path = exported("mlp")
-    monkeypatch.setenv("ONNX_TRAIN_ISA", "baseline")
+    monkeypatch.setenv("ONNX_TRAIN_ISA", "scalar")
     printed = tool.run("build", path, "-o", tmp_path / "train.onnx", "--precision", "auto")
     assert "auto: cpu does not multiply bfloat16" in printed
     monkeypatch.delenv("ONNX_TRAIN_ISA")
     printed = tool.run("build", path, "-o", tmp_path / "train.onnx", "--precision", "auto")
-    highest = re.search(r"baseline|avx2|avx512_bf16|avx512|amx", tool.run("devices"))[0]
+    highest = re.search(r"scalar|neon|avx2|avx512_bf16|avx512|amx", tool.run("devices"))[0]
     assert ("bf16" in re.search(r"precision +(\S+)", printed)[1]) == (highest in ("avx512_bf16", "amx"))

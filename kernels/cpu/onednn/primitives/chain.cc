@@ -1,4 +1,4 @@
-#include "kernels/cpu/support/onednn.h"
+#include "kernels/cpu/onednn/primitives/chain.h"
 
 #include <memory>
 

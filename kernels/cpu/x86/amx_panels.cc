@@ -1,11 +1,11 @@
-#include "kernels/cpu/products/amx_panels.h"
+#include "kernels/cpu/x86/amx_panels.h"
 
 #include <algorithm>
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12 reports false positives in its own intrinsics header
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include "kernels/cpu/products/tiles.h"
+#include "kernels/cpu/x86/tiles.h"
 #pragma GCC diagnostic pop
 
 namespace onnx_train::cpu::amx {
