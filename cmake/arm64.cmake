@@ -1,5 +1,5 @@
 # The toolchain of the preset arm64: Debian's cross compiler, and a root of Debian's arm64 packages that
-# scripts/arm64_root makes. What is built runs under QEMU's user emulation.
+# scripts/bootstrap --arm makes. What is built runs under QEMU's user emulation.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

@@ -9,6 +9,7 @@
 
 #include "kernels/choices/cache.h"
 #include "kernels/cpu/support/cpu_features.h"
+#include "kernels/cpu/support/onednn.h"
 #include "kernels/functions/functions.h"
 #include "onnx_passes/inference/builder.h"
 #include "runtime/session/session.h"
@@ -26,6 +27,9 @@ class CpuChoices : public testing::Test {
  protected:
   CpuChoices() : folder_(testing::TempDir() + "cpu_choices"), timed_(kVariable, "1000"), cache_(kCache, folder_) {
     fs::remove_all(folder_);
+  }
+  void SetUp() override {
+    if (!cpu::has_onednn()) GTEST_SKIP() << "without oneDNN there is one way to compute a large node";
   }
 
   // A product that is large enough to be timed. The process keeps its choices, so each test has a product of its own.
