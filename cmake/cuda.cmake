@@ -90,4 +90,5 @@ if(ONNX_TRAIN_CUDA)
   target_compile_options(cuda_kernels PRIVATE
     # 186: a formula for all numbers compares unsigned ones with zero, too.
     "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-Werror=all-warnings;-diag-suppress=186;-Xptxas=-warn-spills>")
+  install_module(cuda)
 endif()

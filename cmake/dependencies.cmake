@@ -7,8 +7,9 @@ if(NOT Protobuf_FOUND)
 endif()
 find_package(ONNX CONFIG REQUIRED)       # scripts/bootstrap builds it into .deps/onnx
 get_target_property(onnx_definitions ONNX::onnx INTERFACE_COMPILE_DEFINITIONS)
-if(NOT "${onnx_definitions}" MATCHES "ONNX_NAMESPACE=onnx_train_onnx")
-  message(FATAL_ERROR "ONNX in ${ONNX_DIR} has the namespace of everybody's ONNX, and two copies in one process would mix: build it "
+get_target_property(onnx_type ONNX::onnx TYPE)
+if(NOT "${onnx_definitions}" MATCHES "ONNX_NAMESPACE=onnx_train_onnx" OR NOT onnx_type STREQUAL "STATIC_LIBRARY")
+  message(FATAL_ERROR "ONNX in ${ONNX_DIR} is shared or has the namespace of everybody's ONNX, and two copies in one process would mix: build it "
     "with `cmake -C ${PROJECT_SOURCE_DIR}/cmake/onnx.cmake`, and put where it is installed into CMAKE_PREFIX_PATH")
 endif()
 if(ONNX_TRAIN_ONEDNN)

@@ -35,13 +35,15 @@ if(ONNX_TRAIN_ONEDNN)
 endif()
 
 # add_module(NAME SOURCE...): libonnx_train_NAME.so, which is loaded from beside the library where something asks for it
-# (kernels/modules.h): Device::find("NAME"), for a device. Installed as the component NAME.
+# (kernels/modules.h): Device::find("NAME"), for a device.
 function(add_module name)
   add_library(onnx_train_${name} MODULE ${ARGN})
   target_link_libraries(onnx_train_${name} PRIVATE onnx_train $<COMPILE_ONLY:runtime> strict_warnings)
   target_link_options(onnx_train_${name} PRIVATE "LINKER:-z,defs")
   set_target_properties(onnx_train_${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}"
     INSTALL_RPATH "$ORIGIN")
+endfunction()
+function(install_module name)
   install(TARGETS onnx_train_${name} LIBRARY DESTINATION "${private_folder}" COMPONENT ${name})
 endfunction()
 

@@ -30,11 +30,12 @@ vcpkg_cmake_configure(
     LOGFILE_BASE "config-onnx-${TARGET_TRIPLET}"
     OPTIONS
         -C "${SOURCE_PATH}/cmake/onnx.cmake"
-        -DBUILD_SHARED_LIBS=OFF
         -DONNX_USE_PROTOBUF_SHARED_LIBS=${SHARED}
         "-DProtobuf_PROTOC_EXECUTABLE=${PROTOC}"
         "-DPython3_EXECUTABLE=${PYTHON3}"
         "-DCMAKE_INSTALL_PREFIX=${ONNX_FOLDER}"
+    OPTIONS_RELEASE
+        -DBUILD_SHARED_LIBS=OFF  # after the one of the triplet
     MAYBE_UNUSED_VARIABLES
         Protobuf_PROTOC_EXECUTABLE
         Python3_EXECUTABLE
