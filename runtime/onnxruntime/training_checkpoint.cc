@@ -77,8 +77,9 @@ class OrtCheckpointReader {
   }
 
   Tensor tensor_of(const ort_format::Tensor& stored, const std::string& name) {
-    Shape shape;
-    if (stored.dims()) shape.assign(stored.dims()->begin(), stored.dims()->end());
+    // The verifier looks at the alignment of a vector's length, and not at that of its elements.
+    Shape shape(stored.dims() ? stored.dims()->size() : 0);
+    if (!shape.empty()) std::memcpy(shape.data(), stored.dims()->Data(), shape.size() * sizeof(int64_t));
     const auto* raw = stored.raw_data();
     const size_t stored_bytes = raw ? raw->size() : 0;
     if (shape.empty() && stored_bytes == 0 && stored.external_data_offset() < 0) return {};  // nominal: a name alone
