@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import onnx_train
 import pytest
+import tool
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch.nn import functional as F
@@ -101,3 +102,56 @@ def test_logits_that_are_cast_are_computed_in_chunks(dtype):
         session = onnx_train.Session(onnx_train.build(model, "cross_entropy", "sgd", precision=precision))
         for entry in ("step", "evaluate"):
             assert any(node.op == "LinearCrossEntropy" for node in session.plan(entry, batch=600).nodes), precision
+
+
+def network_of_bits(path, classes, zero_points):
+    """x -> tanh(x w) -> its MatMulNBits with a head of 4 bits; the head as floats."""
+    rng = np.random.default_rng(classes)
+    width, block = 32, 16
+    codes = rng.integers(0, 16, (classes, width)).astype(np.uint8)
+    scales = rng.uniform(0.01, 0.1, (classes, width // block)).astype(np.float32)
+    zeros = rng.integers(0, 16, (classes, width // block)).astype(np.uint8) if zero_points else np.full((classes, 2), 8, np.uint8)
+    w = rng.normal(size=(5, width)).astype(np.float32)
+    initializers = [numpy_helper.from_array(w, "w"), numpy_helper.from_array((codes[:, ::2] | codes[:, 1::2] << 4).reshape(classes, 2, 8), "bits"),
+                    numpy_helper.from_array(scales.ravel(), "scales")]  # fmt: skip
+    initializers += [numpy_helper.from_array(zeros[:, 0] | zeros[:, 1] << 4, "zeros")] if zero_points else []
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["xw"]), helper.make_node("Tanh", ["xw"], ["h"]),
+             helper.make_node("MatMulNBits", ["h", *(t.name for t in initializers[1:])], ["logits"], domain="com.microsoft", K=width, N=classes,
+                              bits=4, block_size=block)]  # fmt: skip
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 5])],
+                              [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classes])], initializers)  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)], ir_version=10), path)
+    steps = codes.astype(np.float64) - np.repeat(zeros, block, axis=1)
+    return w, steps * np.repeat(scales, block, axis=1).astype(np.float64)
+
+
+@pytest.mark.parametrize("classes, zero_points", [(1030, True), (2048, False), (150_000, True)])
+def test_a_head_in_integers_is_computed_in_chunks(tmp_path, classes, zero_points):
+    w, head = network_of_bits(tmp_path / "model.onnx", classes, zero_points)
+    rng = np.random.default_rng(1)
+    rows = 512
+    x, labels = rng.normal(size=(rows, 5)), rng.integers(0, classes, rows)
+    labels[rng.random(rows) < 0.2] = -100
+    want = {"w": torch.from_numpy(w.astype(np.float64)).requires_grad_()}
+    logits = torch.tanh(torch.from_numpy(x) @ want["w"]) @ torch.from_numpy(head).T
+    loss = F.cross_entropy(logits, torch.from_numpy(labels))
+    loss.backward()
+    for dtype, tolerance in (("float64", 1e-9), ("float32", 2e-5)):
+        session = onnx_train.Session(onnx_train.build(tmp_path / "model.onnx", "cross_entropy", "sgd(lr=1)", dtype=dtype))
+        plan = session.plan("step", batch=rows)
+        assert any(node.op == "LinearCrossEntropy" for node in plan.nodes)
+        if classes > 10_000:  # the logits of a half, and the floats of the head
+            assert plan.arena_bytes < (rows // 2 + 3 * 32) * classes * np.dtype(dtype).itemsize
+        result = session.step({"x": x.astype(dtype), "labels": labels})
+        np.testing.assert_allclose(result.loss, loss.item(), rtol=tolerance)
+        gradient = w - np.asarray(session.state["w"])
+        assert np.linalg.norm(gradient - want["w"].grad.numpy()) / np.linalg.norm(want["w"].grad.numpy()) < tolerance, dtype
+    # The step without the pass.
+    data = tool.save(tmp_path / "data.npz", {"x": x.astype("f4"), "labels": labels})
+    tool.run("build", tmp_path / "model.onnx", "-o", tmp_path / "train.onnx", "--loss", "cross_entropy", "--optimizer", "sgd")
+    steps = []
+    for out, lowering in (("with", ()), ("without", ("--lowering", "-linear_cross_entropy"))):
+        tool.run("fit", tmp_path / "train.onnx", "--data", data, "--batch-size", rows, "--steps", 1, "--lr", 1, "--out", tmp_path / out, *lowering)
+        steps.append((tool.losses(tmp_path / out), w - tool.state_of(onnx.load(tmp_path / out / "last.onnx"))["w"]))
+    np.testing.assert_allclose(steps[0][0], steps[1][0], rtol=1e-6)
+    assert np.linalg.norm(steps[0][1] - steps[1][1]) / np.linalg.norm(steps[1][1]) < 1e-6
