@@ -112,13 +112,15 @@ class Session(_session.Session):
                 way_out = "; give providers" if name == "device" else ""
                 raise UnsupportedError(f"{name} is an option of onnx_train's own runtime, not of ONNX Runtime{way_out}")
             raise TypeError(f"Session() has no argument '{name}'")
-        if session_options is not None and threads is not None:
-            raise UsageError("threads: set intra_op_num_threads of session_options")
+        if threads is not None and (session_options is not None or threads < 1):
+            what = "set intra_op_num_threads of session_options" if session_options is not None else "take a number above 0"
+            raise UsageError(f"threads is {threads}; {what}")
         if session_options is None:
             session_options = onnxruntime.SessionOptions()
             session_options.log_severity_level = 4  # what it logs of errors is raised; inputs with defaults are meant
             session_options.intra_op_num_threads = threads or 0
-        runtime = _Runtime(session_options, list(providers or ["CPUExecutionProvider"]))
+        wanted: list[Provider] = [providers] if isinstance(providers, str) else list(providers or ["CPUExecutionProvider"])
+        runtime = _Runtime(session_options, wanted)
         core = _OrtCore(_as_model(model), runtime, allow_non_finite)
         self._core = core
         self._device = ", ".join(runtime.names)
@@ -146,7 +148,7 @@ class _Runtime:
                     "OT8003",
                 )
         first = providers[0]
-        number = 0 if isinstance(first, str) else int(first[1].get("device_id", 0))
+        number = 0 if isinstance(first, str) else int(dict(first[1]).get("device_id", 0))
         kind = _MEMORY.get(self.names[0], "cpu")
         self.place = (kind, number if kind != "cpu" else 0)
 

@@ -211,7 +211,10 @@ def test_a_provider_that_is_not_there_is_named_with_those_that_are():
         onnx_train.ort.Session(mlp(), [("TPUExecutionProvider", {"device_id": 1}), "CPUExecutionProvider"])
     with pytest.raises(TypeError, match="no argument 'provider'"):
         onnx_train.ort.Session(mlp(), provider="CPUExecutionProvider")
-    assert "CPUExecutionProvider" in repr(onnx_train.ort.Session(mlp()))
+    for options in (dict(threads=0), dict(threads=1, session_options=object())):
+        with pytest.raises(onnx_train.UsageError, match="threads is"):
+            onnx_train.ort.Session(mlp(), **options)
+    assert "CPUExecutionProvider" in repr(onnx_train.ort.Session(mlp(), "CPUExecutionProvider"))
 
 
 def test_an_operator_that_onnx_runtime_refuses_is_named(exported):
