@@ -177,14 +177,14 @@ TEST(OrtModel, GivesTheLossItsExpression) {
       {"bce", "bce_with_logits(logits, target)"},
       {"l1", "l1(logits, target)"},
       {"ignored", "cross_entropy(logits, labels, ignore_index=1, reduction=sum)"},
-      {"own loss", "'onnx::add_output::65'"}};
+      {"own_loss", "'onnx::add_output::65'"}};
   for (const auto& [name, loss] : losses) {
     const OrtCheckpoint checkpoint = read_ort_checkpoint(run_of(name + "/checkpoint"));
     const auto forward = recover_forward(load_message(run_of(name + "/eval_model.onnx")), nullptr, checkpoint);
     std::string found = forward.loss;  // the rank of scores that are no output is not declared
     if (const size_t axis = found.find(", axis=1"); axis != std::string::npos) found.erase(axis, 8);
     EXPECT_EQ(found, loss) << name;
-    EXPECT_EQ(forward.is_recovered, name != "own loss") << name;
+    EXPECT_EQ(forward.is_recovered, name != "own_loss") << name;
     const auto& inputs = forward.message.proto.graph().input();
     EXPECT_EQ(inputs.size(), forward.is_recovered ? 1 : 2) << name;  // the target is the loss's
   }

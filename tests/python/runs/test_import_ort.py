@@ -81,7 +81,7 @@ def test_frozen_parameters_stay_and_names_are_kept(tmp_path):
     model = imported(RUNS / "mlp", tmp_path)
     session = assert_equal_steps(model, "mlp")
     assert "fc1.bias" not in session.state and {"fc1.weight", "fc2.weight", "fc2.bias"} <= set(session.state)
-    own = imported(RUNS / "own loss", tmp_path)
+    own = imported(RUNS / "own_loss", tmp_path)
     assert {"layer 1/weight", "layer 1/bias", "layer [2]/weight*", "it's a bias"} <= set(onnx_train.Session(own).state)
 
 
