@@ -283,7 +283,7 @@ class FrozenWeights {
 
   // A name that nothing in the model has.
   std::string stored_name(const Value& value) const {
-    std::string unique = concat(value.name(), "/", name(stored_type(value, *stored(value))));
+    std::string unique = concat(value.name(), "/stored");
     while (is_taken(unique)) unique += "_";
     return unique;
   }

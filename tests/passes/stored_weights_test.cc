@@ -155,7 +155,7 @@ const onnx::TensorProto* tensor_of(const onnx::ModelProto& proto, const std::str
 TEST(StoredWeights, OfATrainingModelAreCastsOfWhatTheFileHad) {
   const Model model = trained_model(/*trains_w=*/false);
   const ModelMessage message = to_message(model);
-  const auto *w = tensor_of(message.proto, "w/bfloat16"), *q = tensor_of(message.proto, "q/int4");
+  const auto *w = tensor_of(message.proto, "w/stored"), *q = tensor_of(message.proto, "q/stored");
   ASSERT_TRUE(w && q);
   EXPECT_EQ(w->data_type(), onnx::TensorProto::BFLOAT16);
   EXPECT_EQ(q->data_type(), onnx::TensorProto::INT4);
@@ -183,7 +183,7 @@ TEST(StoredWeights, ThatTrainAreFloat32) {
   const ModelMessage message = to_message(trained_model(/*trains_w=*/true));
   ASSERT_TRUE(tensor_of(message.proto, "w"));
   EXPECT_EQ(tensor_of(message.proto, "w")->data_type(), onnx::TensorProto::FLOAT);
-  EXPECT_TRUE(tensor_of(message.proto, "q/int4"));
+  EXPECT_TRUE(tensor_of(message.proto, "q/stored"));
 }
 
 TEST(StoredWeights, OfAnInferenceModelAreInitializersOfTheirType) {
@@ -197,10 +197,10 @@ TEST(StoredWeights, OfAnInferenceModelAreInitializersOfTheirType) {
 
 TEST(StoredWeights, GiveWayToAnotherValueOfTheirName) {
   Model model = trained_model(false);
-  model.graph->rename(model.graph->find("b"), "w/bfloat16");
+  model.graph->rename(model.graph->find("b"), "w/stored");
   const ModelMessage message = to_message(model);
-  ASSERT_TRUE(tensor_of(message.proto, "w/bfloat16_"));
-  EXPECT_EQ(tensor_of(message.proto, "w/bfloat16_")->data_type(), onnx::TensorProto::BFLOAT16);
+  ASSERT_TRUE(tensor_of(message.proto, "w/stored_"));
+  EXPECT_EQ(tensor_of(message.proto, "w/stored_")->data_type(), onnx::TensorProto::BFLOAT16);
   EXPECT_TRUE(from_message(message).graph->find("w"));
 }
 
@@ -208,8 +208,8 @@ TEST(StoredWeights, WithoutTheirCastAreLeftAsTheyAre) {
   ModelMessage message = to_message(trained_model(false));
   message.proto.mutable_graph()->mutable_node(0)->mutable_attribute(0)->set_i(onnx::TensorProto::DOUBLE);
   const Model model = from_message(message);
-  ASSERT_TRUE(model.graph->find("w/bfloat16"));
-  EXPECT_EQ(model.graph->find("w/bfloat16")->dtype(), DType::kBFloat16);
+  ASSERT_TRUE(model.graph->find("w/stored"));
+  EXPECT_EQ(model.graph->find("w/stored")->dtype(), DType::kBFloat16);
 }
 
 TEST(StoredWeights, ThatAreNamedBecomeInitializersOfTheirType) {
@@ -218,7 +218,7 @@ TEST(StoredWeights, ThatAreNamedBecomeInitializersOfTheirType) {
   widen_stored_weights(&message, {"w", "none"});
   ASSERT_TRUE(tensor_of(message.proto, "w"));
   EXPECT_EQ(tensor_of(message.proto, "w")->data_type(), onnx::TensorProto::FLOAT);
-  EXPECT_TRUE(tensor_of(message.proto, "q/int4"));
+  EXPECT_TRUE(tensor_of(message.proto, "q/stored"));
   EXPECT_EQ(data_of(contents_of(*from_message(message).graph->find("w"))),
             data_of(contents_of(*model.graph->find("w"))));
 }
