@@ -1,6 +1,9 @@
 # What is installed of the command: the program, its man pages, its completions for bash, zsh and fish. The program writes the
 # texts itself when it is installed.
 install(TARGETS onnx-train RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT command)
+if(CMAKE_CROSSCOMPILING)  # it does not run here
+  return()
+endif()
 install(CODE "
   set(command \"$<TARGET_FILE:onnx-train>\")
   set(prefix \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")

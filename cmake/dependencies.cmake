@@ -2,7 +2,7 @@
 set(CMAKE_FIND_PACKAGE_PREFER_CONFIG OFF)
 find_package(Protobuf QUIET CONFIG)  # from version 22 on it has one, which names Abseil, too
 if(NOT Protobuf_FOUND)
-  set(Protobuf_USE_STATIC_LIBS OFF)
+  set(Protobuf_USE_STATIC_LIBS ${WIN32})
   find_package(Protobuf REQUIRED MODULE)
 endif()
 find_package(ONNX CONFIG REQUIRED)       # scripts/bootstrap builds it into .deps/onnx
@@ -12,22 +12,32 @@ if(NOT "${onnx_definitions}" MATCHES "ONNX_NAMESPACE=onnx_train_onnx" OR NOT onn
   message(FATAL_ERROR "ONNX in ${ONNX_DIR} is shared or has the namespace of everybody's ONNX, and two copies in one process would mix: build it "
     "with `cmake -C ${PROJECT_SOURCE_DIR}/cmake/onnx.cmake`, and put where it is installed into CMAKE_PREFIX_PATH")
 endif()
-if(ONNX_TRAIN_ONEDNN)
-  find_package(dnnl 3 CONFIG REQUIRED)   # a wheel in .deps/venv
-endif()
 if(NOT ONNX_TRAIN_FUZZ)  # clang compiles no loops of OpenMP
   find_package(OpenMP REQUIRED)
 endif()
-find_package(CLI11 CONFIG REQUIRED)
-find_package(nlohmann_json CONFIG REQUIRED)
-find_package(FlatBuffers CONFIG REQUIRED)  # headers
+if(WIN32)  # headers, which scripts/windows copies
+  add_library(CLI11::CLI11 INTERFACE IMPORTED)
+  add_library(nlohmann_json::nlohmann_json INTERFACE IMPORTED)
+else()
+  find_package(CLI11 CONFIG REQUIRED)
+  find_package(nlohmann_json CONFIG REQUIRED)
+  find_package(FlatBuffers CONFIG REQUIRED)  # headers
+endif()
 find_program(FLATC flatc REQUIRED)
+set(ZLIB_USE_STATIC_LIBS ${WIN32})
 find_package(ZLIB REQUIRED)
 find_package(yaml-cpp REQUIRED)
 if(NOT TARGET yaml-cpp::yaml-cpp)  # its name since 0.8
   add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
 endif()
-find_package(mimalloc CONFIG REQUIRED)  # 2 or 3
+if(NOT ONNX_TRAIN_MODELS_ONLY)
+  if(ONNX_TRAIN_ONEDNN)
+    find_package(dnnl 3 CONFIG REQUIRED)   # a wheel in .deps/venv
+  endif()
+  find_package(mimalloc CONFIG REQUIRED)   # 2 or 3
+elseif(ONNX_TRAIN_TESTS)
+  message(FATAL_ERROR "The tests run models: give -DONNX_TRAIN_TESTS=OFF with ONNX_TRAIN_MODELS_ONLY")
+endif()
 if(ONNX_TRAIN_TESTS)
   find_package(GTest REQUIRED)
   find_package(benchmark REQUIRED)
@@ -41,10 +51,21 @@ function(add_system_library target header library)
   target_link_libraries(${target} INTERFACE "${${target}_library}")
 endfunction()
 
-add_system_library(xxhash xxhash.h xxhash)
-add_system_library(openblas cblas.h openblas)
+if(CMAKE_CROSSCOMPILING)
+  add_library(xxhash INTERFACE IMPORTED)
+  set_target_properties(xxhash PROPERTIES INTERFACE_COMPILE_DEFINITIONS XXH_INLINE_ALL)
+else()
+  add_system_library(xxhash xxhash.h xxhash)
+endif()
+if(NOT ONNX_TRAIN_MODELS_ONLY)
+  add_system_library(openblas cblas.h openblas)
+endif()
 add_system_library(pcre2 pcre2.h pcre2-8)
 add_system_library(utf8proc utf8proc.h utf8proc)
+if(WIN32)
+  target_compile_definitions(pcre2 INTERFACE PCRE2_STATIC)
+  target_compile_definitions(utf8proc INTERFACE UTF8PROC_STATIC)
+endif()
 if(NOT ONNX_TRAIN_MINIMAL)
   find_package(PNG REQUIRED)
   find_package(JPEG REQUIRED)

@@ -7,7 +7,7 @@ set(private_folder "${CMAKE_INSTALL_LIBDIR}/onnx-train")
 
 file(GLOB library_sources CONFIGURE_DEPENDS library/*.cc)
 add_library(onnx_train SHARED ${library_sources})
-target_link_libraries(onnx_train PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,passes,kernels,cpu_kernels,runtime>" strict_warnings
+target_link_libraries(onnx_train PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,platform,passes,kernels,cpu_kernels,runtime>" strict_warnings
   ${CMAKE_DL_LIBS})
 optimize_less(onnx_train -O2)
 target_include_directories(onnx_train INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"

@@ -15,7 +15,8 @@ target_link_libraries(command PRIVATE event_messages)
 
 # The stubs, which compile in any build that has tests: each function in them is one that a header declares.
 if(ONNX_TRAIN_TESTS)
-  add_library(minimal_stubs OBJECT tools/minimal/no_reports.cc runtime/data/images/minimal/no_decoders.cc)
+  add_library(minimal_stubs OBJECT tools/minimal/no_reports.cc runtime/data/images/minimal/no_decoders.cc
+    kernels/none/device.cc runtime/distribution/no_sockets/no_sockets.cc)
   target_link_libraries(minimal_stubs PRIVATE $<COMPILE_ONLY:runtime> strict_warnings)
   target_compile_options(minimal_stubs PRIVATE -Wmissing-declarations)
 endif()

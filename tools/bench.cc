@@ -7,10 +7,10 @@
 #include "kernels/host.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
+#include "platform/memory.h"
 #include "runtime/data/loading/source.h"
 #include "runtime/plan/plan_report.h"
 #include "runtime/session/session.h"
-#include "runtime/support/process_memory.h"
 #include "runtime/support/report_text.h"
 #include "runtime/training/checkpoint.h"
 #include "tools/report/output.h"
@@ -193,18 +193,18 @@ void print_tables(const BenchArguments& arguments, const Report& report) {
 Memory memory_of(Session& session, const Plan& plan, size_t available) {
   const Device& device = session.device();
   const size_t left = device.uses_host_memory() ? 0 : device.available_bytes();
-  return {
-      .peak = device.uses_host_memory() ? peak_memory() : static_cast<double>(available - std::min(left, available)),
-      .state = static_cast<double>(session.state().bytes()),
-      .host_state = static_cast<double>(session.state().host_bytes()),
-      .arena = static_cast<double>(session.arena_bytes()),
-      .workspace = static_cast<double>(plan.workspace_bytes()),
-      .constants = static_cast<double>(plan.constant_bytes())};
+  return {.peak = device.uses_host_memory() ? platform::peak_memory()
+                                            : static_cast<double>(available - std::min(left, available)),
+          .state = static_cast<double>(session.state().bytes()),
+          .host_state = static_cast<double>(session.state().host_bytes()),
+          .arena = static_cast<double>(session.arena_bytes()),
+          .workspace = static_cast<double>(plan.workspace_bytes()),
+          .constants = static_cast<double>(plan.constant_bytes())};
 }
 
 int run(const BenchArguments& arguments) {
   if (arguments.json && arguments.each_step) throw UsageError("--json or --each-step, not both");
-  if (arguments.each_step) print_line({{"resident", resident_memory()}});
+  if (arguments.each_step) print_line({{"resident", platform::resident_memory()}});
   const SessionOptions options = options_of_session(arguments.runtime);
   const Device& device = *options.device;
   const size_t available = device.uses_host_memory() ? 0 : device.available_bytes();

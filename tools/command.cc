@@ -1,15 +1,18 @@
 #include "tools/command.h"
 
 #include <algorithm>
-#include <csignal>
 #include <exception>
 #include <new>
 
+#include "kernels/device.h"
 #include "onnx_passes/io/base_files.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/text/expression.h"
 #include "onnx_train/version.h"
+#include "platform/signals.h"
+#include "platform/terminal.h"
+#include "runtime/models/trial.h"
 #include "tools/arguments.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
@@ -41,6 +44,11 @@ int print_help(const std::string& text) {
 int run(Subcommand subcommand, const std::vector<std::string>& arguments) {
   const bool asks_for_help = arguments == std::vector<std::string>{"--help"};
   if (!subcommand.missing.empty() && !asks_for_help) return report(subcommand.missing, kUsage);
+  if (subcommand.runs_models && !asks_for_help && !can_run_models(default_device())) {
+    return report(concat("this build has no ", subcommand.name,
+                         ": it makes models and runs none, for it was made with ONNX_TRAIN_MODELS_ONLY"),
+                  kUsage);
+  }
   std::string links, base;  // every subcommand loads a model
   const CommandOption option = links_option(&links);
   const auto is_links = [&](const CommandOption& own) { return own.names == option.names; };
@@ -78,19 +86,44 @@ int unknown_command(const std::string& name, const std::vector<Subcommand>& subc
   return report(UsageError(message, ErrorCode::kUnknownOption), kUsage, " (see onnx-train --help)");
 }
 
+// A command that runs models.
+Subcommand running(Subcommand subcommand) {
+  subcommand.runs_models = true;
+  return subcommand;
+}
+
 }  // namespace
 
 std::vector<Subcommand> all_subcommands() {
-  return {check_command(),   build_command(),   import_ort_command(), fit_command(),    sweep_command(),
-          eval_command(),    predict_command(), sample_command(),     export_command(), flatten_command(),
-          show_command(),    opt_command(),     grad_command(),       verify_command(), bench_command(),
-          compile_command(), scale_command(),   devices_command(),    ops_command(),    report_command(),
-          watch_command(),   explain_command(), completion_command()};
+  return {check_command(),
+          build_command(),
+          import_ort_command(),
+          running(fit_command()),
+          running(sweep_command()),
+          running(eval_command()),
+          running(predict_command()),
+          running(sample_command()),
+          export_command(),
+          flatten_command(),
+          show_command(),
+          running(opt_command()),
+          running(grad_command()),
+          running(verify_command()),
+          running(bench_command()),
+          running(compile_command()),
+          running(scale_command()),
+          devices_command(),
+          ops_command(),
+          report_command(),
+          watch_command(),
+          explain_command(),
+          completion_command()};
 }
 
 int command(int argc, char** argv) {
   report_lost_pages();
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that must not grow (ulimit -f) is an error of write(2), not the end
+  platform::ignore_file_limits();  // ulimit -f
+  platform::prepare_standard_streams();
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   if (arguments.empty()) return report("give a command: check, build, fit, ... (see onnx-train --help)", kUsage);
   const std::string& name = arguments[0];

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "onnx_passes/ir/error.h"
+#include "platform/process.h"
 #include "runtime/models/example_inputs.h"
 #include "runtime/session/session.h"
 #include "runtime/support/report_text.h"
@@ -34,8 +35,9 @@ void keep_in(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error || !fs::is_directory(folder)) fail(folder, ": cannot be made: ", error.message());
-  setenv(kCacheVariable, fs::absolute(folder).c_str(), 1);
-  setenv(kChoicesVariable, kEnoughSeconds, 0);  // this command is there to take the time
+  platform::set_variable(kCacheVariable, fs::absolute(folder).string().c_str(), /*overwrite=*/true);
+  platform::set_variable(kChoicesVariable, kEnoughSeconds,
+                         /*overwrite=*/false);  // this command is there to take the time
 }
 
 // "12 choice, 31 cubin": the numbers of files by ending.

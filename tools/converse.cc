@@ -3,9 +3,8 @@
 #include <cstdio>
 #include <iostream>
 
-#include <unistd.h>
-
 #include "onnx_passes/ir/error.h"
+#include "platform/terminal.h"
 #include "tools/interrupt.h"
 #include "tools/report/output.h"
 
@@ -26,7 +25,7 @@ void say_notes(std::vector<std::string>* notes) {
 
 bool converse(Chat* chat, std::vector<std::string>* notes) {
   const std::atomic<bool>& is_stopped = catch_ctrl_c();
-  const bool is_asked = isatty(STDIN_FILENO) != 0 && is_terminal();
+  const bool is_asked = platform::is_terminal(platform::kStandardInput) && is_terminal();
   bool all_answered = true;
   say_notes(notes);
   for (std::string line;;) {

@@ -53,7 +53,7 @@ bool is_folder(const std::string& path) {
 }
 
 bool has_suffix(const std::string& path, std::string_view wanted) {
-  const std::string suffix = std::filesystem::path(path).extension();
+  const std::string suffix = std::filesystem::path(path).extension().string();
   return std::equal(suffix.begin(), suffix.end(), wanted.begin(), wanted.end(),
                     [](unsigned char a, char b) { return std::tolower(a) == b; });
 }

@@ -2,8 +2,8 @@
 
 #include <csignal>
 
-#include <unistd.h>
-
+#include "platform/signals.h"
+#include "platform/terminal.h"
 #include "tools/report/screen.h"
 
 namespace onnx_train {
@@ -16,22 +16,15 @@ void on_signal(int signal) {
   // A launcher and a system that both tell a process to stop say it twice.
   if (!interrupted.exchange(true) || signal == SIGTERM) return;
   restore_terminal();
-  _exit(kInterruptedStatus);
+  platform::end_now(kInterruptedStatus);
 }
 
 void on_lost_page(int) {
   constexpr char kMessage[] =
       "onnx-train: a model or data file was shortened while it was read; start again when nothing writes it\n";
   restore_terminal();
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
-  _exit(1);
-}
-
-void catch_signal(int signal) {
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
-  sigaction(signal, &action, nullptr);
+  platform::write_all(platform::kStandardError, kMessage, sizeof kMessage - 1);
+  platform::end_now(1);
 }
 
 }  // namespace
@@ -39,19 +32,15 @@ void catch_signal(int signal) {
 void request_interrupt() { interrupted = true; }
 void forget_interrupt() { interrupted = false; }
 
-void report_lost_pages() {
-  struct sigaction action {};
-  action.sa_handler = on_lost_page;
-  sigaction(SIGBUS, &action, nullptr);
-}
+void report_lost_pages() { platform::catch_lost_pages(on_lost_page); }
 
 const std::atomic<bool>& catch_ctrl_c() {
-  catch_signal(SIGINT);
+  platform::catch_signal(SIGINT, on_signal);
   return interrupted;
 }
 
 const std::atomic<bool>& catch_interrupts() {
-  catch_signal(SIGTERM);
+  platform::catch_signal(SIGTERM, on_signal);
   return catch_ctrl_c();
 }
 

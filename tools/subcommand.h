@@ -19,7 +19,8 @@ struct Subcommand {
   std::vector<CommandOption> options;
   std::function<int()> run;                        // returns the exit status; throws Error
   std::shared_ptr<std::set<std::string>> given{};  // if set: receives the keys of the options that were given
-  std::string missing{};  // of a command that this build does not have: the message, the same for all arguments
+  std::string missing{};     // of a command that this build does not have: the message, the same for all arguments
+  bool runs_models = false;  // which a build without kernels cannot do
 };
 
 // One file each. The order is that of the help.

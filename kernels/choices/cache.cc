@@ -2,7 +2,6 @@
 // content, so that nobody reads a truncated or damaged one.
 #include "kernels/choices/cache.h"
 
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <cstdlib>
@@ -11,6 +10,8 @@
 #include <iterator>
 
 #include "onnx_passes/ir/error.h"
+#include "platform/file.h"
+#include "platform/process.h"
 
 namespace onnx_train {
 namespace {
@@ -60,7 +61,7 @@ std::optional<std::string> keep_cached(const CacheEntry& entry, const std::strin
   const fs::path path = path_of(*folder, entry);
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
-  const fs::path partial = concat(path.string(), ".", getpid(), ".", gettid());
+  const fs::path partial = concat(path.string(), ".", platform::process_id(), ".", platform::thread_id());
   std::ofstream file(partial, std::ios::binary);
   file << hash_of(content) << content;
   file.close();
@@ -83,7 +84,7 @@ bool has_cache(const std::string& backend) {
   std::error_code error;
   const fs::path own = fs::path(*folder) / backend;
   fs::create_directories(own, error);
-  return fs::is_directory(own, error) && access(own.c_str(), W_OK) == 0;
+  return fs::is_directory(own, error) && platform::may_write_into(own.string());
 }
 
 }  // namespace onnx_train

@@ -1,9 +1,5 @@
 #include "kernels/device.h"
 
-#include <sched.h>
-#include <sys/mman.h>
-
-#include <cstdlib>
 #include <cstring>
 
 #include "kernels/cpu/fused/operations.h"
@@ -12,6 +8,7 @@
 #include "kernels/host.h"
 #include "kernels/lowering/pipeline.h"
 #include "onnx_passes/ir/error.h"
+#include "platform/mapping.h"
 
 namespace onnx_train {
 namespace {
@@ -66,15 +63,15 @@ class CpuDevice : public Device {
     const size_t padded = std::max(align_up(bytes), kAlignment);
     // Checked first: Linux overcommits, and running out of memory later would end in the system killing a process.
     const bool there = padded >= bytes && (padded < kHugePage || padded <= available_bytes());
-    void* data = nullptr;  // aligned_alloc requires a size that is a multiple of the alignment
-    if (!there || posix_memalign(&data, alignment, padded) != 0)
+    void* const data = there ? platform::allocate_aligned(alignment, padded) : nullptr;
+    if (!data)
       fail_as(ErrorCode::kMemory, "out of memory: ", bytes,
               " bytes could not be allocated on the CPU; use a smaller batch");
-    if (alignment == kHugePage) madvise(data, padded / kHugePage * kHugePage, MADV_HUGEPAGE);
+    if (alignment == kHugePage) platform::prefer_huge_pages(data, padded / kHugePage * kHugePage);
     std::memset(data, 0, padded);
     return data;
   }
-  void free(void* data) override { std::free(data); }
+  void free(void* data) override { platform::free_aligned(data); }
   bool uses_host_memory() const override { return true; }
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(); }
   const KernelTable& kernels() const override { return kernels_; }

@@ -1,8 +1,5 @@
 #include "onnx_passes/io/absent_data.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -14,6 +11,7 @@
 #include "onnx_passes/io/file.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/types.h"
+#include "platform/mapping.h"
 
 namespace onnx_train {
 namespace {
@@ -25,15 +23,10 @@ AbsentData all_absent;
 // A prime, so that weights whose lengths are powers of two begin at different pages of the block.
 constexpr size_t kPages = 16381;
 
-size_t page_bytes() {
-  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
 // Each 16 bits are a float16 between 1 and 2 or its negative, and as finite as bfloat16 and as the upper half of a
 // float32 or float64.
 std::vector<uint16_t> numbers_of_absent() {
-  std::vector<uint16_t> numbers(kPages * page_bytes() / sizeof(uint16_t));
+  std::vector<uint16_t> numbers(kPages * platform::page_bytes() / sizeof(uint16_t));
   uint64_t state = 0x9e3779b97f4a7c15;
   for (uint16_t& number : numbers) {
     state = state * 6364136223846793005 + 1442695040888963407;
@@ -44,7 +37,7 @@ std::vector<uint16_t> numbers_of_absent() {
 
 const File& block_of_absent() {
   static const File file = [] {
-    File memory(memfd_create("absent weights", MFD_CLOEXEC));
+    File memory = platform::memory_file("absent weights");
     const std::vector<uint16_t> all = numbers_of_absent();
     if (!memory.is_open() || !memory.write(all.data(), all.size() * sizeof(uint16_t)))
       fail("no memory in the place of absent weights: ", std::strerror(errno));
@@ -75,18 +68,11 @@ std::shared_ptr<const void> stand_in(const std::string& tensor, const std::strin
     all_absent.bytes += bytes;
     if (all_absent.file.empty()) all_absent.file = file;
   }
-  const size_t page = page_bytes(), size = std::max<size_t>(1, (bytes + page - 1) / page) * page;
-  void* const data = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) fail("tensor '", tensor, "': cannot map ", size, " bytes: ", std::strerror(errno));
-  std::shared_ptr<const void> owner(data, [size](const void* p) { munmap(const_cast<void*>(p), size); });
-  for (size_t at = 0, from = number * 7919 % kPages * page; at < size; from = 0) {
-    const size_t length = std::min(size - at, kPages * page - from);
-    if (mmap(static_cast<char*>(data) + at, length, PROT_READ, MAP_SHARED | MAP_FIXED, block_of_absent().descriptor(),
-             static_cast<off_t>(from)) == MAP_FAILED)
-      fail("tensor '", tensor, "': cannot map ", length, " bytes: ", std::strerror(errno));
-    at += length;
-  }
-  return owner;
+  const size_t page = platform::page_bytes(), size = std::max<size_t>(1, (bytes + page - 1) / page) * page;
+  const void* const data =
+      platform::map_repeated(block_of_absent(), kPages * page, number * 7919 % kPages * page, size);
+  if (!data) fail("tensor '", tensor, "': cannot map ", size, " bytes: ", std::strerror(errno));
+  return {data, [size](const void* p) { platform::unmap(p, size); }};
 }
 
 }  // namespace onnx_train

@@ -1,12 +1,8 @@
 #include "onnx_passes/io/external_data.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -88,12 +84,6 @@ std::vector<std::string> components(const std::string& tensor, const std::string
   return parts;
 }
 
-// The path with links resolved; "" if there is no such file.
-std::string real_path(const std::string& path) {
-  const std::unique_ptr<char, void (*)(void*)> real(realpath(path.c_str(), nullptr), std::free);
-  return real ? real.get() : "";
-}
-
 std::string& allowed_links() {
   static std::string folder;
   return folder;
@@ -103,7 +93,7 @@ std::string& allowed_links() {
 class DataFiles {
  public:
   DataFiles(const std::string& folder, std::vector<BaseFile> bases)
-      : path_(folder), folder_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)), bases_(std::move(bases)) {
+      : path_(folder), folder_(platform::open_folder(folder)), bases_(std::move(bases)) {
     if (!folder_.is_open()) fail(folder, ": ", std::strerror(errno));
   }
 
@@ -214,11 +204,10 @@ class DataFiles {
   // reason.
   static File open_below(const File& folder, const std::vector<std::string>& parts, bool hard_links, std::string* why) {
     File file;
-    int at = folder.descriptor();
+    const File* at = &folder;
     for (size_t i = 0; i < parts.size(); ++i) {
       const bool last = i + 1 == parts.size();
-      const int kind = last ? O_NONBLOCK : O_DIRECTORY;  // opening a pipe must not block
-      File next(openat(at, parts[i].c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | kind));
+      File next = platform::open_entry(*at, parts[i], /*is_folder=*/!last);
       if (!next.is_open()) {
         const bool link = errno == ELOOP || (errno == ENOTDIR && !last);
         *why = errno == ENOENT ? missing()
@@ -228,14 +217,14 @@ class DataFiles {
         return File();
       }
       file = std::move(next);
-      at = file.descriptor();
+      at = &file;
     }
-    struct stat status = {};
-    if (fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    const std::optional<platform::FileStatus> status = file.status();
+    if (!status || !status->is_regular) {
       *why = " is no regular file";
       return File();
     }
-    if (status.st_nlink > 1 && !hard_links) {
+    if (status->links > 1 && !hard_links) {
       *why =
           " has hard links, which may lead out of the model's folder; copy it, or allow a folder you trust: "
           "--allow-links DIR";
@@ -247,7 +236,7 @@ class DataFiles {
   // The file that the location reaches through links, if it is in the folder where links may lead.
   File open_linked(const std::string& tensor, const std::string& location, std::string* why) const {
     const std::string& allowed = allowed_links();
-    const std::string path = real_path(concat(path_, '/', location)), below = real_path(allowed);
+    const std::string path = platform::real_path(concat(path_, '/', location)), below = platform::real_path(allowed);
     if (below.empty()) fail_as(ErrorCode::kExternalData, "--allow-links ", allowed, ": ", std::strerror(errno));
     if (path.empty()) return File();  // keeps the first reason
     const std::string prefix = below == "/" ? below : below + "/";
@@ -255,7 +244,7 @@ class DataFiles {
       *why = concat(" leads to '", path, "', which is not below '", below, "' (--allow-links)");
       return File();
     }
-    const File folder(open(below.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const File folder = platform::open_folder(below);
     if (!folder.is_open()) fail_as(ErrorCode::kExternalData, "--allow-links ", allowed, ": ", std::strerror(errno));
     return open_below(folder, components(tensor, path.substr(prefix.size())), /*hard_links=*/true, why);
   }

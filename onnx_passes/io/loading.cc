@@ -1,9 +1,7 @@
 #include "onnx_passes/io/loading.h"
 
-#include <fcntl.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <onnx/checker.h>
-#include <sys/stat.h>
 
 #include <cerrno>
 #include <climits>
@@ -32,15 +30,15 @@ constexpr int64_t kMaxInlinedNodes = 10'000'000;
 using Bytes = std::span<const unsigned char>;
 
 File open_model(const std::string& path) {
-  File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  File file = platform::open_to_read(path);
   if (!file.is_open()) fail_as(ErrorCode::kModelUnreadable, path, ": ", std::strerror(errno));
-  struct stat status = {};
-  if (fstat(file.descriptor(), &status) != 0) fail_as(ErrorCode::kModelUnreadable, path, ": ", std::strerror(errno));
-  if (S_ISDIR(status.st_mode)) fail_as(ErrorCode::kModelUnreadable, path, " is a directory; give the .onnx file in it");
-  if (!S_ISREG(status.st_mode)) fail_as(ErrorCode::kModelUnreadable, path, " is no regular file");
-  if (status.st_size == 0) fail_as(ErrorCode::kModelUnreadable, path, " is empty");
-  if (status.st_size > INT_MAX) {
-    fail_as(ErrorCode::kFile, path, " has ", status.st_size,
+  const std::optional<platform::FileStatus> status = file.status();
+  if (!status) fail_as(ErrorCode::kModelUnreadable, path, ": ", std::strerror(errno));
+  if (status->is_folder) fail_as(ErrorCode::kModelUnreadable, path, " is a directory; give the .onnx file in it");
+  if (!status->is_regular) fail_as(ErrorCode::kModelUnreadable, path, " is no regular file");
+  if (status->size == 0) fail_as(ErrorCode::kModelUnreadable, path, " is empty");
+  if (status->size > INT_MAX) {
+    fail_as(ErrorCode::kFile, path, " has ", status->size,
             " bytes; an ONNX message ends at 2 GiB, larger models keep external data");
   }
   return file;
@@ -209,8 +207,8 @@ namespace {
 
 // Whether the path names another file now than the one that is open.
 bool is_replaced(const File& file, const std::string& path) {
-  struct stat opened = {}, now = {};
-  return fstat(file.descriptor(), &opened) == 0 && stat(path.c_str(), &now) == 0 && opened.st_ino != now.st_ino;
+  const std::optional<platform::FileStatus> opened = file.status(), now = platform::status_of(path);
+  return opened && now && opened->number != now->number;
 }
 
 }  // namespace

@@ -1,19 +1,16 @@
 #include "onnx_passes/io/mapped_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/tensor.h"
+#include "platform/mapping.h"
 
 namespace onnx_train {
 namespace {
@@ -38,32 +35,27 @@ Maps& maps() {
   return *all;
 }
 
-int64_t modified_ns(const struct stat& status) {
-  return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
-}
-
 }  // namespace
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
-  const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const File file = platform::open_to_read(path);
   if (!file.is_open()) fail_as(ErrorCode::kFile, "cannot read ", path, ": ", std::strerror(errno));
   return map(file, path);
 }
 
 std::shared_ptr<const MappedFile> MappedFile::map(const File& file, const std::string& path, bool is_base) {
-  struct stat status = {};
-  if (fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode))
-    fail_as(ErrorCode::kFile, path, " is not a regular file");
+  const std::optional<platform::FileStatus> status = file.status();
+  if (!status || !status->is_regular) fail_as(ErrorCode::kFile, path, " is not a regular file");
   const std::shared_ptr<MappedFile> mapped(new MappedFile);
   mapped->path_ = path;
   mapped->is_base_ = is_base;
-  mapped->device_ = status.st_dev;
-  mapped->inode_ = status.st_ino;
-  mapped->modified_ns_ = modified_ns(status);
-  if (status.st_size == 0) return mapped;
-  const auto size = static_cast<size_t>(status.st_size);
-  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-  if (data == MAP_FAILED) fail_as(ErrorCode::kFile, "cannot map ", path, ": ", std::strerror(errno));
+  mapped->device_ = status->device;
+  mapped->inode_ = status->number;
+  mapped->modified_ns_ = status->modified_ns;
+  if (status->size == 0) return mapped;
+  const auto size = static_cast<size_t>(status->size);
+  const void* const data = platform::map_file(file, size);
+  if (!data) fail_as(ErrorCode::kFile, "cannot map ", path, ": ", std::strerror(errno));
   mapped->data_ = static_cast<const unsigned char*>(data);
   mapped->size_ = size;
   const std::lock_guard lock(maps().mutex);
@@ -77,20 +69,20 @@ MappedFile::~MappedFile() {
     const std::lock_guard lock(maps().mutex);
     maps().by_address.erase(reinterpret_cast<uintptr_t>(data_));
   }
-  munmap(const_cast<unsigned char*>(data_), size_);
+  platform::unmap(data_, size_);
 }
 
 bool MappedFile::is_in_place() const {
-  struct stat status = {};
-  return stat(path_.c_str(), &status) == 0 && status.st_dev == device_ && status.st_ino == inode_ &&
-         modified_ns(status) == modified_ns_ && static_cast<size_t>(status.st_size) == size_;
+  const std::optional<platform::FileStatus> status = platform::status_of(path_);
+  return status && status->device == device_ && status->number == inode_ && status->modified_ns == modified_ns_ &&
+         status->size == size_;
 }
 
 void MappedFile::check_unchanged() const {
-  struct stat status = {};
+  const std::optional<platform::FileStatus> status = platform::status_of(path_);
   // A replaced or deleted file: the mapped one is unchanged and has only lost its name.
-  if (stat(path_.c_str(), &status) != 0 || status.st_dev != device_ || status.st_ino != inode_) return;
-  if (modified_ns(status) == modified_ns_ && static_cast<size_t>(status.st_size) == size_) return;
+  if (!status || status->device != device_ || status->number != inode_) return;
+  if (status->modified_ns == modified_ns_ && status->size == size_) return;
   fail_as(ErrorCode::kFile, path_,
           " was changed while it was in use; start again, and put new contents into place by renaming a new file");
 }
@@ -114,13 +106,8 @@ void check_unchanged(const void* data, size_t bytes) {
 }
 
 void release_pages(const void* data, size_t bytes) {
-  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const std::lock_guard lock(maps().mutex);
-  if (!maps().find(data, bytes)) return;
-  // Whole pages only; the first and last may be read again for their other parts.
-  const uintptr_t first = reinterpret_cast<uintptr_t>(data) / page * page;
-  const uintptr_t last = (reinterpret_cast<uintptr_t>(data) + bytes + page - 1) / page * page;
-  madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  if (maps().find(data, bytes)) platform::release_mapped(data, bytes);
 }
 
 void release_pages(const Tensor& tensor) {

@@ -1,10 +1,4 @@
 // The writing half of loading.h.
-#include <fcntl.h>
-#include <linux/fs.h>
-#include <sys/ioctl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <climits>
@@ -22,6 +16,7 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/ir/message_tensors.h"
+#include "platform/replacement.h"
 
 namespace onnx_train {
 namespace {
@@ -33,57 +28,32 @@ class AtomicFile {
     const auto [folder, name] = split_path(path);
     folder_ = folder;
     if (name.empty()) fail_as(ErrorCode::kCannotWrite, "'", path, "' names no file to write");
-    struct stat status = {};
-    if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    const std::optional<platform::FileStatus> status = platform::status_of(path);
+    if (status && !status->is_regular) {
       fail_as(ErrorCode::kCannotWrite, path, ": cannot write: it is no regular file, and would be replaced by one");
     }
-    temporary_ = folder + "/." + name + ".XXXXXX";
-    file_ = File(mkostemp(temporary_.data(), O_CLOEXEC));
-    if (!file_.is_open()) {
-      temporary_.clear();
-      refuse(concat("cannot write into '", folder, "'"));
-    }
-    take_permissions();
-  }
-  ~AtomicFile() {
-    if (!temporary_.empty()) unlink(temporary_.c_str());
+    if (!file_.create(folder, name)) refuse(concat("cannot write into '", folder, "'"));
+    if (!file_.take_permissions(path)) refuse("cannot set permissions");
   }
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, size_t size) {
     if (!file_.write(data, size)) refuse("cannot write");
-    // Starts writing to disk, so that `commit` waits only for the last blocks. Errors here reappear there.
-    constexpr size_t kBatch = size_t{32} << 20;
-    waiting_ += size;
-    if (waiting_ < kBatch) return;
-    sync_file_range(file_.descriptor(), 0, 0, SYNC_FILE_RANGE_WRITE);
-    waiting_ = 0;
   }
 
   // Writes zeros as a hole, which takes no disk space or time.
   void skip(size_t size) {
-    if (lseek(file_.descriptor(), static_cast<off_t>(size), SEEK_CUR) < 0) refuse("cannot write");
-    ends_in_hole_ = true;
+    if (!file_.skip(size)) refuse("cannot write");
   }
 
   // Shares the blocks of another file; false if the file system does not support it.
-  bool share(const std::string& from) {
-    const File source(open(from.c_str(), O_RDONLY | O_CLOEXEC));
-    if (source.is_open() && ioctl(file_.descriptor(), FICLONE, source.descriptor()) == 0) return true;
-    return unlink(temporary_.c_str()) == 0 && link(from.c_str(), temporary_.c_str()) == 0;
-  }
+  bool share(const std::string& from) { return file_.share(from); }
 
   void commit() {
-    const off_t end = ends_in_hole_ ? lseek(file_.descriptor(), 0, SEEK_CUR) : 0;
-    if (end < 0 || (ends_in_hole_ && ftruncate(file_.descriptor(), end) != 0)) refuse("cannot write");
-    if (fsync(file_.descriptor()) != 0 || !file_.close_now()) refuse("cannot write");
-    if (rename(temporary_.c_str(), path_.c_str()) != 0) refuse("cannot write");
-    unlink(temporary_.c_str());  // rename does nothing if both names already refer to one file
-    temporary_.clear();
+    if (!file_.put_in_place(path_)) refuse("cannot write");
     is_in_place_ = true;
-    const File folder(open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!folder.is_open() || (fsync(folder.descriptor()) != 0 && errno != EINVAL)) refuse("cannot write the folder");
+    if (!platform::sync_folder(folder_)) refuse("cannot write the folder");
   }
 
   // Whether the path names the new file: also when `commit` has failed after that.
@@ -94,25 +64,9 @@ class AtomicFile {
   }
 
  private:
-  // The permissions of the file being replaced, or those of any new file.
-  void take_permissions() {
-    struct stat status = {};
-    mode_t mode = 0;
-    if (stat(path_.c_str(), &status) == 0) {
-      mode = status.st_mode & 0777;
-    } else {
-      const mode_t mask = umask(0);
-      umask(mask);
-      mode = 0666 & ~mask;
-    }
-    if (fchmod(file_.descriptor(), mode) != 0) refuse("cannot set permissions");
-  }
-
-  std::string path_, folder_, temporary_;
-  File file_;
+  std::string path_, folder_;
+  platform::Replacement file_;
   bool is_in_place_ = false;
-  bool ends_in_hole_ = false;  // the last write may have left a hole at the end
-  size_t waiting_ = 0;         // bytes written since the last request to start writing to disk
 };
 
 constexpr size_t kPage = 4096;                // so that readers can map each tensor
@@ -201,11 +155,11 @@ void save_with_external_data(onnx::ModelProto* model, const std::string& path, c
     file.commit();
   } catch (...) {
     // A new model that is in place, though the system may not have kept it yet, needs its data.
-    if (data.is_in_place() && !file.is_in_place()) unlink((folder + "/" + location).c_str());
+    if (data.is_in_place() && !file.is_in_place()) platform::remove_file(folder + "/" + location);
     throw;
   }
   for (const std::string& old : {first, second}) {
-    if (old != location && used.contains(old)) unlink((folder + "/" + old).c_str());
+    if (old != location && used.contains(old)) platform::remove_file(folder + "/" + old);
   }
 }
 

@@ -1,11 +1,8 @@
 #include "onnx_passes/ir/tensor.h"
 
-#include <sys/mman.h>
-
 #include <atomic>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -14,12 +11,15 @@
 #include "onnx_passes/ir/half.h"
 #include "onnx_passes/ir/load_element.h"
 #include "onnx_passes/ir/onnx.h"
+#include "platform/mapping.h"
 
 namespace onnx_train {
 
+// Raw data of ONNX, of checkpoints and of arrays in files are used as they are.
 static_assert(
     std::endian::native == std::endian::little && sizeof(void*) == 8,
     "onnx-train is for little-endian processors of 64 bits: it computes on the bytes of ONNX's files in place");
+
 namespace {
 
 std::shared_ptr<void> allocate(size_t bytes) {
@@ -27,16 +27,15 @@ std::shared_ptr<void> allocate(size_t bytes) {
   if (bytes > SIZE_MAX - kAlignment) fail("a tensor of ", bytes, " bytes does not fit into memory");
   const size_t padded = std::max<size_t>(align_up(bytes), kAlignment);
   if (padded >= kLarge) {  // zero pages that nothing writes, such as an optimizer's initial moments, take no memory
-    void* data = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED)
-      fail_as(ErrorCode::kOutOfMemory, "out of memory: a tensor of ", bytes, " bytes could not be allocated");
-    if (padded >= 4 * kLarge) madvise(data, padded, MADV_HUGEPAGE);
-    return {data, [padded](void* mapped) { munmap(mapped, padded); }};
+    void* const data = platform::map_zeros(padded);
+    if (!data) fail_as(ErrorCode::kOutOfMemory, "out of memory: a tensor of ", bytes, " bytes could not be allocated");
+    if (padded >= 4 * kLarge) platform::prefer_huge_pages(data, padded);
+    return {data, [padded](void* mapped) { platform::unmap(mapped, padded); }};
   }
-  void* data = std::aligned_alloc(kAlignment, padded);
+  void* data = platform::allocate_aligned(kAlignment, padded);
   if (!data) fail_as(ErrorCode::kOutOfMemory, "out of memory: a tensor of ", bytes, " bytes could not be allocated");
   std::memset(data, 0, padded);
-  return {data, std::free};
+  return {data, platform::free_aligned};
 }
 
 // Calls f with a value of the C++ type of `dtype`; 16-bit floats are passed as their own types.

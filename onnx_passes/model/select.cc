@@ -1,7 +1,5 @@
 #include "onnx_passes/model/select.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
@@ -18,6 +16,7 @@
 #include "onnx_passes/model/constants.h"
 #include "onnx_passes/model/weight_origin.h"
 #include "onnx_passes/text/expression.h"
+#include "platform/glob.h"
 
 namespace onnx_train {
 namespace {
@@ -140,7 +139,7 @@ void expect_gradients(const Model& model, const std::vector<std::string>& train,
 }  // namespace
 
 bool matches(const std::string& pattern, const std::string& name) {
-  return fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
+  return platform::matches_glob(pattern, name);
 }
 
 std::vector<Value*> match_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,

@@ -1,7 +1,8 @@
 #include "onnx_passes/pipeline/kept_faults.h"
 
-#include <cstdlib>
 #include <filesystem>
+
+#include "platform/file.h"
 
 namespace onnx_train {
 namespace {
@@ -9,8 +10,8 @@ namespace {
 // A new folder that other users cannot read; "" if it cannot be made.
 std::string new_folder() {
   std::error_code error;
-  std::string folder = (std::filesystem::temp_directory_path(error) / "onnx-train-fault-XXXXXX").string();
-  return !error && mkdtemp(folder.data()) ? folder : "";
+  const std::string prefix = (std::filesystem::temp_directory_path(error) / "onnx-train-fault-").string();
+  return error ? "" : platform::make_temporary_folder(prefix);
 }
 
 }  // namespace

@@ -16,6 +16,8 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/ir/types.h"
+#include "platform/file.h"
+#include "platform/process.h"
 
 namespace onnx_train {
 namespace {
@@ -217,13 +219,13 @@ class Reducer {
 
 // The exit status and the first line of stderr without digits.
 std::pair<int, std::string> outcome(const std::string& command) {
-  std::FILE* const pipe = popen(concat("{ ", command, "; } 2>&1 >/dev/null").c_str(), "r");
-  if (!pipe) fail("'", command, "' cannot be run");
+  const auto [status, output] = platform::run_line(command);
+  if (status < 0) fail("'", command, "' cannot be run");
   std::string text;
-  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) {
-    if (!std::isdigit(c)) text += static_cast<char>(c);
+  for (const char c : output) {
+    if (!std::isdigit(static_cast<unsigned char>(c))) text += c;
   }
-  return {pclose(pipe), text.substr(0, text.find('\n'))};
+  return {status, text.substr(0, text.find('\n'))};
 }
 
 }  // namespace
@@ -237,8 +239,9 @@ ReduceReport reduce_file(const std::string& path, const std::string& output, con
                          int64_t most_tries) {
   namespace fs = std::filesystem;
   onnx::ModelProto model = load_proto(path);
-  std::string folder = (fs::temp_directory_path() / "onnx-train-reduce-XXXXXX").string();
-  if (!mkdtemp(folder.data())) fail(folder, ": cannot be made");
+  const std::string prefix = (fs::temp_directory_path() / "onnx-train-reduce-").string();
+  const std::string folder = platform::make_temporary_folder(prefix);
+  if (folder.empty()) fail(prefix, "XXXXXX: cannot be made");
   const std::shared_ptr<void> removal(nullptr, [&](void*) {
     std::error_code error;
     fs::remove_all(folder, error);

@@ -205,7 +205,7 @@ bool is_named_by(const std::vector<std::string>& names, const std::string& modul
 // The tensors of the folder's file by the names that they have in our models; the spec's targets become the layers that
 // have some, with their own ranks and alphas.
 TensorMap read_tensors(const std::string& folder, AdapterSpec* spec) {
-  const std::string path = fs::path(folder) / kTensors;
+  const std::string path = (fs::path(folder) / kTensors).generic_string();
   TensorMap arrays;
   std::set<std::string> targets, inputs;
   for (const auto& [key, tensor] : read_safetensors(path)) {
@@ -229,7 +229,7 @@ TensorMap read_tensors(const std::string& folder, AdapterSpec* spec) {
   if (targets.empty() && inputs.empty()) fail_as(ErrorCode::kFile, path, " holds no adapter of a layer");
   spec->targets.assign(targets.begin(), targets.end());
   spec->feedforward.assign(inputs.begin(), inputs.end());
-  read_layer_numbers(fs::path(folder) / kConfig, spec);
+  read_layer_numbers((fs::path(folder) / kConfig).generic_string(), spec);
   return arrays;
 }
 
@@ -248,7 +248,7 @@ void add_prefix(const NamePrefix& prefix, AdapterSpec* spec, TensorMap* values) 
 
 // The adapter of a folder, for the model's layers.
 AdapterOfFolder read_adapter(Model* model, const std::string& folder) {
-  AdapterOfFolder adapter{read_spec(fs::path(folder) / kConfig), {}};
+  AdapterOfFolder adapter{read_spec((fs::path(folder) / kConfig).generic_string()), {}};
   auto& [spec, values] = adapter;
   values = read_tensors(folder, &spec);
   std::set<std::string> modules;
@@ -258,7 +258,7 @@ AdapterOfFolder read_adapter(Model* model, const std::string& folder) {
   const NamePrefix prefix = common_prefix(modules, targets);
   add_prefix(prefix, &spec, &values);
   if (!prefix.empty()) add_adapted_note(model, concat(folder, ": ", prefix.text()));
-  join_tied(*model->graph, fs::path(folder) / kTensors, &values);
+  join_tied(*model->graph, (fs::path(folder) / kTensors).generic_string(), &values);
   return adapter;
 }
 
@@ -302,9 +302,10 @@ TensorMap save_for_peft(const Model& training, const std::string& folder, const 
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail_as(ErrorCode::kFile, "cannot make the folder ", folder, ": ", error.message());
-  write_safetensors(fs::path(folder) / kTensors, tensors, {{"format", "pt"}});
+  write_safetensors((fs::path(folder) / kTensors).generic_string(), tensors, {{"format", "pt"}});
   const AdapterJson config = config_of(spec, targets, inputs, saved, fan_in_fan_out, own);
-  write_file(fs::path(folder) / kConfig, config.dump(2, ' ', false, AdapterJson::error_handler_t::replace) + "\n");
+  write_file((fs::path(folder) / kConfig).generic_string(),
+             config.dump(2, ' ', false, AdapterJson::error_handler_t::replace) + "\n");
   return tensors;
 }
 
@@ -327,7 +328,8 @@ TensorMap adapter_values(const Model& model, const std::string& folder) {
   if (own.method != "lora" && own.method != "ia3") {
     fail_as(ErrorCode::kUsage, "the session's model has no adapters of PEFT: build it with --lora, --ia3 or --adapter");
   }
-  const std::string config = fs::path(folder) / kConfig, path = fs::path(folder) / kTensors;
+  const std::string config = (fs::path(folder) / kConfig).generic_string(),
+                    path = (fs::path(folder) / kTensors).generic_string();
   AdapterSpec spec = read_spec(config);
   if (spec.method != own.method || spec.dora != own.dora) {
     fail_as(ErrorCode::kData, config, " says ", to_string(spec), "; the model's adapters are ", to_string(own));

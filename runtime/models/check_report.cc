@@ -184,6 +184,8 @@ CheckReport check_once(const ModelMessage& message, const std::string& name, con
   const Trial trial = try_training(&model, trial_options, device);
   report.obstacles = trial.obstacles;
   add_built_notes(model, &report.findings);
+  if (!can_run_models(device))
+    report.findings.push_back({"kernels", "whether there is one for each node is not known: this build has none", ""});
   if (!trial.obstacles.empty()) {
     report.failure = concat(name, " cannot be trained as it is: ", in_one_sentence(trial.obstacles));
     report.code = trial.obstacles[0].code;

@@ -120,7 +120,7 @@ WrittenInto write_into_folder(const Model& training, const ExportSettings& setti
   std::map<std::string, ModelMessage> models;
   WrittenInto written;
   for (const std::string& path : models_of_folder(settings.into)) {
-    const std::string other = std::filesystem::path(settings.into) / path;
+    const std::string other = (std::filesystem::path(settings.into) / path).generic_string();
     if (std::filesystem::equivalent(other, file)) {
       IntoExport main = put_into(training, settings, weights, other);
       models.emplace(path, std::move(main.message));

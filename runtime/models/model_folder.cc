@@ -48,7 +48,7 @@ bool is_file(const fs::path& path) {
 
 // The file of the decoder that GenAI's configuration names; "" if there is none.
 std::string decoder_of_genai(const std::string& folder) {
-  const std::string path = fs::path(folder) / kGenaiConfig;
+  const std::string path = (fs::path(folder) / kGenaiConfig).generic_string();
   if (!is_file(path)) return "";
   constexpr uintmax_t kMostBytes = uintmax_t{1} << 24;
   std::error_code error;
@@ -59,7 +59,7 @@ std::string decoder_of_genai(const std::string& folder) {
     fail_as(ErrorCode::kFile, path, " names no decoder (model.decoder.filename): give the .onnx file itself");
   const fs::path file = fs::path(folder) / config.at(where).get<std::string>();
   if (!is_file(file)) fail_as(ErrorCode::kFile, path, " names the decoder ", file.string(), ", which is not there");
-  return file;
+  return file.generic_string();
 }
 
 // Copies a file atomically, with the bytes of what a link names.
@@ -84,7 +84,8 @@ bool is_within(const fs::path& path, const fs::path& folder) {
 std::set<std::string> data_of(const std::string& folder, const std::string& model) {
   std::set<std::string> files;
   const fs::path beside = fs::path(model).parent_path();
-  for (const std::string& name : data_files_of(fs::path(folder) / model).value_or(std::set<std::string>()))
+  for (const std::string& name :
+       data_files_of((fs::path(folder) / model).generic_string()).value_or(std::set<std::string>()))
     files.insert((beside / name).lexically_normal().generic_string());
   return files;
 }
@@ -97,11 +98,11 @@ std::string model_file(const std::string& path) {
   if (const std::string decoder = decoder_of_genai(path); !decoder.empty()) return decoder;
   for (const char* name : {"model.onnx", "decoder_model.onnx", "decoder_model_merged.onnx"}) {
     for (const fs::path& folder : {fs::path(path), fs::path(path) / "onnx"}) {
-      if (is_file(folder / name)) return folder / name;
+      if (is_file(folder / name)) return (folder / name).generic_string();
     }
   }
   const std::vector<std::string> models = models_of_folder(path);
-  if (models.size() == 1) return fs::path(path) / models[0];
+  if (models.size() == 1) return (fs::path(path) / models[0]).generic_string();
   fail_as(ErrorCode::kModelUnreadable, path, " is a folder with ",
           models.empty() ? std::string("no .onnx file")
                          : concat("the models ", first_few(models, size_t{4}, [](const auto& name) { return name; })),
@@ -142,7 +143,7 @@ void write_folder_like(const std::string& from, const std::map<std::string, Mode
   for (const auto& [file, message] : models) {
     const fs::path path = target / file;
     on_folder(path.string(), [&] { return fs::create_directories(path.parent_path()); });
-    save_like(message, fs::path(from) / file, path);
+    save_like(message, (fs::path(from) / file).generic_string(), path.generic_string());
   }
 }
 

@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "kernels/device.h"
+#include "kernels/registry.h"
 #include "onnx_passes/gradients/gradient.h"
 #include "onnx_passes/import/sizes.h"
 #include "onnx_passes/ir/error.h"
@@ -64,6 +66,7 @@ void plan(const EntryName& entry, Model flat, const std::vector<std::string>& st
 // What is wrong with the first entry point that has no plan for these sizes.
 std::optional<Hindrance> find_misfit(const Model& model, const std::vector<std::string>& sizes, Device& device,
                                      const PipelineOptions& pipeline) {
+  if (!can_run_models(device)) return std::nullopt;
   std::vector<EntryName> entries;
   for (const EntryPoint& entry : model.entry_points) {
     if (!entry.is(Entry::kEvaluate)) entries.push_back(entry.name());  // a part of the step
@@ -167,6 +170,8 @@ bool has_open_labels(const Model& built) {
 }
 
 }  // namespace
+
+bool can_run_models(const Device& device) { return device.kernels().begin() != device.kernels().end(); }
 
 std::string in_one_sentence(const std::vector<Hindrance>& obstacles) {
   const Hindrance& first = obstacles.at(0);

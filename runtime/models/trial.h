@@ -43,10 +43,14 @@ struct TrialOptions {
   std::function<Model(const std::vector<std::string>& dims)> import;
 };
 
+// Whether the device has kernels: a build with ONNX_TRAIN_MODELS_ONLY has none, and makes no plans.
+bool can_run_models(const Device& device);
+
 // Turns the imported `model` into a training model with the passes of `build`, then makes the plans of its entry points
 // on `device`: with the sizes that are given and, for symbolic dimensions without one, with small and customary sizes
 // until one fits; the number of attempts has a bound. Plans need no memory for values or state. `obstacles` are every
-// node without a gradient, or else the first error. A bug of ours is none: throws PassFault.
+// node without a gradient, or else the first error. A device without kernels has no plans, so that these are left out.
+// A bug of ours is none: throws PassFault.
 Trial try_training(Model* model, const TrialOptions& options, Device& device);
 
 // The same for a training model that is built already.

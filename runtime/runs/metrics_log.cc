@@ -1,7 +1,5 @@
 #include "runtime/runs/metrics_log.h"
 
-#include <fcntl.h>
-
 #include <cerrno>
 #include <cstring>
 #include <sstream>
@@ -10,6 +8,7 @@
 
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
+#include "platform/lock.h"
 
 namespace onnx_train {
 namespace {
@@ -105,7 +104,7 @@ std::string to_json(const EvaluationReport& r) {
 
 MetricsLog::Lines::Lines(const std::string& to, const std::string& kept) : path(to) {
   write_file(path, kept);
-  file = File(open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  file = platform::open_to_append(path);
   if (!file.is_open()) fail_as(ErrorCode::kFile, "cannot write ", path, ": ", std::strerror(errno));
 }
 
@@ -127,11 +126,7 @@ MetricsLog::MetricsLog(const std::string& folder, int64_t step, std::vector<std:
   std::istringstream lines(steps);
   for (std::string line; std::getline(lines, line);) rows += table_row(columns_, nlohmann::json::parse(line));
   steps_.emplace(folder + "/metrics.jsonl", steps);
-  struct flock lock {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  fcntl(steps_->file.descriptor(), F_OFD_SETLK,
-        &lock);  // a file system without locks is one where `watch` does not wait
+  platform::lock_file(steps_->file);  // a file system without locks is one where `watch` does not wait
   table_.emplace(folder + "/metrics.csv", rows);
   epochs_.emplace(folder + "/epochs.jsonl", keep_lines(folder + "/epochs.jsonl", early));
 }

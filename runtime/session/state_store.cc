@@ -1,7 +1,5 @@
 #include "runtime/session/state_store.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -10,6 +8,7 @@
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
+#include "platform/memory.h"
 #include "runtime/plan/placement.h"
 #include "runtime/plan/upload.h"
 
@@ -38,14 +37,6 @@ void drop_contents(Value* state) {
   *message.mutable_dims() = state->initializer()->dims();
   message.set_data_location(onnx::TensorProto::EXTERNAL);
   state->graph().set_initializer(state, std::move(message));
-}
-
-// Returns freed memory to the system: small tensors of the file leave holes in the heap, which the C library of a
-// program or of Python would keep. The command's allocator, mimalloc, returns such pages by itself.
-void give_back_freed_memory() {
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
 }
 
 }  // namespace
@@ -89,7 +80,7 @@ StateStore::StateStore(Model* model, Device& device, Stream& stream,
     free();
     throw;
   }
-  give_back_freed_memory();
+  platform::give_back_freed_memory();
 }
 
 StateStore::~StateStore() { free(); }

@@ -10,8 +10,8 @@
 
 #include "onnx_passes/distribution/pipeline_stages.h"
 #include "onnx_passes/ir/error.h"
+#include "platform/memory.h"
 #include "runtime/plan/plan.h"
-#include "runtime/support/process_memory.h"
 #include "runtime/support/report_text.h"
 #include "runtime/training/run_memory.h"
 #include "runtime/training/trainer.h"
@@ -38,7 +38,7 @@ class Search {
     const auto arena = static_cast<double>(session_.arena_bytes());
     const double available = static_cast<double>(session_.device().available_bytes()) / search.processes + arena;
     const auto state = static_cast<double>(session_.state().bytes());
-    const double own = on_host_ ? resident_memory() - arena : state;
+    const double own = on_host_ ? platform::resident_memory() - arena : state;
     limit_ = own + kAvailablePart * available;
     const double part = on_host_ ? kLimitPart : 1;
     if (search.limit > 0) limit_ = std::min(part * static_cast<double>(search.limit), own + available);
@@ -87,11 +87,11 @@ class Search {
   // The nodes of a batch of `most` samples are timed, and the forms that they take need other memory than the rule's;
   // so does what the process keeps of the timing. Returns the batch that still fits, and its bytes.
   std::pair<int64_t, double> with_choices(int64_t most) {
-    const double before = on_host_ ? resident_memory() : 0;
+    const double before = on_host_ ? platform::resident_memory() : 0;
     session_.set_new_choices(Choices::New::kTimed);
     double bytes = planned(most);
     session_.set_new_choices(Choices::New::kDrafted);
-    const double kept = on_host_ ? std::max(resident_memory() - before, 0.0) : 0;
+    const double kept = on_host_ ? std::max(platform::resident_memory() - before, 0.0) : 0;
     fixed_ += kept;
     bytes += kept;
     while (bytes > limit_ && most > 1) {

@@ -1,9 +1,5 @@
 #include "runtime/training/checkpoint_shards.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -68,8 +64,7 @@ std::vector<std::optional<int>> share_out_writing(const std::vector<const onnx::
 }
 
 void sync_folder(const std::string& path) {
-  const File folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.is_open() || (fsync(folder.descriptor()) != 0 && errno != EINVAL))
+  if (!platform::sync_folder(path))
     fail_as(ErrorCode::kCannotWrite, path, ": cannot write the folder: ", std::strerror(errno));
 }
 
@@ -150,7 +145,7 @@ std::string shard_file(int rank) { return concat("rank-", rank, ".data"); }
 uint32_t make_shard_folder(const std::string& folder, int64_t step) {
   for (uint32_t number = 0;; ++number) {
     const std::string path = concat(folder, "/", shard_folder(step, number));
-    if (mkdir(path.c_str(), 0777) == 0) {
+    if (platform::make_folder(path)) {
       sync_folder(folder);
       return number;
     }
@@ -169,14 +164,14 @@ std::vector<std::string> write_shard(const std::string& path, const std::vector<
 void check_shards(const std::string& path, const ShardLayout& layout) {
   for (size_t r = 0; r < layout.file_bytes.size(); ++r) {
     const std::string name = concat(path, "/", shard_file(static_cast<int>(r)));
-    const File file(open(name.c_str(), O_RDONLY | O_CLOEXEC));  // also where a network's file system remembers a size
-    struct stat status = {};
-    if (!file.is_open() || fstat(file.descriptor(), &status) != 0)
+    const File file = platform::open_to_read(name);  // also where a network's file system remembers a size
+    const std::optional<platform::FileStatus> status = file.is_open() ? file.status() : std::nullopt;
+    if (!status)
       fail_as(ErrorCode::kCannotWrite, name, ": rank ", r,
               " has written it, and rank 0 cannot open it: ", std::strerror(errno));
-    if (static_cast<size_t>(status.st_size) != layout.file_bytes[r])
+    if (status->size != layout.file_bytes[r])
       fail_as(ErrorCode::kCannotWrite, name, ": rank ", r, " has written ", layout.file_bytes[r],
-              " bytes, and rank 0 sees ", status.st_size);
+              " bytes, and rank 0 sees ", status->size);
   }
 }
 

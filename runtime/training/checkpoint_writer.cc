@@ -1,7 +1,5 @@
 #include "runtime/training/checkpoint_writer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -212,7 +210,7 @@ void CheckpointWriter::open_folder(int64_t step, const std::string& folder) {
   if (*is_shared_) return;
   pending_.reset();
   remove_file(concat(path, "/", shard_file(rank())));
-  if (rank() == 0) rmdir(path.c_str());
+  if (rank() == 0) platform::remove_folder(path);
   give_up_shards(concat("not all ranks see ", path, " of rank 0: they need one file system for --checkpoint-shards"));
 }
 

@@ -3,7 +3,8 @@
 #pragma once
 
 #include <string>
-#include <utility>
+
+#include "platform/file.h"
 
 namespace onnx_train {
 
@@ -13,16 +14,10 @@ class RunLock {
   // Locks the folder, which exists. Throws Error if another run holds it, and if the folder cannot be opened. File
   // systems that know no such locks give one without effect.
   explicit RunLock(const std::string& folder);
-  ~RunLock();
-  RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  RunLock& operator=(RunLock&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  bool is_held() const { return descriptor_ >= 0; }
+  bool is_held() const { return folder_.is_open(); }
 
  private:
-  int descriptor_ = -1;
+  platform::File folder_;
 };
 
 }  // namespace onnx_train

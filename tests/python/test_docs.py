@@ -89,7 +89,7 @@ def test_sources_that_a_page_names_exist(page, sources):
     assert not missing, f"{page} names {missing}"
 
 
-PARTS = "bench|bindings|cmake|docs|examples|include|kernels|library|models|onnx_passes|python_bindings|runtime|scripts|tests|tools"
+PARTS = "bench|bindings|cmake|docs|examples|include|kernels|library|models|onnx_passes|platform|python_bindings|runtime|scripts|tests|tools"
 PATH_FROM_THE_ROOT = re.compile(rf"(?<![\w/.*<$-])((?:{PARTS})/(?:[\w./-]*\w/?)?)(?![\w*<{{/])")
 
 
@@ -140,7 +140,7 @@ def test_a_symbol_that_does_not_exist_is_found():
 
 
 @pytest.mark.parametrize("page, row", [("CONTRIBUTING.md", r"^\| `{0}/`.*"), ("docs/architecture.md", r"^{0}/ .*(?:\n .*)*")])
-@pytest.mark.parametrize("part", ["onnx_passes", "kernels", "runtime", "tests"])
+@pytest.mark.parametrize("part", ["platform", "onnx_passes", "kernels", "runtime", "tests"])
 def test_a_map_of_the_sources_names_each_folder_of_a_part(page, row, part):
     shown = "".join(re.findall(row.format(f"{part}[/a-z`, ]*"), pages.text_of(page), re.MULTILINE))
     folders = {path.name for path in (tool.ROOT / part).iterdir() if path.is_dir() and path.name != "__pycache__"}

@@ -92,8 +92,12 @@ void for_each_source(const std::vector<std::string>& folders, const F& f) {
 TEST(Structure, OnlyTheFolderOfTheCpuKnowsTheCpu) {
   const std::regex cpu(R"re(Device::cpu\(\)|kernels/cpu/|omp_|#pragma omp|<omp\.h>|\bcpu::)re");
   // The default device and its threads; folding, which computes on the host.
-  const std::set<std::string> allowed = {"kernels/device.h", "kernels/device.cc", "kernels/host.h", "kernels/host.cc",
-                                         "kernels/lowering/canonical/fold_constants.cc"};
+  const std::set<std::string> allowed = {"kernels/device.h",
+                                         "kernels/device.cc",
+                                         "kernels/host.h",
+                                         "kernels/host.cc",
+                                         "kernels/lowering/canonical/fold_constants.cc",
+                                         "kernels/none/device.cc"};
   std::string offenders;
   int sources = 0;
   for_each_source({"onnx_passes", "kernels", "runtime", "library", "tools"},
@@ -127,6 +131,62 @@ TEST(Structure, IntrinsicsAndOneDnnStandInTheirFolders) {
   EXPECT_EQ(here, 2);
 }
 
+// The lines of the text outside of comments.
+std::string without_comments(const std::string& text) {
+  static const std::regex comment(R"re((^|[^:])//[^\n]*)re");
+  return std::regex_replace(text, comment, "$1");
+}
+
+// Returns the first header of an operating system that the text includes, or function of one that standard headers
+// declare, too; "" if there is none.
+std::string asks_system(const std::string& text) {
+  static const std::regex system(
+      R"re(#\s*include\s*<((sys|linux|net|netinet|arpa|mach|asm)/[^>]*|)re"
+      R"re((unistd|fcntl|poll|termios|spawn|dlfcn|sched|malloc|netdb|pthread|semaphore|dirent|pwd|grp|glob|fnmatch|regex|ucontext|)re"
+      R"re(execinfo|syslog|utime|strings|windows|winsock2|ws2tcpip|psapi|shellapi|io|direct|process)\.h)>|)re"
+      R"re(\b(posix_memalign|aligned_alloc|mkdtemp|mkstemp|popen|realpath|setenv|unsetenv|localtime_r|gmtime_r|)re"
+      R"re(strsignal|quick_exit)\()re");
+  std::smatch found;
+  const std::string code = without_comments(text);
+  return !std::regex_search(code, found, system) ? "" : found[1].matched ? found[1].str() : found[4].str();
+}
+
+// Another system is another folder of platform/: nothing else asks one. What is ported as a whole, or not at all,
+// stands here with the reason, and in the table of CONTRIBUTING.md.
+TEST(Structure, OnlyPlatformKnowsTheSystem) {
+  const std::map<std::string, std::string> others = {
+      {"runtime/distribution/sockets/", "sockets"},
+      {"runtime/distribution/gloo/", "sockets of Gloo"},
+      {"runtime/distribution/mpi/", "MPI's sleep"},
+      {"kernels/cuda/", "loads libraries of NVIDIA for Linux"},
+      {"kernels/spin_limit/", "the environment before libgomp reads it"},
+  };
+  std::set<std::string> used;
+  std::string offenders;
+  for_each_source(
+      {"bench", "examples", "include", "kernels", "library", "onnx_passes", "python_bindings", "runtime", "tools"},
+      [&](const std::string& path, const std::string& text) {
+        const std::string asked = asks_system(text);
+        if (asked.empty()) return;
+        const auto other = std::ranges::find_if(others, [&](const auto& o) { return path.starts_with(o.first); });
+        if (other == others.end()) {
+          offenders += path + ": " + asked + "\n";
+        } else {
+          used.insert(other->first);
+        }
+      });
+  EXPECT_EQ(offenders, "");
+  EXPECT_EQ(used.size(), others.size());
+}
+
+TEST(Structure, WhatAsksASystemIsFound) {
+  EXPECT_EQ(asks_system("#include <sys/stat.h>\n"), "sys/stat.h");
+  EXPECT_EQ(asks_system("# include <unistd.h>\n"), "unistd.h");
+  EXPECT_EQ(asks_system("#include <windows.h>\n"), "windows.h");
+  EXPECT_EQ(asks_system("std::FILE* f = popen(line, mode);  // mkdtemp()\n"), "popen");
+  EXPECT_EQ(asks_system("#include <string>\n#include <omp.h>\n#include \"platform/file.h\"\n"), "");
+}
+
 // A list of operators' names outside of operators/ is a fact of these operators that belongs into their rows.
 TEST(Structure, NoListOfOperatorsStandsOutsideOfTheirRows) {
   std::set<std::string> names;
@@ -150,12 +210,6 @@ TEST(Structure, NoListOfOperatorsStandsOutsideOfTheirRows) {
                     }
                   });
   EXPECT_EQ(offenders, "");
-}
-
-// The lines of the text outside of comments.
-std::string without_comments(const std::string& text) {
-  static const std::regex comment(R"re((^|[^:])//[^\n]*)re");
-  return std::regex_replace(text, comment, "$1");
 }
 
 // Returns the first literal in the text that names an entry point; "" if there is none.
@@ -234,9 +288,9 @@ TEST(Structure, ATableOfOperatorsIsFound) {
   EXPECT_EQ(tables_of_other_rows(names, "is_one_of(node, {\"Add\", \"Sub\"})"), "");
 }
 
-const std::set<std::string> kParts = {"bench",   "cmake",   "docs",   "examples",    "include",
-                                      "kernels", "library", "models", "onnx_passes", "python_bindings",
-                                      "runtime", "scripts", "tests",  "tools"};
+const std::set<std::string> kParts = {"bench",           "cmake",   "docs",    "examples",    "include",
+                                      "kernels",         "library", "models",  "onnx_passes", "platform",
+                                      "python_bindings", "runtime", "scripts", "tests",       "tools"};
 
 // Paths from the root of the repository.
 std::vector<std::string> files_of_parts() {
@@ -423,9 +477,10 @@ TEST(Structure, ANameInACommentIsFound) {
   EXPECT_EQ(names_in("`a + b`, `--name=VALUE`, `labels_<prediction>`, `f`\n`g").size(), 1u);
 }
 
-// Arrows between the parts run one way: passes <- kernels <- runtime <- library, tools.
+// Arrows between the parts run one way: platform <- passes <- kernels <- runtime <- library, tools.
 TEST(Structure, APartIncludesNothingOfThoseAboveIt) {
   const std::vector<std::pair<std::string, std::regex>> parts = {
+      {"platform", std::regex(R"re(#include "(?!platform/))re")},
       {"onnx_passes/ir", std::regex(R"re(#include "onnx_passes/(?!ir/))re")},
       {"onnx_passes", std::regex(R"re(#include "(kernels|runtime|library|tools|tests)/)re")},
       {"kernels", std::regex(R"re(#include "(runtime|library|tools|tests/(?!cuda_on_host/gpu_on_host\.h)))re")},
@@ -441,6 +496,7 @@ TEST(Structure, APartIncludesNothingOfThoseAboveIt) {
 // The folders of each part, from the bottom up: a folder includes those to its left alone. "." holds the files of the
 // part itself.
 const std::map<std::string, std::string> kFolders = {
+    {"platform", ". linux posix windows"},
     {"onnx_passes",
      "ir text io operators inference functions operator_rows model pipeline foreign quantization precision gradients "
      "weights loss metrics recognize training import adapt tokens distribution derivatives ."},
@@ -451,14 +507,14 @@ const std::map<std::string, std::string> kFolders = {
      "lowering "
      "cpu/support cpu/elementwise cpu/movement cpu/reduction cpu/normalization cpu/pooling cpu/sampling cpu/training "
      "cpu/x86 cpu/products cpu/attention cpu/convolution cpu/onednn/none cpu/onednn/primitives cpu/recurrent cpu/fused "
-     "cpu/collective cpu "
+     "cpu/collective cpu none "
      "cuda/support cuda/choices cuda/movement cuda/reduction cuda/fused cuda/normalization cuda/pooling cuda/sampling "
      "cuda/training cuda/products cuda/attention cuda/convolution cuda/recurrent cuda/collective cuda"},
     {"runtime",
      "support data data/images data/images/decoders data/images/minimal data/tokenizer data/files data/texts "
      "data/chats data/tables "
-     "distribution distribution/gloo distribution/mpi plan session data/loading models onnxruntime training "
-     "generation runs"},
+     "distribution distribution/sockets distribution/no_sockets distribution/gloo distribution/mpi plan session "
+     "data/loading models onnxruntime training generation runs"},
     {"tools", "report tensorboard . run_report dashboard minimal opt fit sweep main"}};
 
 TEST(Structure, AFolderIncludesNothingOfThoseAboveIt) {
@@ -493,7 +549,8 @@ TEST(Structure, KernelsIncludeNothingOfLowering) {
   int includes = 0;
   for_each_source({"kernels"}, [&](const std::string& path, const std::string& text) {
     const bool may = path.starts_with("kernels/lowering/") || path.starts_with("kernels/device.") ||
-                     path == "kernels/cpu/device.cc" || path == "kernels/cuda/device.cc";
+                     path == "kernels/cpu/device.cc" || path == "kernels/cuda/device.cc" ||
+                     path == "kernels/none/device.cc";
     if (std::smatch found; std::regex_search(text, found, lowering)) {
       ++includes;
       EXPECT_TRUE(may) << path << ": " << found.str();

@@ -1,7 +1,5 @@
 #include "tools/fit/dry_run.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -10,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
+#include "platform/file.h"
 #include "runtime/support/report_text.h"
 
 namespace onnx_train {
@@ -62,7 +61,7 @@ void check_writable(const std::string& folder) {
   fs::path path = fs::absolute(folder, error);
   while (!fs::exists(path, error) && path.has_parent_path() && path != path.parent_path()) path = path.parent_path();
   if (!fs::is_directory(path, error)) fail_as(ErrorCode::kFile, path.string(), " is no folder; take another --out");
-  if (access(path.c_str(), W_OK | X_OK) != 0) {
+  if (!platform::may_write_into(path.string())) {
     fail_as(ErrorCode::kFile, "cannot write in ", path.string(), ": ", std::strerror(errno), "; take another --out");
   }
 }

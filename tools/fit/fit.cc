@@ -6,9 +6,9 @@
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/roles.h"
+#include "platform/memory.h"
 #include "runtime/runs/resume.h"
 #include "runtime/runs/training_run.h"
-#include "runtime/support/process_memory.h"
 #include "runtime/support/report_text.h"
 #include "tools/dashboard/run_view.h"
 #include "tools/fit/dry_run.h"
@@ -97,7 +97,7 @@ ViewSettings view_of(const FitArguments& a, const std::atomic<bool>& interrupted
   view.folder = a.trainer.folder;
   view.keys = "q or Ctrl-C stops after this step; --resume goes on from there";
   view.state = [&interrupted](const RunFiles&) { return interrupted ? "stops after this step" : "running"; };
-  view.peak_memory = peak_memory;
+  view.peak_memory = platform::peak_memory;
   view.on_quit = request_interrupt;
   return view;
 }

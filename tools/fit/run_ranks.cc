@@ -1,17 +1,10 @@
 #include "tools/fit/run_ranks.h"
 
-#include <spawn.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <set>
 #include <sstream>
 
@@ -32,13 +25,6 @@ std::vector<std::string> split(const std::string& text) {
   std::istringstream names(text);
   for (std::string name; std::getline(names, name, ',');) parts.push_back(name);
   return parts;
-}
-
-std::vector<std::string> own_command_line() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::vector<std::string> arguments;
-  for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
-  return arguments;
 }
 
 // All on the CPU, or each on a GPU of its own.
@@ -101,16 +87,16 @@ RunRanks::RunRanks(FitArguments* a) : place_(rank_place_of_environment()) {
   if (devices.empty() && device == "cuda") a->session.device = concat("cuda:", place_->local_rank);
   if (!leads()) speak_as_rank(place_->rank);
   // Who waits for a process that is gone would wait long; once connected it is told.
-  if (started_here) prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (started_here) platform::end_with_parent(true);
   try {
     collectives_ = connect_ranks(*place_, std::chrono::steady_clock::now() + kPatienceOfRanks,
                                  [](const std::string& text) { print_error(concat("onnx-train: note: ", text)); });
   } catch (const Error&) {
-    for (const pid_t pid : started_) kill(pid, SIGTERM);
+    for (const platform::Child child : started_) platform::terminate(child);
     join(1);
     throw;
   }
-  if (started_here) prctl(PR_SET_PDEATHSIG, 0);
+  if (started_here) platform::end_with_parent(false);
 }
 
 RunRanks::~RunRanks() { join(0); }
@@ -119,23 +105,16 @@ RunRanks::~RunRanks() { join(0); }
 void RunRanks::start_processes(const std::vector<std::string>& devices) {
   const int size = static_cast<int>(devices.size());
   place_ = RankPlace{.size = size, .local_size = size, .port = Socket::listen(0).port(), .launcher = "--devices"};
-  const std::vector<std::string> arguments = own_command_line();
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
+  const std::vector<std::string> command_line = platform::own_command_line();
   for (int rank = 1; rank < size; ++rank) {
-    std::vector<std::string> variables = {concat(kStartedHere, "=1"),          concat("RANK=", rank),
-                                          concat("WORLD_SIZE=", size),         concat("LOCAL_RANK=", rank),
-                                          concat("LOCAL_WORLD_SIZE=", size),   concat("MASTER_ADDR=", place_->address),
-                                          concat("MASTER_PORT=", place_->port)};
-    std::vector<char*> environment;
-    for (std::string& variable : variables) environment.push_back(variable.data());
-    for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);
-    environment.push_back(nullptr);
-    pid_t pid = 0;
-    const int error = posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, argv.data(), environment.data());
-    if (error != 0) fail("cannot start a process for rank ", rank, ": ", std::strerror(error));
-    started_.push_back(pid);
+    const std::vector<std::string> variables = {
+        concat(kStartedHere, "=1"),          concat("RANK=", rank),
+        concat("WORLD_SIZE=", size),         concat("LOCAL_RANK=", rank),
+        concat("LOCAL_WORLD_SIZE=", size),   concat("MASTER_ADDR=", place_->address),
+        concat("MASTER_PORT=", place_->port)};
+    const platform::Child child = platform::start_rank(command_line, variables);
+    if (child < 0) fail("cannot start a process for rank ", rank, ": ", std::strerror(errno));
+    started_.push_back(child);
   }
 }
 
@@ -143,23 +122,11 @@ void RunRanks::end() const {
   if (collectives_) collectives_->end();
 }
 
-namespace {
-
-// How the process has ended, as waitpid says it.
-int wait_for(pid_t pid) {
-  int ended = 0;
-  while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) {
-  }
-  return ended;
-}
-
-}  // namespace
-
 int RunRanks::join(int status) {
   collectives_.reset();  // the others wait for the last word of this one, and this one for their end
-  for (const pid_t pid : std::exchange(started_, {})) {
-    const int ended = wait_for(pid);
-    if (status == 0 && ended != 0) status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 1;
+  for (const platform::Child child : std::exchange(started_, {})) {
+    const platform::ProcessEnd end = platform::wait_for(child);
+    if (status == 0) status = end.signal != 0 ? 1 : end.status;
   }
   return status;
 }
@@ -167,14 +134,14 @@ int RunRanks::join(int status) {
 void RunRanks::go_on_without_killed(const FitArguments& a, const std::string& reason) {
   if (devices_.empty()) return;  // this is one of the processes that another has started
   std::vector<std::string> left = {devices_[0]};
-  const std::vector<pid_t> started = std::exchange(started_, {});
+  const std::vector<platform::Child> started = std::exchange(started_, {});
   for (size_t i = 0; i < started.size(); ++i) {
-    if (!WIFSIGNALED(wait_for(started[i]))) left.push_back(devices_[i + 1]);
+    if (platform::wait_for(started[i]).signal == 0) left.push_back(devices_[i + 1]);
   }
   if (left.size() == devices_.size()) return;
   const bool resumes = path_exists(a.last_checkpoint());
   std::vector<std::string> arguments;
-  for (const std::string& argument : own_command_line()) {
+  for (const std::string& argument : platform::own_command_line()) {
     const bool is_value = !arguments.empty() && arguments.back() == "--devices";
     if (is_value) arguments.pop_back();
     if (!is_value && !argument.starts_with("--devices=") && argument != "--resume" && argument != "--overwrite")
@@ -191,10 +158,7 @@ void RunRanks::go_on_without_killed(const FitArguments& a, const std::string& re
   if (left.size() == 1) std::erase(arguments, "--elastic");  // nothing is left to shrink
   print_error(concat("onnx-train: note: ", reason, "; the run goes on ", resumes ? "from its last checkpoint" : "anew",
                      " with ", left.size(), left.size() == 1 ? " process" : " processes"));
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  execv("/proc/self/exe", argv.data());
+  platform::run_again(arguments);
   fail("cannot run the command again: ", std::strerror(errno));
 }
 

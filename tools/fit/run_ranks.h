@@ -1,12 +1,11 @@
 // The processes that a run trains on (runtime/distribution): those of a launcher, or that --devices starts. One thread.
 #pragma once
 
-#include <sys/types.h>
-
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "platform/process.h"
 #include "runtime/distribution/ranks.h"
 #include "runtime/session/session.h"
 #include "runtime/training/trainer.h"
@@ -45,7 +44,7 @@ class RunRanks {
   std::optional<RankPlace> place_;
   std::unique_ptr<Collectives> collectives_;
   std::vector<std::string> devices_;  // of the processes that this one has started, and its own first
-  std::vector<pid_t> started_;
+  std::vector<platform::Child> started_;
 };
 
 }  // namespace onnx_train

@@ -11,9 +11,9 @@
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/roles.h"
+#include "platform/memory.h"
 #include "runtime/models/build_notes.h"
 #include "runtime/plan/plan_report.h"
-#include "runtime/support/process_memory.h"
 #include "runtime/support/report_text.h"
 #include "runtime/training/run_memory.h"
 #include "tools/report/output.h"
@@ -98,7 +98,7 @@ MappedConstants mapped_constants(const Plan& plan) {
     mapped.bytes += static_cast<double>(beside->bytes());
     addresses.insert(beside->data<char>());
   }
-  if (!addresses.empty()) mapped.resident = std::min(mapped.bytes, resident_memory_around(addresses));
+  if (!addresses.empty()) mapped.resident = std::min(mapped.bytes, platform::resident_memory_around(addresses));
   return mapped;
 }
 
@@ -119,7 +119,7 @@ MemoryRows memory_rows(const Session& session, const Plan& plan, const StateStor
   const double to_come = passing + copy + mapped.bytes - mapped.resident + data.mapped + data.made;
   // An estimate, of which the bound for --memory-limit is twice as much.
   const double first_steps = session.device().uses_host_memory() ? bytes_of_first_steps(session.model()) / 2 : 0;
-  const double total = std::max(peak_memory(), resident_memory() + to_come + first_steps);
+  const double total = std::max(platform::peak_memory(), platform::resident_memory() + to_come + first_steps);
   const double named = weights + moments + offloaded + arena + constants + passing + copy + data.all;
   MemoryRows rows = {{"weights and statistics", weights}, {"moments and other state", moments}};
   if (offloaded > 0) rows.emplace_back("states in the host's memory", offloaded);

@@ -6,17 +6,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <utility>
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include "onnx_passes/ir/error.h"
+#include "platform/terminal.h"
 #include "runtime/support/report_text.h"
 
 namespace onnx_train {
 namespace {
+
+using platform::kStandardError;
+using platform::kStandardOutput;
 
 constexpr const char* kClearLine = "\r\x1b[K";
 
@@ -33,20 +35,13 @@ Writer& writer() {
   return writer;
 }
 
-// All of `text`, however many writes the descriptor takes for it; false when it cannot be written.
 bool write_all(int descriptor, const std::string& text) {
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t written = write(descriptor, text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    done += static_cast<size_t>(written);
-  }
-  return true;
+  return platform::write_all(descriptor, text.data(), text.size());
 }
 
 // What std::printf holds comes first.
 void write_out(const std::string& text) {
-  if (std::fflush(stdout) != 0 || !write_all(STDOUT_FILENO, text)) {
+  if (std::fflush(stdout) != 0 || !write_all(kStandardOutput, text)) {
     fail("cannot write to standard output: ", std::strerror(errno));
   }
 }
@@ -62,7 +57,7 @@ void print(const std::string& text) {
   const std::lock_guard lock(writer().mutex);
   if (writer().rank > 0) return;
   if (writer().holds) {
-    writer().held.emplace_back(STDOUT_FILENO, text);
+    writer().held.emplace_back(kStandardOutput, text);
     return;
   }
   write_out((writer().status ? kClearLine : "") + text);
@@ -76,13 +71,13 @@ void print_error(const std::string& line) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
   }
   if (writer().holds) {
-    writer().held.emplace_back(STDERR_FILENO, text + "\n");
+    writer().held.emplace_back(kStandardError, text + "\n");
     return;
   }
   std::fflush(stdout);
-  if (writer().status) write_all(STDOUT_FILENO, "\n");
+  if (writer().status) write_all(kStandardOutput, "\n");
   writer().status = false;
-  write_all(STDERR_FILENO, text + "\n");  // there is nowhere left to say that this fails
+  write_all(kStandardError, text + "\n");  // there is nowhere left to say that this fails
 }
 
 void print_notes(const std::vector<std::string>& notes) {
@@ -138,7 +133,7 @@ void flush_output() {
   write_out("");
 }
 
-bool is_terminal() { return isatty(STDOUT_FILENO) != 0; }
+bool is_terminal() { return platform::is_terminal(kStandardOutput); }
 
 size_t table_width() {
   constexpr size_t kLeast = 20;
@@ -146,9 +141,9 @@ size_t table_width() {
     const long asked = std::strtol(columns, nullptr, 10);
     if (asked > 0) return std::max(static_cast<size_t>(asked), kLeast);
   }
-  winsize size{};
-  if (!is_terminal() || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
-  return size.ws_col > 0 ? std::max<size_t>(size.ws_col, kLeast) : kPlainWidth;
+  const auto size = is_terminal() ? platform::terminal_size() : std::nullopt;
+  if (!size) return 0;
+  return size->columns > 0 ? std::max(size->columns, kLeast) : kPlainWidth;
 }
 
 size_t text_width() {

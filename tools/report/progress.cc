@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
-#include "runtime/support/process_memory.h"
+#include "platform/memory.h"
 #include "runtime/support/report_text.h"
 #include "tools/report/output.h"
 
@@ -58,7 +58,7 @@ std::string Progress::step_line(const StepReport& r, size_t width) const {
   if (total > 0) {
     parts.push_back("ETA " + format_duration(static_cast<double>(total - r.step) * recent_milliseconds_ / 1e3));
   }
-  parts.push_back("peak " + format_bytes(peak_memory()));
+  parts.push_back("peak " + format_bytes(platform::peak_memory()));
   std::string line;
   for (const std::string& part : parts) {
     const std::string longer = line.empty() ? part : concat(line, "  ", part);

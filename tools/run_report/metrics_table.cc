@@ -1,28 +1,15 @@
 #include "tools/run_report/metrics_table.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
+#include "platform/lock.h"
+
 namespace onnx_train {
 namespace {
-
-// A descriptor that is closed at the end.
-struct OpenFile {
-  explicit OpenFile(const std::string& path) : descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~OpenFile() {
-    if (descriptor >= 0) close(descriptor);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  const int descriptor;
-};
 
 // A number, or nothing, which is NaN; JSON's null stands for what is not finite.
 bool read_number(const char* at, const char* end, double* value) {
@@ -75,19 +62,19 @@ void MetricsTable::read_line(const char* at, const char* end) {
 }
 
 bool MetricsTable::update() {
-  const OpenFile file(path_);
-  struct stat info {};
-  if (file.descriptor < 0 || fstat(file.descriptor, &info) != 0 || !S_ISREG(info.st_mode)) return false;
-  if (info.st_ino != file_ || static_cast<uint64_t>(info.st_size) < offset_) clear();
-  file_ = info.st_ino;
+  const platform::File file = platform::open_to_read(path_);
+  const auto status = file.is_open() ? file.status() : std::nullopt;
+  if (!status || !status->is_regular) return false;
+  if (status->number != file_ || status->size < offset_) clear();
+  file_ = status->number;
   const size_t before = rows_;
   constexpr size_t kBlock = 1 << 20;
   std::string text;  // from `offset_`: lines that are not complete yet, and a block
   for (uint64_t end = offset_;;) {
     const size_t kept = text.size();
     text.resize(kept + kBlock);
-    const ssize_t got = pread(file.descriptor, text.data() + kept, kBlock, static_cast<off_t>(end));
-    text.resize(kept + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    const std::ptrdiff_t got = file.read_some(end, kBlock, text.data() + kept);
+    text.resize(kept + static_cast<size_t>(std::max<std::ptrdiff_t>(got, 0)));
     if (got <= 0) break;
     end += static_cast<uint64_t>(got);
     size_t done = 0;
@@ -107,11 +94,8 @@ const std::vector<double>* MetricsTable::column(const std::string& name) const {
 }
 
 bool is_running(const std::string& folder) {
-  const OpenFile file(folder + "/metrics.jsonl");
-  struct flock lock {};
-  lock.l_type = F_RDLCK;
-  lock.l_whence = SEEK_SET;
-  return file.descriptor >= 0 && fcntl(file.descriptor, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  const platform::File file = platform::open_to_read(folder + "/metrics.jsonl");
+  return file.is_open() && platform::is_locked(file);
 }
 
 }  // namespace onnx_train

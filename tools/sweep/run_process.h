@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "platform/file.h"
+#include "platform/process.h"
+
 namespace onnx_train {
 
 // RUN/log.txt, locked for the process that holds it open and for its child: two sweeps of one folder share its runs.
@@ -13,29 +16,22 @@ class RunLog {
  public:
   // Makes the folder. Throws Error.
   explicit RunLog(const std::string& folder);
-  ~RunLog();
-  RunLog(const RunLog&) = delete;
-  RunLog& operator=(const RunLog&) = delete;
 
   // False if another process has the run.
   bool is_locked() const { return locked_; }
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return file_.descriptor(); }
   // The last line that is not empty; "" if there is none.
   std::string last_line() const;
 
  private:
   std::string path_;
-  int descriptor_ = -1;
+  platform::File file_;
   bool locked_ = false;
-};
-
-struct RunEnd {
-  int status = 0;  // the exit status
-  int signal = 0;  // the signal that ended it, or 0
 };
 
 // Runs this program with `arguments` and returns how it ended. The first interrupt of this process stops the run after
 // its step, as Ctrl-C does; when this process ends, the run stops, too. `look` is called from time to time meanwhile.
-RunEnd run_process(const std::vector<std::string>& arguments, const RunLog& log, const std::function<void()>& look);
+platform::ProcessEnd run_process(const std::vector<std::string>& arguments, const RunLog& log,
+                                 const std::function<void()>& look);
 
 }  // namespace onnx_train

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -10,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "onnx_passes/ir/error.h"
+#include "platform/signals.h"
 #include "runtime/support/report_text.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/metric_sums.h"
@@ -197,8 +197,8 @@ std::string result_text(const SweepRun& run) {
   return concat(spaced(run.metric), " ", value_text(run), " at step ", static_cast<int64_t>(run.step));
 }
 
-std::string failure_of(const RunEnd& end, const RunLog& log) {
-  if (end.signal != 0) return concat("ended by signal ", end.signal, " (", strsignal(end.signal), ")");
+std::string failure_of(const platform::ProcessEnd& end, const RunLog& log) {
+  if (end.signal != 0) return concat("ended by signal ", end.signal, " (", platform::describe_signal(end.signal), ")");
   constexpr const char* kOurs = "onnx-train: ";
   const std::string line = log.last_line();
   return line.starts_with(kOurs) ? line.substr(std::strlen(kOurs)) : concat("exit status ", end.status);
@@ -221,7 +221,7 @@ bool train(const SweepArguments& a, const std::string& title, SweepRun* run) {
   if (!a.links.empty()) arguments.push_back("--allow-links=" + a.links);
   arguments.insert(arguments.end(), run->arguments.begin(), run->arguments.end());
   std::chrono::steady_clock::time_point shown{};
-  const RunEnd end = run_process(arguments, log, [&] {
+  const platform::ProcessEnd end = run_process(arguments, log, [&] {
     const auto now = std::chrono::steady_clock::now();
     if (a.json || !is_terminal() || now - shown < std::chrono::seconds(1)) return;
     shown = now;

@@ -1,8 +1,5 @@
 #include "tools/report/tensorboard_log.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -10,6 +7,7 @@
 
 #include "events.pb.h"
 #include "onnx_passes/ir/error.h"
+#include "platform/process.h"
 
 namespace onnx_train {
 namespace {
@@ -27,12 +25,11 @@ void add_value(const std::string& tag, double value, Event* event) {
 
 // A new file. Several are read in the order of their names: the seconds come first, then a count.
 File make_file(const std::string& folder, std::string* path) {
-  char host[256] = "localhost";
-  gethostname(host, sizeof host - 1);
+  const std::string host = platform::host_name();
   const auto seconds = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   for (int count = 0; count < 1000; ++count) {
-    *path = concat(folder, "/", kPrefix, seconds, ".", host, ".", getpid(), ".", count);
-    File file(open(path->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    *path = concat(folder, "/", kPrefix, seconds, ".", host, ".", platform::process_id(), ".", count);
+    File file = platform::create_file(*path);
     if (file.is_open()) return file;
     if (errno != EEXIST) break;
   }

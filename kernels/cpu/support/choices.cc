@@ -1,6 +1,5 @@
 #include "kernels/cpu/support/choices.h"
 
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +13,7 @@
 #include "kernels/cpu/support/stored.h"
 #include "kernels/device.h"
 #include "onnx_passes/ir/error.h"
+#include "platform/mapping.h"
 
 namespace onnx_train::cpu {
 namespace {
@@ -69,11 +69,11 @@ double relative_difference(const Launch&, DType type, int64_t n, const void* x, 
 }
 
 void* allocate(size_t bytes) {
-  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) fail_as(ErrorCode::kMemory, "out of memory: ", bytes, " bytes to time a node in");
+  void* const data = platform::map_zeros(bytes, /*reserved=*/false);
+  if (!data) fail_as(ErrorCode::kMemory, "out of memory: ", bytes, " bytes to time a node in");
   return data;
 }
-void free(void* data, size_t bytes) { munmap(data, bytes); }
+void free(void* data, size_t bytes) { platform::unmap(data, bytes); }
 
 // The processor's name and number, as Linux tells them; what it does not tell is left out.
 std::string processor() {

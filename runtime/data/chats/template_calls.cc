@@ -6,6 +6,7 @@
 #include <map>
 
 #include "onnx_passes/ir/error.h"
+#include "platform/clock.h"
 #include "runtime/data/chats/template_texts.h"
 #include "runtime/data/tokenizer/unicode.h"
 
@@ -178,9 +179,7 @@ Value range_of(const Arguments& a) {
 }
 
 std::string today(const std::string& form) {
-  const std::time_t now = std::time(nullptr);
-  std::tm date{};
-  localtime_r(&now, &date);
+  const std::tm date = platform::local_time(std::time(nullptr));
   std::string text(256, '\0');
   text.resize(std::strftime(text.data(), text.size(), form.c_str(), &date));
   return text;

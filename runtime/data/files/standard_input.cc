@@ -1,17 +1,16 @@
 // --data -: .npz archives, one after the other, as a program writes them into a pipe. They are read to their end, since
 // batches are drawn from all of them; a process reads its standard input once and keeps the arrays.
-#include <poll.h>
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 
 #include "onnx_passes/io/file.h"
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
+#include "platform/terminal.h"
 #include "runtime/data/files/npy.h"
 #include "runtime/data/files/readers.h"
 #include "runtime/data/files/zip.h"
@@ -92,7 +91,7 @@ class Records {
 
   // In a file of memory, so that the reader of archives is the one for files.
   std::shared_ptr<const MappedFile> mapped(std::string_view archive) const {
-    File file(memfd_create("record", MFD_CLOEXEC));
+    File file = platform::memory_file("record");
     if (!file.is_open() || !file.write(archive.data(), archive.size())) {
       fail_as(ErrorCode::kFile, name(), " cannot be kept in memory: ", std::strerror(errno));
     }
@@ -155,12 +154,11 @@ std::atomic<bool>& is_left() {
 
 // 0 at the end, and once nobody wants more.
 size_t read_bytes(char* to, size_t size) {
-  constexpr int kLook = 100;  // milliseconds
+  constexpr std::chrono::milliseconds kLook{100};
   while (!is_left()) {
-    pollfd input{STDIN_FILENO, POLLIN, 0};
-    const int ready = poll(&input, 1, kLook);
+    const int ready = platform::wait_for_input(kLook);
     if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
-    const ssize_t count = read(STDIN_FILENO, to, size);
+    const std::ptrdiff_t count = platform::read_input(to, size);
     if (count >= 0) return static_cast<size_t>(count);
     if (errno != EINTR) fail_as(ErrorCode::kFile, "cannot read standard input: ", std::strerror(errno));
   }
@@ -168,7 +166,7 @@ size_t read_bytes(char* to, size_t size) {
 }
 
 TensorMap read_records() {
-  if (isatty(STDIN_FILENO)) {
+  if (platform::is_terminal(platform::kStandardInput)) {
     fail_as(ErrorCode::kFile, "--data - reads .npz archives from standard input, which is a terminal here");
   }
   Records records;

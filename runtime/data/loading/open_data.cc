@@ -1,6 +1,4 @@
 // What a path is: by its kind, its name, or the files in a folder.
-#include <glob.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -10,6 +8,7 @@
 
 #include "onnx_passes/io/mapped_file.h"
 #include "onnx_passes/ir/error.h"
+#include "platform/glob.h"
 #include "runtime/data/chats/conversations.h"
 #include "runtime/data/chats/preferences.h"
 #include "runtime/data/files/npy.h"
@@ -89,15 +88,6 @@ std::vector<std::string> token_files(const std::string& folder, bool train) {
   return {};
 }
 
-// The files that a pattern with *, ? or [...] stands for, in alphabetical order.
-std::vector<std::string> files_like(const std::string& pattern) {
-  glob_t found{};
-  const int status = glob(pattern.c_str(), 0, nullptr, &found);
-  std::vector<std::string> files(found.gl_pathv, found.gl_pathv + (status == 0 ? found.gl_pathc : 0));
-  globfree(&found);
-  return files;
-}
-
 // Files of tokens, of texts, or, with a tokenizer, of conversations, which the first one tells.
 DataArrays open_texts(const std::vector<TokenFiles>& sources, const std::vector<InputSpec>& inputs,
                       const ReadOptions& options) {
@@ -167,7 +157,7 @@ namespace {
 
 // A folder for training and for tests is chosen from by role; a pattern means all that it stands for.
 DataArrays open_pattern(const std::string& pattern, const std::vector<InputSpec>& inputs, const ReadOptions& options) {
-  const std::vector<std::string> files = files_like(pattern);
+  const std::vector<std::string> files = platform::files_of_glob(pattern);
   if (files.empty()) fail_as(ErrorCode::kNoData, "no file is named like ", pattern);
   if (files.size() == 1) return open_data(files[0], inputs, options);
   if (std::all_of(files.begin(), files.end(), [](const std::string& file) { return file.ends_with(".bin"); })) {
@@ -183,7 +173,7 @@ std::optional<TokenFiles> token_source(const std::string& text, bool train) {
     std::error_code error;
     if (fs::is_directory(path, error)) return token_files(path, train);
     if (fs::exists(path, error)) return {path};
-    return path.find_first_of("*?[") == std::string::npos ? std::vector<std::string>() : files_like(path);
+    return path.find_first_of("*?[") == std::string::npos ? std::vector<std::string>() : platform::files_of_glob(path);
   };
   TokenFiles source{text, files_at(text)};
   const size_t colon = text.rfind(':');
@@ -236,7 +226,7 @@ std::vector<std::string> streamed_files(const std::string& path, DataRole role) 
     files = token_files(path, role == DataRole::kTrain);
     if (files.empty()) files = files_of(path, [](const std::string& name) { return is_streamed_file(name); });
   } else {
-    files = fs::exists(path, error) ? std::vector<std::string>{path} : files_like(path);
+    files = fs::exists(path, error) ? std::vector<std::string>{path} : platform::files_of_glob(path);
   }
   const bool are_streamed = std::ranges::all_of(files, is_streamed_file);
   if (files.empty()) fail_as(ErrorCode::kNoData, "there are no texts or tokens at ", path);
