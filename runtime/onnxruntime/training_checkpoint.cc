@@ -1,8 +1,10 @@
 #include "runtime/onnxruntime/training_checkpoint.h"
 
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "embedded/training_checkpoint_generated.h"
 #include "onnx_passes/io/mapped_file.h"
@@ -164,9 +166,9 @@ bool is_ort_checkpoint(const std::string& path) {
   if (std::filesystem::is_directory(path, error))
     return std::filesystem::exists(std::filesystem::path(path) / kTrainedFile, error);
   if (!std::filesystem::is_regular_file(path, error)) return false;
-  const auto file = MappedFile::open(path);
-  constexpr size_t kLeast = 8;
-  return file->size() >= kLeast && ort_format::CheckpointBufferHasIdentifier(file->data());
+  std::array<char, 8> begin{};  // the offset of the root, and the identifier
+  std::ifstream file(path, std::ios::binary);
+  return file.read(begin.data(), begin.size()) && ort_format::CheckpointBufferHasIdentifier(begin.data());
 }
 
 std::string float_text(float value) {

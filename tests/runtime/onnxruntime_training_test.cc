@@ -137,6 +137,7 @@ std::string error_of_checkpoint(const std::string& bytes) {
 
 TEST(OrtCheckpoint, HasLargeTensorsInAFileBesideIt) {
   const std::string path = written("large", checkpoint_of({{"w", {2, 2}, 1, {}, 8}, {"b", {1}, 1, {5}}}, true));
+  std::filesystem::remove(path + ".data");
   EXPECT_THAT(error_of([&] { read_ort_checkpoint(path); }), HasSubstr("large.data"));
   const std::vector<float> data = {0, 0, 1, 2, 3, 4};
   written("large.data", {reinterpret_cast<const char*>(data.data()), data.size() * 4});
