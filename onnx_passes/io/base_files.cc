@@ -1,11 +1,9 @@
 #include "onnx_passes/io/base_files.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 
 #include "onnx_passes/ir/error.h"
@@ -97,14 +95,14 @@ void also_look_for_base_in(const std::string& named) { search().also = named; }
 File open_base(const BaseFile& base, const std::string& folder, std::string* path) {
   std::string looked, other;
   for (const std::string& place : places_of(base, folder)) {
-    File file(open(place.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe must not block
-    struct stat status = {};
-    const bool is_file = file.is_open() && fstat(file.descriptor(), &status) == 0 && S_ISREG(status.st_mode);
-    if (is_file && static_cast<size_t>(status.st_size) == base.bytes) {
+    File file = platform::open_to_read(place);
+    const std::optional<platform::FileStatus> status = file.is_open() ? file.status() : std::nullopt;
+    const bool is_file = status && status->is_regular;
+    if (is_file && status->size == base.bytes) {
       *path = place;
       return file;
     }
-    if (is_file && other.empty()) other = concat(place, " has ", status.st_size, " bytes");
+    if (is_file && other.empty()) other = concat(place, " has ", status->size, " bytes");
     if (looked.find(place) == std::string::npos) looked += concat(looked.empty() ? "" : ", ", place);
   }
   fail_as(ErrorCode::kExternalData, "its frozen weights are in ", base.absolute, ", ", base.bytes, " bytes; ",
