@@ -83,7 +83,7 @@ Contestant ours(const Node& node, std::optional<int> form = {}, std::string* nam
     state->out.push_back(state->memory.back().data());
   }
   const NodeSpec spec(node, std::move(constants), num_threads());
-  if (form) platform::set_variable("ONNX_TRAIN_TIMED_CHOICES", concat("form=", *form).c_str(), true);
+  if (form) platform::set_variable("ONNX_TRAIN_TIMED_CHOICES", concat("form=", *form).c_str(), /*overwrite=*/true);
   state->prepared = find_kernel(Device::cpu(), spec)->prepare(spec);
   if (name) *name = state->prepared.form;
   state->memory.push_back(filled(state->prepared.workspace + 64));

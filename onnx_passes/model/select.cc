@@ -138,9 +138,7 @@ void expect_gradients(const Model& model, const std::vector<std::string>& train,
 
 }  // namespace
 
-bool matches(const std::string& pattern, const std::string& name) {
-  return platform::matches_glob(pattern, name);
-}
+bool matches(const std::string& pattern, const std::string& name) { return platform::matches_glob(pattern, name); }
 
 std::vector<Value*> match_names(const std::vector<Value*>& values, const std::vector<std::string>& patterns,
                                 const std::string& option) {
