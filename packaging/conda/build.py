@@ -30,7 +30,7 @@ c_stdlib_version: ["2.17"]
 # has compiled the same before.
 ACTIVATE = """
 export CC=cc CXX=c++ CMAKE_ARGS="-DONNX_TRAIN_WERROR=ON"
-unset LANG LC_ALL LC_CTYPE LC_MESSAGES  # by which ccache tells calls apart
+unset LC_ALL; export LANG=C.UTF-8  # by which ccache tells calls apart
 export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$SRC_DIR/.deps CCACHE_NOHASHDIR=1
 export LDFLAGS="-Wl,-rpath,$PREFIX/lib -L$PREFIX/lib -Wl,--allow-shlib-undefined" PKG_CONFIG_PATH="$PREFIX/lib/pkgconfig"
 """
