@@ -76,9 +76,10 @@ Var shared_initializer(Builder* b, const std::string& name, const Tensor& conten
   Graph& graph = b->graph();
   Value* known = graph.find(name);
   if (known && known->is_initializer()) {
-    const Tensor own = constant_of(known);
-    const Tensor &a = own.stored(), &c = contents.stored();
-    if (own.dtype() == contents.dtype() && own.shape() == contents.shape() && a.dtype() == c.dtype() &&
+    const Tensor own = constant_of(known);  // small ones are whole in their message
+    const bool packed = own.packed() && contents.packed();
+    const Tensor &a = packed ? own.stored() : own, &c = packed ? contents.stored() : contents;
+    if (own.dtype() == contents.dtype() && own.shape() == contents.shape() &&
         std::memcmp(a.data(), c.data(), a.bytes()) == 0)
       return b->var(known);
   }
