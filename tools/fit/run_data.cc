@@ -16,7 +16,8 @@ constexpr int64_t kUsualBuffer = 1000;  // samples
 
 // Null for data that are read before the first step.
 std::shared_ptr<const TextStream> stream_of(const FitArguments& a, const Session& session, const ReadOptions& options) {
-  if (!is_stream(a, entry_inputs(session.model(), training_entry(session)))) return nullptr;
+  const std::vector<InputSpec> inputs = entry_inputs(session.model(), training_entry(session));
+  if (!is_stream(a, inputs)) return nullptr;
   return std::make_shared<const TextStream>(
       streamed_files(a.data, DataRole::kTrain), session.model(), training_entry(session),
       reading_of(session.model(), training_entry(session), inputs, options),

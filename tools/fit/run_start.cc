@@ -8,6 +8,7 @@
 #include "onnx_passes/ir/error.h"
 #include "runtime/data/loading/source.h"
 #include "runtime/data/texts/packing.h"
+#include "runtime/models/adapt.h"
 #include "runtime/runs/resume.h"
 #include "runtime/support/fingerprint.h"
 #include "runtime/support/report_text.h"
