@@ -105,8 +105,8 @@ typedef struct onnx_train_tensor {
 typedef struct onnx_train_model onnx_train_model;
 
 /* Reads an .onnx file; its large tensors are mapped, so the file must not be changed in place while the model lives. Of
- * the folder of a run of ONNX Runtime's training, or a checkpoint in it, makes a training model, as the command import-ort
- * does. */
+ * the folder of a run of ONNX Runtime's training, or a checkpoint in it, makes a training model, as the command
+ * import-ort does. */
 onnx_train_status onnx_train_model_load(const char* path, onnx_train_model** model);
 /* The same from `bytes` bytes in memory, which are copied. The model must hold all its data. */
 onnx_train_status onnx_train_model_from_bytes(const void* data, size_t bytes, onnx_train_model** model);

@@ -147,11 +147,12 @@ class VocabularyResize {
   }
 
   void note(const std::string& mended) const {
-    add_adapted_note(&model_, concat("vocabulary: ", names_, grown_.size() == 1 ? " has " : " have ", after_,
-                                     " rows in place of ", before_, ", each new one the mean of the others: alike until they ",
-                                     "train, with adapters by --train '", train_, "'",
-                                     heads_.empty() ? "; no output has as many scores as tokens" : "",
-                                     mended.empty() ? "" : "; new shape: " + mended));
+    add_adapted_note(
+        &model_,
+        concat("vocabulary: ", names_, grown_.size() == 1 ? " has " : " have ", after_, " rows in place of ", before_,
+               ", each new one the mean of the others: alike until they ", "train, with adapters by --train '", train_,
+               "'", heads_.empty() ? "; no output has as many scores as tokens" : "",
+               mended.empty() ? "" : "; new shape: " + mended));
   }
 
   Model& model_;

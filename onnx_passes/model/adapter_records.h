@@ -16,7 +16,8 @@ namespace onnx_train {
 inline constexpr const char* kAdapter = "onnx_train.adapter";
 inline constexpr std::string_view kAdapterRecord = "onnx_train.adapter.";
 inline constexpr std::string_view kHeadRecord = "onnx_train.head.";
-inline constexpr std::string_view kGrownRecord = "onnx_train.grown.";  // of --resize-vocabulary: "602 rows in place of 600"
+inline constexpr std::string_view kGrownRecord =
+    "onnx_train.grown.";  // of --resize-vocabulary: "602 rows in place of 600"
 
 // The parts, as PEFT names them.
 namespace parts {

@@ -43,10 +43,11 @@ class Untrained {
     const Value* known = base().graph->find(name);
     if (!known || !is_weight_tensor(*known) || known->type().shape() != weight.type().shape())
       fail_as(ErrorCode::kWeightsMisfit, "'", name, "' was trained, and what it was before is not known: ", base_path_,
-              !known                     ? " has no such weight"
-              : is_weight_tensor(*known) ? " has another shape of it"
-                                         : " holds it as integers, into which nothing is merged: --adapter-inputs writes adapters "
-                                           "beside them",
+              !known ? " has no such weight"
+              : is_weight_tensor(*known)
+                  ? " has another shape of it"
+                  : " holds it as integers, into which nothing is merged: --adapter-inputs writes adapters "
+                    "beside them",
               "; --base FILE names the model that the training model was built from");
     const Tensor contents = contents_of(*known);
     return contents.dtype() == weight.dtype() ? contents : contents.cast(weight.dtype());
@@ -157,7 +158,8 @@ std::vector<TrainedWeight> trained_weights(const Model& training, const ExportSe
   for (const auto& entry : training.shell().metadata_props()) {
     if (entry.key().starts_with(kGrownRecord))
       fail_as(ErrorCode::kWeightsMisfit, "'", entry.key().substr(kGrownRecord.size()), "' has ", entry.value(),
-              " (--resize-vocabulary), for which no other file has room: leave out --into; export --merge -o MODEL.onnx writes ",
+              " (--resize-vocabulary), for which no other file has room: leave out --into; export --merge -o "
+              "MODEL.onnx writes ",
               "the model with all of them");
   }
   if (!settings.tta.empty() || stores_other_type(settings) || settings.original_types)

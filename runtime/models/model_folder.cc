@@ -106,7 +106,8 @@ std::string model_file(const std::string& path) {
   fail_as(ErrorCode::kModelUnreadable, path, " is a folder with ",
           models.empty() ? std::string("no .onnx file")
                          : concat("the models ", first_few(models, size_t{4}, [](const auto& name) { return name; })),
-          models.empty() ? ": give a model; docs/transformers.md exports those of PyTorch" : ", and nothing says which is meant: give one of them");
+          models.empty() ? ": give a model; docs/transformers.md exports those of PyTorch"
+                         : ", and nothing says which is meant: give one of them");
 }
 
 std::vector<std::string> models_of_folder(const std::string& folder) {

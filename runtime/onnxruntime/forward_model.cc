@@ -174,8 +174,8 @@ ModelMessage without_gradients(ModelMessage training) {
 std::vector<std::string> trained_names(const onnx::GraphProto& training) {
   std::vector<std::string> names;
   for (const onnx::ValueInfoProto& input : training.input()) {
-    if (input.name().ends_with(kBuffer))
-      names.push_back(input.name().substr(0, input.name().size() - std::string(kBuffer).size()));
+    const std::string_view buffer = input.name();  // as the other program spells it
+    if (buffer.ends_with(kBuffer)) names.emplace_back(buffer.substr(0, buffer.rfind(kBuffer)));
   }
   return names;
 }

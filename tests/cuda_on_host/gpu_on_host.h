@@ -33,8 +33,8 @@ extern dim3 block_size, grid_size;
 void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
 // The same with all blocks alive at once, so that they can wait for each other.
 void run_cooperative_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
-// Enqueues work, a launch of `kernel` in blocks of `threads` with `shared` bytes of dynamic shared memory, to a stream of the
-// host's runtime (runtime.cc).
+// Enqueues work, a launch of `kernel` in blocks of `threads` with `shared` bytes of dynamic shared memory, to a stream
+// of the host's runtime (runtime.cc).
 cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, dim3 threads, size_t shared,
                            std::function<void()> work);
 // Enqueues a cooperative launch; cudaErrorCooperativeLaunchTooLarge if not all of its blocks fit the device at once.

@@ -852,9 +852,9 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   std::vector<void*> values;
   for (int i = 0; i < generated.parameters; ++i) values.push_back(*static_cast<void**>(arguments[i]));
   const auto& [grid, block, shared, stream, attributes, count] = *config;
-  return gpu_host::enqueue_launch(stream, nullptr, block, shared, [run = generated.run, values, blocks = grid, threads = block] {
-    run(blocks, threads, values.data());
-  });
+  return gpu_host::enqueue_launch(
+      stream, nullptr, block, shared,
+      [run = generated.run, values, blocks = grid, threads = block] { run(blocks, threads, values.data()); });
 }
 
 }  // extern "C"

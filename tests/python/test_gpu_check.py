@@ -28,7 +28,7 @@ PROGRAM = """
     names = next(f.split("=", 1)[1] for f in flags if f.startswith("--gtest_filter=")).split(":")
     chosen = [t for t in tests if t in names or "*" in names]
     if "--gtest_list_tests" in flags:
-        print("Running main() from gtest_main.cc")
+        print("Running main() from googletest")
         for suite in ("A.", "B."):
             found = [t for t in chosen if t.startswith(suite)]
             if found:

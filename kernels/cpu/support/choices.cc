@@ -1,6 +1,5 @@
 #include "kernels/cpu/support/choices.h"
 
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -160,9 +160,10 @@ std::string describe(const Dataset::Array& array, int64_t element, const char* a
   if (is_integer(type)) dispatch_integer(type, [&](auto tag) { number = concat(+*value.data<decltype(tag)>()); });
   const RowReader* const reader = array.rows.reader();
   if (const std::string where = reader ? reader->place(element / row, element % row) : ""; !where.empty())
-    return concat("token ", number, " ", where, ", for '", array.name, "'; ", why,
-                  ": are these tokens of another tokenizer (--resize-vocabulary makes room for new ones), or of another "
-                  "--token-type?");
+    return concat(
+        "token ", number, " ", where, ", for '", array.name, "'; ", why,
+        ": are these tokens of another tokenizer (--resize-vocabulary makes room for new ones), or of another "
+        "--token-type?");
   return concat("'", array.name, "' holds ", number,
                 array.per_sample ? concat(array.is_pair ? " in pair " : " in sample ", element / row) : "",
                 reader ? concat(", ", reader->describe(element / row)) : "", " (element ", place(array, element), "); ",

@@ -156,8 +156,8 @@ class Search {
 
 namespace {
 
-// Whether the model's file does not tell the types of all values: of a step that reads other values than "predict" does, as
-// with dropout or rounded weights.
+// Whether the model's file does not tell the types of all values: of a step that reads other values than "predict"
+// does, as with dropout or rounded weights.
 bool lacks_types(const Graph& graph) {
   for (const Node* node = graph.first(); node; node = node->next()) {
     const auto lacks = [](const Value* value) { return value && !value->has_rank(); };

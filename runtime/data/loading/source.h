@@ -32,7 +32,8 @@
 
 namespace onnx_train {
 
-// The files of texts and tokens that `path` names: one, several, those of a folder or pattern; none if it is something else.
+// The files of texts and tokens that `path` names: one, several, those of a folder or pattern; none if it is something
+// else.
 std::vector<std::string> text_files(const std::string& path, DataRole role);
 
 // What `path` holds, by what it is; `inputs` tells formats without names which array goes where.
