@@ -48,7 +48,7 @@ TEST(Optimizer, MisspeltNamesNameTheOneThatIsMeant) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(message("adamW"), testing::HasSubstr("there is sgd, adam, adamw, sparse_adam, "));
+  EXPECT_THAT(message("adamW"), testing::HasSubstr("there is sgd, adam, adamw, hf_adamw, sparse_adam, "));
   EXPECT_THAT(message("adamW"), testing::HasSubstr("; did you mean 'adamw'?"));
   EXPECT_THAT(message("adamw(weigth_decay=0)"), testing::HasSubstr("did you mean 'weight_decay'?"));
 }
