@@ -273,7 +273,9 @@ bool Trainer::start_step(TrainerEvents* events) {
 // Throws Error with the text of `error`, which `run` caused, and the step and samples of `run`.
 void Trainer::refuse(const BatchRun& run, const Error& error) const {
   if (run.samples == 0) fail_as(error.code(), "step ", run.step, ": ", error.what());
-  const std::string fault = training_->fault(run.first_sample, run.samples);
+  // Of the error of another rank the own samples tell nothing.
+  const bool is_of_samples = error.code() == ErrorCode::kIndexOutOfRange;
+  const std::string fault = is_of_samples ? training_->fault(run.first_sample, run.samples) : "";
   if (!fault.empty()) fail_as(error.code(), "step ", run.step, ": ", fault);
   fail_as(error.code(), "step ", run.step, ": ", error.what(), "; ",
           training_->describe(run.first_sample, run.samples));

@@ -61,7 +61,7 @@ def options():
 @pytest.mark.parametrize("page", pages.paths())
 def test_options_that_a_page_names_exist(page, options):
     # Options of other programs are in lines that call them.
-    others = r"\b(cmake|pip|nvcc|ctest|git|pkg-config|mkdocs|unit_tests|clang-format|torchrun|mpirun|srun|sbatch|docker|kubectl|build-arg|optimum-cli|onnxruntime_genai)\b"
+    others = r"\b(cmake|pip|nvcc|ctest|git|pkg-config|mkdocs|unit_tests|clang-format|torchrun|mpirun|srun|sbatch|docker|kubectl|build-arg|optimum-cli|onnxruntime_genai|gpu_check)\b"
     lines = [line for line in pages.text_of(page).splitlines() if not re.search(others, line)]
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", "\n".join(lines)))
     assert named <= options, f"{page} names {sorted(named - options)}"

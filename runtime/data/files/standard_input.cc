@@ -181,15 +181,19 @@ TensorMap read_records() {
 }  // namespace
 
 bool holds_archives() {
-  constexpr size_t kMagic = 4;
-  std::string& bytes = looked_at();
-  while (bytes.size() < kMagic) {
-    char more[kMagic];
-    const size_t count = read_bytes(more, kMagic - bytes.size());
-    if (count == 0) break;
-    bytes.append(more, count);
-  }
-  return bytes.empty() || bytes == "PK\3\4" || bytes == kEndRecord;
+  // Asked once: what somebody has read is not there any more.
+  static const bool answer = [] {
+    constexpr size_t kMagic = 4;
+    std::string& bytes = looked_at();
+    while (bytes.size() < kMagic) {
+      char more[kMagic];
+      const size_t count = read_bytes(more, kMagic - bytes.size());
+      if (count == 0) break;
+      bytes.append(more, count);
+    }
+    return bytes.empty() || bytes == "PK\3\4" || bytes == kEndRecord;
+  }();
+  return answer;
 }
 
 size_t read_standard_input(char* to, size_t size) {

@@ -136,7 +136,7 @@ def test_the_vocabulary_is_checked_before_the_first_step(language_model, tmp_pat
     message = fails("fit", language_model, "--data", tmp_path / "train.bin", "--block-size", 16, "--steps", 1, "--out",
                          tmp_path / "run")  # fmt: skip
     assert f"token 50 at position 37 of {tmp_path}/train.bin, for 'input_ids'; " in message
-    assert "takes 0 to 49: are these tokens of another tokenizer, or of another --token-type?" in message
+    assert "takes 0 to 49: are these tokens of another tokenizer (--resize-vocabulary makes room for new ones), or of another --token-type?" in message
 
 
 def test_a_block_has_as_many_tokens_as_there_are_positions(language_model, tmp_path):

@@ -10,7 +10,7 @@ import tool
 def test_every_option_and_example_of_the_help_is_in_its_page(tmp_path):
     subprocess.run([tool.ROOT / "scripts" / "man_pages", tool.COMMAND, tmp_path / "man1"], check=True)
     helps = {"onnx-train": tool.run("--help")}
-    commands = re.findall(r"^  (\w+) ", helps["onnx-train"].split("Options:")[0], re.MULTILINE)
+    commands = re.findall(r"^  ([\w-]+) ", helps["onnx-train"].split("Options:")[0], re.MULTILINE)
     assert "fit" in commands and len(commands) > 15
     helps |= {f"onnx-train-{name}": tool.run(name, "--help") for name in commands}
     assert {path.stem for path in (tmp_path / "man1").iterdir()} == set(helps)
