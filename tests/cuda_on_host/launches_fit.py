@@ -28,9 +28,15 @@ def demangled(names):
 
 
 def comparable(function):
-    """One text for a kernel by either compiler: without return type and without names of anonymous namespaces."""
+    """One text for a kernel by either compiler: name and template arguments, without names of anonymous namespaces."""
     function = re.sub(r"^void ", "", function)
-    return re.sub(r"\(anonymous namespace\)::|_GLOBAL__N__\w+::|_INTERNAL_\w+::|<unnamed>::", "", function)
+    function = re.sub(r"\(anonymous namespace\)::|_GLOBAL__N__\w+::|_INTERNAL_\w+::|<unnamed>::", "", function)
+    depth = 0
+    for i, character in enumerate(function):
+        depth += (character == "<") - (character == ">")
+        if character == "(" and depth == 0:  # the parameters, in which the compilers spell types differently
+            return function[:i]
+    return function
 
 
 def resources(cuobjdump, module):
@@ -48,7 +54,10 @@ def resources(cuobjdump, module):
     kernels = {}
     for (mangled, text), name in zip(found.items(), demangled(found)):
         registers, shared = (int(re.search(rf"{key}:(\d+)", text)[1]) for key in ("REG", "SHARED"))
-        kernels[comparable(name)] = registers, shared, most.get(mangled)
+        name = comparable(name)
+        before = kernels.get(name, (0, 0, None))  # of another overload
+        bounds = [bound for bound in (before[2], most.get(mangled)) if bound is not None]
+        kernels[name] = max(before[0], registers), max(before[1], shared), min(bounds, default=None)
     return kernels
 
 
@@ -75,6 +84,8 @@ def main():
         for line in Path(path).read_text().splitlines():
             address, _, threads, shared = map(int, line.split())
             name = comparable(names[address])
+            if "_test::" in name:  # a kernel of the tests alone
+                continue
             before = launched.get(name, (0, 0))
             launched[name] = max(before[0], threads), max(before[1], shared)
     unknown = sorted(name for name in launched if name not in kernels)
