@@ -44,11 +44,6 @@ int print_help(const std::string& text) {
 int run(Subcommand subcommand, const std::vector<std::string>& arguments) {
   const bool asks_for_help = arguments == std::vector<std::string>{"--help"};
   if (!subcommand.missing.empty() && !asks_for_help) return report(subcommand.missing, kUsage);
-  if (subcommand.runs_models && !asks_for_help && !can_run_models(default_device())) {
-    return report(concat("this build has no ", subcommand.name,
-                         ": it makes models and runs none, for it was made with ONNX_TRAIN_MODELS_ONLY"),
-                  kUsage);
-  }
   std::string links, base;  // every subcommand loads a model
   const CommandOption option = links_option(&links);
   const auto is_links = [&](const CommandOption& own) { return own.names == option.names; };
@@ -56,10 +51,15 @@ int run(Subcommand subcommand, const std::vector<std::string>& arguments) {
     subcommand.options.push_back(option);
   subcommand.options.push_back(base_option(&base));
   try {
+    if (subcommand.runs_models && !asks_for_help && !can_run_models(default_device())) {
+      return report(concat("this build has no ", subcommand.name,
+                           ": it makes models and runs none, for it was made with ONNX_TRAIN_MODELS_ONLY"),
+                    kUsage);
+    }
     if (!read_arguments(subcommand, arguments)) return print_help(help_text(subcommand, text_width()));
   } catch (const UsageError& e) {
     return report(e, kUsage, concat(" (see onnx-train ", subcommand.name, " --help)"));
-  } catch (const Error& e) {  // of a file that --config names
+  } catch (const Error& e) {  // of a device that cannot be, or a file that --config names
     return report(e, kFailure);
   }
   allow_links_into(links);

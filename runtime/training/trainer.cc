@@ -274,7 +274,7 @@ bool Trainer::start_step(TrainerEvents* events) {
 void Trainer::refuse(const BatchRun& run, const Error& error) const {
   if (run.samples == 0) fail_as(error.code(), "step ", run.step, ": ", error.what());
   // Of the error of another rank the own samples tell nothing.
-  const bool is_of_samples = error.code() == ErrorCode::kIndexOutOfRange;
+  const bool is_of_samples = error.kind() == ErrorCode::kData;
   const std::string fault = is_of_samples ? training_->fault(run.first_sample, run.samples) : "";
   if (!fault.empty()) fail_as(error.code(), "step ", run.step, ": ", fault);
   fail_as(error.code(), "step ", run.step, ": ", error.what(), "; ",
