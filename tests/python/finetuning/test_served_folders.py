@@ -2,7 +2,7 @@
 them then writes the tokens that `sample` writes. A few are in tests/fixtures/served. All others are made here if two variables name
 the Pythons of environments that have the builders:
 
-    ONNX_TRAIN_GENAI_PYTHON    pip install torch transformers onnx onnxruntime-genai
+    ONNX_TRAIN_GENAI_PYTHON    pip install torch transformers onnx onnx-ir onnxruntime-genai
     ONNX_TRAIN_OPTIMUM_PYTHON  pip install torch optimum-onnx onnxruntime accelerate
 """
 
