@@ -26,22 +26,20 @@ those of the file that --before names (docs/gpu_kernels.json).
 
 import argparse
 import collections
-import csv
 import json
 import os
-import queue
 import re
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from googletest import GoogleTest
+from network import Network
 from stages import Stages, replace
+from tables import COUNTERS, by_kernel, slowest_kernels, table_of_kernels
 
 ROOT = Path(__file__).parents[2]
 # The most that a stage may take on a device, of the seven minutes that there are.
@@ -89,67 +87,6 @@ NEVER_RAN = [
     ("All/OpCases.Holds/*LinearCrossEntropy*:All/OpCases.Holds/*LabelScores*:All/OpCases.Holds/*Quantize*:All/OpCases.Holds/*8bit*", {}),
     ("All/OpCases.Holds/*LSTM*:All/OpCases.Holds/*GRU*:All/OpCases.Holds/*RNN*", {"ONNX_TRAIN_TIMED_CHOICES": "form=1"}),
 ]  # fmt: skip
-# Of ncu: time, registers, occupancy and the share of the memory's bandwidth.
-COUNTERS = {
-    "ms": "gpu__time_duration.sum", "registers": "launch__registers_per_thread",
-    "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "bandwidth": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-}  # fmt: skip
-
-
-class Network(threading.Thread):
-    """The worker process of a network (peer.py), and the training models that are made of what it exports."""
-
-    def __init__(self, check, name, folder):
-        super().__init__(daemon=True)
-        self.check, self.name_of_network, self.folder = check, name, Path(folder)
-        self.answers, self.error, self.is_ready, self.process = queue.Queue(), None, False, None
-        self.exported_at = threading.Event()
-        self.building = threading.Lock()
-        self.start()
-
-    def run(self):
-        try:
-            options = {"network": self.name_of_network, "sizes": self.check.sizes[self.name_of_network],
-                       "folder": str(self.folder), "precisions": self.check.options.peers}  # fmt: skip
-            log = open(self.check.options.out / f"peer_{self.name_of_network}.log", "w")
-            self.process = subprocess.Popen([sys.executable, ROOT / "bench/gpu/peer.py", json.dumps(options)], text=True,
-                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)  # fmt: skip
-            self.exported = json.loads(self.process.stdout.readline())
-            self.exported_at.set()
-            for line in self.process.stdout:
-                if line.startswith("{"):
-                    self.answers.put(json.loads(line))
-        except Exception as error:  # noqa: BLE001  (its stage reports it)
-            self.error = error
-        self.exported_at.set()
-        self.answers.put(None)
-
-    def model(self, precision):
-        """The training model of a precision, which is built when it is first asked for."""
-        if not self.exported_at.wait(self.check.stages.left()):
-            raise RuntimeError("the network was not exported in time")
-        if self.error:
-            raise RuntimeError(f"{self.error}: peer_{self.name_of_network}.log says why the worker ended")
-        path = self.folder / f"{precision}.onnx"
-        with self.building:
-            if not path.exists():
-                self.check.command("build", self.folder / "m.onnx", "-o", path, "--loss", self.exported["loss"], "--optimizer",
-                                   "adamw(lr=1e-4,weight_decay=0.01)", "--decay", "*", "--precision", precision)  # fmt: skip
-        return path
-
-    def answer(self):
-        found = self.answers.get(timeout=self.check.stages.left())
-        if found is None:
-            raise self.error or RuntimeError(f"peer_{self.name_of_network}.log says why the worker ended")
-        return found
-
-    def ask(self, precision, seconds):
-        if not self.is_ready:
-            self.is_ready = "ready" in self.answer()
-        self.process.stdin.write(f"{precision} {seconds}\n")
-        self.process.stdin.flush()
-        return self.answer()
 
 
 class Check:
@@ -162,6 +99,7 @@ class Check:
         self.nodes = {}
         self.deaths = []
         self.networks = {}
+        self.scratch = None  # a folder that does not travel back
 
     def command(self, *arguments, **variables):
         status, output = self.stages.run([self.options.command, *arguments], **variables)
@@ -230,7 +168,8 @@ class Check:
     def losses(self):
         """Ten steps on CUDA against the CPU in the same precision: the largest relative difference of a loss."""
         chosen = COMPARED[:2] if self.options.on_host else COMPARED
-        folder = Path(tempfile.mkdtemp(prefix="losses", dir=self.options.out))
+        folder = Path(self.scratch) / "losses"
+        folder.mkdir()
         wanted = {name: (name, {}) for name in chosen} | ({} if self.options.on_host else CHUNKED)
         status, output = self.stages.run([sys.executable, ROOT / "bench/gpu/peer.py", json.dumps({"networks": wanted, "folder": str(folder)})])
         if status != 0:
@@ -425,47 +364,6 @@ class Check:
                 "kernels": kernels}  # fmt: skip
 
 
-def slowest_kernels(text):
-    """Of ncu's CSV: the launch of each kernel that takes longest, of the kernels that lose most of the memory's bandwidth."""
-    values = collections.defaultdict(dict)  # by launch
-    for row in csv.DictReader(line for line in text.splitlines() if line.startswith('"')):
-        key = (re.sub(r"void |<unnamed>::|\(.*", "", row["Kernel Name"])[:60], row["ID"])
-        values[key][row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
-    longest = {}  # by kernel; a rehearsal's launches stop at once
-    for (kernel, _), found in values.items():
-        if len(found) == len(COUNTERS):
-            row = {k: found[metric] for k, metric in COUNTERS.items()}
-            row["ms"] /= 1e6
-            if kernel not in longest or row["ms"] > longest[kernel]["ms"]:
-                longest[kernel] = row
-    worst = sorted(longest, key=lambda k: -longest[k]["ms"] * (100 - longest[k]["bandwidth"]))
-    return {k: {n: round(v, 4) for n, v in longest[k].items()} for k in worst[:10]}
-
-
-def by_kernel(nodes):
-    """Of nodes (kernel, form, name, milliseconds, bound): their number, time and bound by kernel, the largest loss first."""
-    sums = collections.defaultdict(lambda: [0, 0.0, 0.0])
-    for kernel, _, _, ms, bound in nodes:
-        sums[kernel] = [round(a + b, 5) for a, b in zip(sums[kernel], (1, ms, bound))]
-    return dict(sorted(sums.items(), key=lambda item: item[1][2] - item[1][1]))
-
-
-def table_of_kernels(kernels, before):
-    """The kernels of each step that lose most: number of nodes, time, bound, and the time before."""
-    old = json.loads(before.read_text()) if before and before.exists() else {}
-    lines = ["| step | kernel | count | ms | bound, ms | before, ms |", "| --- | --- | ---: | ---: | ---: | ---: |"]
-    for network, precisions in kernels.items():
-        for precision, found in precisions.items():
-            earlier = old.get(network, {}).get(precision, {})
-            total = [sum(row[i] for row in found.values()) for i in range(3)]
-            for kernel, row in [("all", total), *list(found.items())[:12]]:
-                was = sum(r[1] for r in earlier.values()) if kernel == "all" else earlier.get(kernel, [0, 0])[1]
-                cells = [f"{network} {precision}" if kernel == "all" else "", kernel, str(row[0]), f"{row[1]:.3f}",
-                         f"{row[2]:.3f}", f"{was:.3f}" if was else ""]  # fmt: skip
-                lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = lambda text: text.split(",")  # noqa: E731
@@ -498,6 +396,7 @@ def main():
     wanted |= {name for name, *_ in FORMS.values() if stages.is_wanted("forms") and name in check.sizes}
     wanted |= {"gpt2"} if stages.is_wanted("counters") else set()
     with tempfile.TemporaryDirectory() as folder:
+        check.scratch = folder
         for name in check.sizes:
             if name in wanted:
                 (Path(folder) / name).mkdir()

@@ -1,9 +1,9 @@
 #include "onnx_passes/adapt/file_names.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "onnx_passes/adapt/linear_layers.h"
+#include "onnx_passes/ir/equal_tensors.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/model/weight_origin.h"
 
@@ -107,9 +107,7 @@ void join_tied(const Graph& graph, const std::string& source, std::map<std::stri
       const Tensor value = found->second;
       arrays->erase(found);
       const Tensor& own = arrays->emplace(weight->name(), value).first->second;
-      if (own.dtype() == value.dtype() && own.shape() == value.shape() &&
-          std::memcmp(own.data(), value.data(), value.bytes()) == 0)
-        continue;
+      if (are_same(own, value)) continue;
       fail_as(ErrorCode::kData, source, ": '", name, "' and '", weight->name(),
               "' differ, and are one weight in the model: --untie ", weight->name(), " makes two of it");
     }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,6 +10,7 @@
 
 #include "onnx_passes/adapt/file_names.h"
 #include "onnx_passes/adapt/weight_places.h"
+#include "onnx_passes/ir/equal_tensors.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/onnx.h"
@@ -26,11 +26,6 @@ struct WeightAtPlace {
 };
 using Candidates = std::vector<WeightAtPlace>;
 
-bool have_equal_bytes(const Tensor& a, const Tensor& b) {
-  if (a.narrow() && b.narrow()) return have_equal_bytes(*a.narrow(), *b.narrow());
-  return a.dtype() == b.dtype() && a.shape() == b.shape() && std::memcmp(a.data(), b.data(), a.bytes()) == 0;
-}
-
 class Placement {
  public:
   Placement(const std::vector<TrainedWeight>& weights, const std::string& source, ModelMessage* message)
@@ -41,7 +36,7 @@ class Placement {
         changed_(weights.size()),
         found_(weights.size()) {
     for (size_t i = 0; i < weights.size(); ++i) {
-      changed_[i] = !have_equal_bytes(weights[i].before, weights[i].after);
+      changed_[i] = !are_same(weights[i].before, weights[i].after);
       by_size_[weights[i].before.size()].push_back(i);
     }
   }
@@ -103,13 +98,13 @@ class Placement {
     if (candidates.size() < 2) return true;
     const Tensor first = trained(place, candidates[0]);
     return std::all_of(candidates.begin() + 1, candidates.end(),
-                       [&](const WeightAtPlace& other) { return have_equal_bytes(first, trained(place, other)); });
+                       [&](const WeightAtPlace& other) { return are_same(first, trained(place, other)); });
   }
 
   // The view of the weight that a place of as many elements is.
   std::optional<WeightView> whole_view(const WeightPlace& place, size_t weight) {
     const Tensor& was = before(weight, place.contents.dtype());
-    if (!have_equal_bytes(was, place.contents)) return find_view(was, place.contents);
+    if (!are_same(was, place.contents)) return find_view(was, place.contents);
     WeightView same;
     same.once = was.shape();
     return same;
@@ -275,8 +270,8 @@ class Placement {
       const auto view = find_view(place->contents, before(weight, dtype));
       if (!view || view->repeats) continue;
       for (const size_t other : by_size_.at(weights_[weight].before.size())) {
-        if (!have_equal_bytes(weights_[other].before, weights_[weight].before) ||
-            have_equal_bytes(weights_[other].after, weights_[weight].after))
+        if (!are_same(weights_[other].before, weights_[weight].before) ||
+            are_same(weights_[other].after, weights_[weight].after))
           continue;
         fail_as(ErrorCode::kWeightsMisfit, source_, ": a part of '", place->name, "' has the values that '",
                 name_of(weight), "' and '", name_of(other), "' had before training, and these differ now");

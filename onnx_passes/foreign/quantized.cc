@@ -1,12 +1,12 @@
 // Products with weights, and look-ups in tables, in a few bits of com.microsoft. Such weights are frozen; gradients
 // flow to the other operand.
 #include <bit>
-#include <cstring>
 #include <limits>
 
 #include "onnx_passes/foreign/foreign.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/io/mapped_file.h"
+#include "onnx_passes/ir/equal_tensors.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
@@ -75,14 +75,7 @@ Tensor constant_input(const Foreign& f, int i, const char* what, DType dtype, in
 Var shared_initializer(Builder* b, const std::string& name, const Tensor& contents) {
   Graph& graph = b->graph();
   Value* known = graph.find(name);
-  if (known && known->is_initializer()) {
-    const Tensor own = constant_of(known);  // small ones are whole in their message
-    const bool packed = own.packed() && contents.packed();
-    const Tensor &a = packed ? own.stored() : own, &c = packed ? contents.stored() : contents;
-    if (own.dtype() == contents.dtype() && own.shape() == contents.shape() &&
-        std::memcmp(a.data(), c.data(), a.bytes()) == 0)
-      return b->var(known);
-  }
+  if (known && known->is_initializer() && are_same(constant_of(known), contents)) return b->var(known);
   onnx::TensorProto message;
   message.set_name(graph.unique_name(name));
   if (contents.packed()) {

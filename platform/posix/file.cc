@@ -49,19 +49,6 @@ std::ptrdiff_t File::read_some(size_t offset, size_t size, void* out) const {
   }
 }
 
-bool File::read(size_t offset, size_t size, void* out) const {
-  auto* bytes = static_cast<char*>(out);
-  while (size > 0) {
-    const std::ptrdiff_t got = read_some(offset, size, bytes);
-    if (got <= 0) return false;
-    const auto n = static_cast<size_t>(got);
-    bytes += n;
-    offset += n;
-    size -= n;
-  }
-  return true;
-}
-
 bool File::write(const void* data, size_t size) {
   const auto* bytes = static_cast<const char*>(data);
   while (size > 0) {

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether the set that begins at pattern[*at], "[a-c]", holds `c`; moves *at behind it. Without an end it is no set: [
+// Whether the set that begins at pattern[*at], "[a-c]", holds `c`; moves *at past it. A set without an end is none: [
 // stands for itself.
 bool in_set(std::string_view pattern, char c, size_t* at) {
   const auto byte = [](char of) { return static_cast<unsigned char>(of); };

@@ -1,4 +1,4 @@
-// A lock of one byte far behind the end of a file, since others may not read what is locked.
+// Locks one byte far beyond the end of a file, since no other process can read locked bytes.
 #include "platform/lock.h"
 
 #include <io.h>

@@ -1,10 +1,10 @@
 // The plans of a session: one for each entry point, shapes of inputs, and sizes that a first run has found.
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <utility>
 
+#include "onnx_passes/ir/equal_tensors.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/graph.h"
 #include "onnx_passes/pipeline/kept_faults.h"
@@ -128,10 +128,7 @@ std::optional<std::vector<Tensor>> first_sizes(const EntryName& entry) {
 }
 
 bool same_contents(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  return std::ranges::equal(a, b, [](const Tensor& x, const Tensor& y) {
-    return x.dtype() == y.dtype() && x.shape() == y.shape() &&
-           (x.bytes() == 0 || std::memcmp(x.data(), y.data(), x.bytes()) == 0);
-  });
+  return std::ranges::equal(a, b, are_same);
 }
 
 }  // namespace

@@ -49,11 +49,11 @@ bool are_equal(const Tensor& a, const Tensor& b) {
     if (fs::equivalent(place->path, other->path, error)) return true;
   }
   bool equal = true;
+  const auto* at = static_cast<const char*>(b.data());
   for_each_block(a, [&](const void* data, size_t bytes) {
-    const auto at = static_cast<const char*>(data) - static_cast<const char*>(a.data());
-    const char* const same = static_cast<const char*>(b.data()) + at;
-    equal = equal && std::memcmp(data, same, bytes) == 0;
-    release_pages(same, bytes);
+    equal = equal && std::memcmp(data, at, bytes) == 0;
+    release_pages(at, bytes);
+    at += bytes;
   });
   return equal;
 }

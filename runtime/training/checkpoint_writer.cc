@@ -14,8 +14,8 @@
 namespace onnx_train {
 namespace {
 
-std::vector<std::string> checksums_of_base(const ModelMessage& message, const CheckpointBase& base) {
-  std::vector<std::string> checksums(stored_tensors(message.proto).size());
+// Of tensors that the base has, the place of the checksum says so.
+std::vector<std::string> marked(std::vector<std::string> checksums, const CheckpointBase& base) {
   for (size_t i = 0; i < checksums.size(); ++i) {
     if (base.has(i)) checksums[i] = kInBase;
   }
@@ -25,7 +25,8 @@ std::vector<std::string> checksums_of_base(const ModelMessage& message, const Ch
 void write_files(ModelMessage message, const std::vector<std::string>& paths, const CheckpointBase* base) {
   if (base) {
     base->refer(&message);
-    write_sharded_checkpoint(message, checksums_of_base(message, *base), paths);
+    const size_t tensors = stored_tensors(message.proto).size();
+    write_sharded_checkpoint(message, marked(std::vector<std::string>(tensors), *base), paths);
   } else {
     for (const std::string& path : paths) {
       if (path == paths.front() || !share_file(paths.front(), path)) write_checkpoint(message, path);
@@ -151,14 +152,16 @@ void CheckpointWriter::find_base(const std::string& folder) {
   const Topology& topology = session_.topology();
   if (!writes_shards_ && rank() > 0) return;
   const bool several = writes_shards_ && topology.ranks() > 1;
+  const auto numbers_of_ranks = [&](uint32_t own) {
+    return several ? topology.collectives()->gather("the base of a checkpoint", own) : std::vector<uint32_t>{own};
+  };
   std::string changed;
   if (!has_looked_for_base_) {
     has_looked_for_base_ = true;
     if (base_options_.when == "whole") return;
     CheckpointBase found(session_.model(), base_options_, folder);
     const auto own = static_cast<uint32_t>(found.empty() ? 0 : 1 + found.bytes() % 0xffffffff);
-    const std::vector<uint32_t> all =
-        several ? topology.collectives()->gather("the base of a checkpoint", own) : std::vector<uint32_t>{own};
+    const std::vector<uint32_t> all = numbers_of_ranks(own);
     if (std::ranges::count(all, own) != std::ssize(all)) changed = "not all ranks find the frozen weights in a file";
     if (own != 0 && changed.empty()) {
       base_ = std::move(found);
@@ -166,10 +169,8 @@ void CheckpointWriter::find_base(const std::string& folder) {
     }
     if (base_options_.when == "refer" && changed.empty()) changed = "no file holds the frozen weights as they are";
   } else if (base_) {
-    const uint32_t own = base_->is_in_place() ? 1 : 0;
-    const std::vector<uint32_t> all =
-        several ? topology.collectives()->gather("the base of a checkpoint", own) : std::vector<uint32_t>{own};
-    if (std::ranges::count(all, 0U) > 0) changed = concat(base_->path(), " is not there any more, or another file");
+    if (std::ranges::count(numbers_of_ranks(base_->is_in_place() ? 1 : 0), 0U) > 0)
+      changed = concat(base_->path(), " is not there any more, or another file");
   }
   if (changed.empty()) return;
   note_ = concat(changed, "; the frozen weights are written with each checkpoint");
@@ -252,9 +253,7 @@ void CheckpointWriter::commit() {
   const std::shared_ptr<Pending> pending = std::exchange(pending_, nullptr);
   if (rank() > 0) return;
   std::vector<std::string> checksums = in_order(layout_, texts);
-  for (size_t i = 0; i < checksums.size() && base_; ++i) {
-    if (base_->has(i)) checksums[i] = kInBase;
-  }
+  if (base_) checksums = marked(std::move(checksums), *base_);
   in_background([pending, checksums = std::move(checksums), layout = layout_] {
     check_shards(concat(pending->folder, "/", pending->name), layout);
     write_sharded_checkpoint(pending->model, checksums, pending->paths);

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
-sys.path.append(str(Path(__file__).parent / "fuzzing"))
+sys.path += [str(Path(__file__).parent / folder) for folder in ("fuzzing", "runs")]
 
 import tool  # noqa: E402, F401  (adds the package onnx_train to the path)
 
+import browser  # noqa: E402  (needs the path)
 import exports  # noqa: E402  (needs the path)
 import reference  # noqa: E402
 import networks  # noqa: E402
@@ -23,6 +24,16 @@ def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=8, help="how many times a fit is killed")
     parser.addoption("--random-models", type=int, default=12, help="how many random models are trained")
     parser.addoption("--random-gradients", type=int, default=2000, help="of how many random models gradients are tested")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A browser, for as long as a module's tests need one."""
+    if not browser.PROGRAM:
+        pytest.skip("no chromium here: apt-get install chromium")
+    page = browser.Browser(tmp_path_factory.mktemp("browser"))
+    yield page
+    page.close()
 
 
 @pytest.fixture(scope="session")

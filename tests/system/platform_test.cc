@@ -200,7 +200,7 @@ TEST(Platform, AProcessTellsHowItHasEnded) {
   platform::ProcessEnd of_rank;
   while (platform::ask_for_end(rank, &of_rank) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(of_rank.status, 0);
-  EXPECT_LT(platform::ask_for_end(rank, &of_rank), 0);  // nobody's child any more
+  EXPECT_LT(platform::ask_for_end(rank, &of_rank), 0);  // it has been waited for
 }
 
 TEST(Platform, ALibraryThatIsNotThereSaysWhy) {

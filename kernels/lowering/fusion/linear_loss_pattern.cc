@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "kernels/geometry/linear_loss.h"
 #include "kernels/geometry/reductions.h"
@@ -10,6 +9,7 @@
 #include "kernels/lowering/support/positions.h"
 #include "kernels/lowering/types/rounding.h"
 #include "onnx_passes/inference/inference.h"
+#include "onnx_passes/ir/equal_tensors.h"
 #include "onnx_passes/ir/rows.h"
 #include "onnx_passes/operators/random.h"
 
@@ -47,9 +47,8 @@ const Value* source_of(const Value* value) {
 
 bool are_equal_constants(const Value* a, const Value* b) {
   if (!a->is_initializer() || !b->is_initializer()) return false;
-  const Tensor x = constant_of(a), y = constant_of(b);
-  return !x.empty() && x.dtype() == y.dtype() && x.shape() == y.shape() &&
-         std::memcmp(x.data(), y.data(), x.bytes()) == 0;
+  const Tensor x = constant_of(a);
+  return !x.empty() && are_same(x, constant_of(b));
 }
 
 bool are_equal_operations(const Node& x, const Node& y) {

@@ -63,7 +63,7 @@ class Lines {
   int64_t number() const { return number_; }
   const std::string& head() const { return head_; }  // of standard input
 
-  // Goes on behind the first `number` lines, which have `offset` bytes.
+  // Makes the next line the one after the first `number` lines, which have `offset` bytes.
   void seek(int64_t offset, int64_t number) {
     if (file_) {
       text_.clear();
@@ -265,8 +265,7 @@ class Sources : public DocumentSource {
     return place;
   }
   void seek(const DocumentPlace& place) override {
-    if (place.file < 0 || place.file >= std::ssize(paths_) || place.offset < 0 || place.lines < 0)
-      fail_as(ErrorCode::kCannotResume, "cannot resume: the checkpoint's position in the stream is damaged");
+    if (place.file < 0 || place.file >= std::ssize(paths_) || place.offset < 0 || place.lines < 0) refuse_place();
     if (!source_ || static_cast<int64_t>(next_) - 1 != place.file) {
       next_ = static_cast<size_t>(place.file);
       open_next();
@@ -297,6 +296,10 @@ class Sources : public DocumentSource {
 
 bool is_streamed_file(const std::string& path) {
   return is_token_file(path) || path.ends_with(".jsonl.gz") || path.ends_with(".txt.gz");
+}
+
+void refuse_place() {
+  fail_as(ErrorCode::kCannotResume, "cannot resume: the checkpoint's position in the stream is damaged");
 }
 
 std::unique_ptr<DocumentSource> document_source(const std::vector<std::string>& paths, const std::string& input,

@@ -24,6 +24,9 @@ struct DocumentPlace {
   int64_t file = 0, offset = 0, lines = 0;
 };
 
+// Throws Error: a checkpoint has a place that no stream has.
+[[noreturn]] void refuse_place();
+
 class DocumentSource {
  public:
   virtual ~DocumentSource() = default;

@@ -64,10 +64,6 @@ std::string to_json(const WindowPlace& place) {
   return json.dump();
 }
 
-[[noreturn]] void refuse_place() {
-  fail_as(ErrorCode::kCannotResume, "cannot resume: the checkpoint's position in the stream is damaged");
-}
-
 WindowPlace parse_place(const std::string& text) {
   WindowPlace place;
   try {

@@ -5,7 +5,6 @@ import base64
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +16,6 @@ import tool
 
 import onnx_train
 import onnx_train.ort
-
-sys.path.append(str(tool.ROOT / "tests" / "python" / "runs"))
-
-import browser  # noqa: E402
 
 WEB = tool.ROOT / "bindings" / "web"
 DATA = tool.ROOT / "models" / "data"
@@ -44,15 +39,6 @@ def files():
 def address(files):
     with ort_server.serve(files) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    if not browser.PROGRAM:
-        pytest.skip("no chromium here: apt-get install chromium")
-    page = browser.Browser(tmp_path_factory.mktemp("browser"))
-    yield page
-    page.close()
 
 
 ORT = f"/ort-web/{Path(REAL).name}" if REAL else "/bindings/web/tests/ort_over_http.js"

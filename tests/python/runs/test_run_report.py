@@ -8,7 +8,6 @@ import struct
 import subprocess
 import time
 
-import browser
 import numpy as np
 import pytest
 import tool
@@ -83,16 +82,6 @@ def test_runs_are_compared_and_what_differs_is_named(run):
     assert {"0.02", "0.1"} <= set(page.texts["td"])
     assert "needs -o FILE" in tool.run("report", run / "run", run / "run", status=2)
     assert "give the folder of a run" in tool.run("report", run / "none", status=1)
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    """A browser, for as long as this module's tests need one."""
-    if not browser.PROGRAM:
-        pytest.skip("no chromium here: apt-get install chromium")
-    page = browser.Browser(tmp_path_factory.mktemp("browser"))
-    yield page
-    page.close()
 
 
 # How far what is shown reaches beyond the right edge, but for tables, which can be scrolled.
