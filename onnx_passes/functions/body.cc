@@ -59,7 +59,7 @@ std::string digits_of(double value, DType dtype) {
 }  // namespace
 
 Body::Body(const std::string& signature, const FunctionCall& call) : call_(call), head_(signature) {
-  scopes_.push_back({0, {}});
+  depths_.push_back(0);
   const size_t attributes = signature.find('<');
   size_t at = 0;
   if (attributes < signature.find('(')) {
@@ -210,7 +210,7 @@ int Body::innermost(const std::vector<int>& values) const {
   int innermost = 0;
   for (const int value : values) {
     const int scope = value < 0 ? 0 : values_[static_cast<size_t>(value)].scope;
-    if (scopes_[static_cast<size_t>(scope)].depth > scopes_[static_cast<size_t>(innermost)].depth) innermost = scope;
+    if (depths_[static_cast<size_t>(scope)] > depths_[static_cast<size_t>(innermost)]) innermost = scope;
   }
   return innermost;
 }
@@ -225,7 +225,6 @@ std::vector<int> Body::add(const std::string& op, const std::vector<int>& inputs
   Node node = {op, attributes, inputs, {}};
   for (const Type& type : types) node.outputs.push_back(new_value(type, here, number));
   nodes_.push_back(node);
-  scopes_[static_cast<size_t>(here)].nodes.push_back(number);
   if (scope < 0) known_[key] = node.outputs;
   return node.outputs;
 }
@@ -266,9 +265,9 @@ Terms Body::scan(const Terms& states, const Terms& inputs, bool backwards, const
   for (const Terms& terms : {states, inputs}) {
     for (const Term& t : terms) scan.inputs.push_back(value_of(t, {}));
   }
-  const int outer = innermost(scan.inputs), own = static_cast<int>(scopes_.size());
+  const int outer = innermost(scan.inputs), own = static_cast<int>(depths_.size());
   scan.step = own;
-  scopes_.push_back({scopes_[static_cast<size_t>(outer)].depth + 1, {}});
+  depths_.push_back(depths_[static_cast<size_t>(outer)] + 1);
   Terms formals;
   for (const int input : scan.inputs) {
     scan.formals.push_back(new_value(type_of(input), own, -1));
@@ -293,7 +292,6 @@ Terms Body::scan(const Terms& states, const Terms& inputs, bool backwards, const
     scan.outputs.push_back(new_value(type_of(result), outer, node));
   }
   nodes_.push_back(scan);
-  scopes_[static_cast<size_t>(outer)].nodes.push_back(node);
   Terms all;
   for (const int value : scan.outputs) all.push_back(term(value));
   return all;
@@ -311,49 +309,62 @@ void Body::output(const std::string& name, const Term& value) {
   results_[static_cast<size_t>(found - outputs_.begin())] = result;
 }
 
-void Body::mark(int value, std::vector<bool>* needed) const {
-  if (value < 0 || (*needed)[static_cast<size_t>(value)]) return;
-  (*needed)[static_cast<size_t>(value)] = true;
+namespace {
+
+// `base`, base_2, ... The name is new among `taken`.
+std::string next_name(const std::string& base, std::map<std::string, int>* counts, std::set<std::string>* taken) {
+  while (true) {
+    const int count = ++(*counts)[base];
+    const std::string name = count == 1 ? base : concat(base, "_", count);
+    if (taken->insert(name).second) return name;
+  }
+}
+
+}  // namespace
+
+// Nodes come in the order in which the outputs need them, the inputs of each from left to right, and not in that of
+// their calls: C++ leaves open which operand of an expression is evaluated first.
+struct Body::Order {
+  std::vector<std::vector<int>> nodes;  // by scope
+  std::vector<bool> placed;             // by node
+  std::vector<std::string> names;       // by value; "" is not needed
+  std::map<int, int> steps = {};        // the number of a step by its scope
+  std::map<std::string, int> counts = {};
+  std::set<std::string> taken = {};
+};
+
+void Body::arrange(int value, Order* order) const {
+  const auto name = [&](int v, const std::string& base) {
+    std::string& known = order->names[static_cast<size_t>(v)];
+    if (known.empty()) known = next_name(base, &order->counts, &order->taken);
+  };
+  if (value < 0) return;
   const int number = values_[static_cast<size_t>(value)].node;
   if (number < 0) return;
   const Node& node = nodes_[static_cast<size_t>(number)];
-  for (const std::vector<int>& values : {node.inputs, node.outputs, node.results}) {
-    for (const int other : values) mark(other, needed);
-  }
+  if (order->placed[static_cast<size_t>(number)]) return;
+  order->placed[static_cast<size_t>(number)] = true;
+  for (const int input : node.inputs) arrange(input, order);
+  if (node.step > 0) order->steps.emplace(node.step, static_cast<int>(order->steps.size()) + 1);
+  for (const int formal : node.formals) name(formal, "element");
+  for (const int result : node.results) arrange(result, order);
+  for (const int output : node.outputs) name(output, value_name(node.op));
+  order->nodes[static_cast<size_t>(values_[static_cast<size_t>(value)].scope)].push_back(number);
 }
 
-std::vector<std::string> Body::name_values(const std::vector<bool>& needed) const {
-  std::set<std::string> taken(inputs_.begin(), inputs_.end());
-  taken.insert(outputs_.begin(), outputs_.end());
-  std::map<std::string, int> counts;
-  std::vector<std::string> names;
-  for (size_t i = 0; i < values_.size(); ++i) {
-    const Value& value = values_[i];
-    names.push_back(value.name);
-    if (!value.name.empty() || (!needed[i] && value.node >= 0)) continue;
-    const std::string base = value.node < 0 ? "element" : value_name(nodes_[static_cast<size_t>(value.node)].op);
-    do {
-      const int count = ++counts[base];
-      names.back() = count == 1 ? base : concat(base, "_", count);
-    } while (!taken.insert(names.back()).second);
-  }
-  return names;
-}
-
-std::string Body::lines(int scope, const std::vector<bool>& needed, const std::vector<std::string>& names) const {
+std::string Body::lines(int scope, const Order& order) const {
   const auto list = [&](const std::vector<int>& values) {
     std::vector<std::string> words;
-    for (const int value : values) words.push_back(value < 0 ? "" : names[static_cast<size_t>(value)]);
+    for (const int value : values) words.push_back(value < 0 ? "" : order.names[static_cast<size_t>(value)]);
     return joined(words);
   };
   std::string text;
-  for (const int number : scopes_[static_cast<size_t>(scope)].nodes) {
+  for (const int number : order.nodes[static_cast<size_t>(scope)]) {
     const Node& node = nodes_[static_cast<size_t>(number)];
-    if (!needed[static_cast<size_t>(node.outputs[0])]) continue;
     std::string attributes = node.attributes;
     if (node.step > 0) {
-      attributes = concat("body = step_", node.step, " (", list(node.formals), ") => (", list(node.results), ") {\n",
-                          lines(node.step, needed, names), "}, ", attributes);
+      attributes = concat("body = step_", order.steps.at(node.step), " (", list(node.formals), ") => (",
+                          list(node.results), ") {\n", lines(node.step, order), "}, ", attributes);
     }
     if (!attributes.empty()) attributes = concat("<", attributes, "> ");
     text += concat(list(node.outputs), " = ", node.op, " ", attributes, "(", list(node.inputs), ")\n");
@@ -362,12 +373,15 @@ std::string Body::lines(int scope, const std::vector<bool>& needed, const std::v
 }
 
 FunctionText Body::text() const {
-  std::vector<bool> needed(values_.size());
+  Order order{std::vector<std::vector<int>>(depths_.size()), std::vector<bool>(nodes_.size()), {}};
+  for (const Value& value : values_) order.names.push_back(value.name);
+  order.taken.insert(inputs_.begin(), inputs_.end());
+  order.taken.insert(outputs_.begin(), outputs_.end());
   for (size_t i = 0; i < results_.size(); ++i) {
     if (results_[i] < 0) fail("the body of ", head_, " does not compute ", outputs_[i]);
-    mark(results_[i], &needed);
+    arrange(results_[i], &order);
   }
-  return {concat(head_, " {\n", lines(0, needed, name_values(needed)), "}"), overload_, inner_};
+  return {concat(head_, " {\n", lines(0, order), "}"), overload_, inner_};
 }
 
 FunctionText Body::text(const Terms& outputs) {

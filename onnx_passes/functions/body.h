@@ -8,9 +8,10 @@
 // float64), and attributes that are float64 tensors or floats; what is computed of numbers alone stays a number, so
 // that a step size is computed in float64 and rounded when it is multiplied by a tensor.
 //
-// Equal expressions are computed once. What no output needs is left out. A node of a step (scan) whose inputs do not
-// change from step to step is computed before the steps. A Body belongs to one thread, and its Terms must not outlive
-// it. Mistakes of a body, such as an operator of literals alone, throw Error.
+// Equal expressions are computed once. What no output needs is left out, and the order of the rest is that in which the
+// outputs need it, whichever operand of an expression the compiler evaluates first. A node of a step (scan) whose
+// inputs do not change from step to step is computed before the steps. A Body belongs to one thread, and its Terms must
+// not outlive it. Mistakes of a body, such as an operator of literals alone, throw Error.
 #pragma once
 
 #include <concepts>
@@ -125,10 +126,7 @@ class Body {
     std::vector<int> formals = {}, results = {};  // of the step of a Scan
     int step = 0;                                 // its scope; 0: no Scan
   };
-  struct Scope {
-    int depth;
-    std::vector<int> nodes;
-  };
+  struct Order;
 
   size_t index_of(const std::string& input) const;
   Type common_type(const Terms& terms) const;
@@ -139,9 +137,8 @@ class Body {
   int new_value(const Type& type, int scope, int node);
   std::vector<int> add(const std::string& op, const std::vector<int>& inputs, const std::string& attributes,
                        const std::vector<Type>& types, int scope = -1);
-  void mark(int value, std::vector<bool>* needed) const;
-  std::string lines(int scope, const std::vector<bool>& needed, const std::vector<std::string>& names) const;
-  std::vector<std::string> name_values(const std::vector<bool>& needed) const;
+  void arrange(int value, Order* order) const;
+  std::string lines(int scope, const Order& order) const;
   Term term(int value) { return {this, value}; }
 
   const FunctionCall& call_;
@@ -151,7 +148,7 @@ class Body {
   std::vector<int> results_;  // by output
   std::vector<Value> values_;
   std::vector<Node> nodes_;
-  std::vector<Scope> scopes_;
+  std::vector<int> depths_;                        // by scope
   std::map<std::string, std::vector<int>> known_;  // the outputs of a node by its text
 };
 

@@ -7,6 +7,7 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/shared_constants.h"
 
 namespace onnx_train {
 
@@ -75,7 +76,7 @@ Var Builder::constant(const Tensor& tensor) {
   if (tensor.size() <= kShared) {
     std::ostringstream out;
     out.precision(17);
-    out << "const/" << onnx_train::name(tensor.dtype());
+    out << kSharedConstant << onnx_train::name(tensor.dtype());
     if (!tensor.shape().empty()) out << to_string(tensor.shape());
     out << '/';
     for (int64_t i = 0; i < tensor.size(); ++i) out << (i ? "," : "") << tensor.at(i);

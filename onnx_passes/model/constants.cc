@@ -10,6 +10,7 @@
 #include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/shared_constants.h"
 #include "onnx_passes/model/batch_statistics.h"
 #include "onnx_passes/model/constant_values.h"
 #include "onnx_passes/model/weight_origin.h"
@@ -288,7 +289,7 @@ const char* reason_of(const Value& value) {
   if (belongs_to_groups(value) || belongs_to_samples(value)) return kGroups;
   if (origin == Origin::kNamed) return standardizes_input(after_own_numbers(readers)) ? kNormalizes : nullptr;
   // Builder's name of a number that the body of an operator has.
-  if (is_number(value)) return value.name().starts_with("const/") ? kSetting : kNumber;
+  if (is_number(value)) return is_shared_constant(value) ? kSetting : kNumber;
   if (are_frequencies(value)) return kFrequencies;
   const Tensor contents = stored_contents(value);
   const char* kind = kind_of_contents(contents, readers);
