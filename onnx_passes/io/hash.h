@@ -6,13 +6,12 @@
 #include <memory>
 #include <string>
 
-struct XXH3_state_s;
-
 namespace onnx_train {
 
 class Hash {
  public:
   Hash();
+  ~Hash();
 
   void add(const std::string& bytes) {
     add_size(bytes.size());
@@ -24,7 +23,8 @@ class Hash {
   std::string hex() const;
 
  private:
-  std::unique_ptr<XXH3_state_s, void (*)(XXH3_state_s*)> state_;
+  struct State;  // the library's name for its own depends on how it is compiled
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace onnx_train

@@ -11,20 +11,23 @@
 namespace onnx_train {
 namespace {
 
-// Sizes are doubled until a run takes kLong, from the first to the last.
+// Sizes are doubled from the first to the last until a run takes so many seconds: on a GPU, a hundred times what starting
+// a kernel takes. On a slow CPU the largest product would take minutes.
 struct Sizes {
   int64_t first, last;
+  double seconds;
 };
-constexpr double kLong = 5e-3;          // seconds: a hundred times what starting a kernel takes
 constexpr int kFewest = 3, kMost = 10;  // runs, the best of which counts; as many as fit into
 constexpr double kSeconds = 0.3;
 
 // Rows, columns and inner size of a product. A CPU is at its best with 2,048.
-Sizes product_sizes(const Device& device) { return device.uses_host_memory() ? Sizes{2048, 2048} : Sizes{256, 8192}; }
+Sizes product_sizes(const Device& device) {
+  return device.uses_host_memory() ? Sizes{256, 2048, 0.1} : Sizes{256, 8192, 5e-3};
+}
 // Elements of each tensor of a sum. No cache holds the last.
 Sizes sum_sizes(const Device& device) {
   constexpr int64_t kMi = int64_t{1} << 20;
-  return device.uses_host_memory() ? Sizes{16 * kMi, 16 * kMi} : Sizes{kMi, 64 * kMi};
+  return device.uses_host_memory() ? Sizes{16 * kMi, 16 * kMi, 0} : Sizes{kMi, 64 * kMi, 5e-3};
 }
 
 // A product of bfloat16 operands has float32 sums and is a function in our domain.
@@ -96,7 +99,7 @@ double best_rate(const Sizes& sizes, const Work& work, const Time& time) {
   for (int64_t size = sizes.first; size <= sizes.last; size *= 2) {
     const double seconds = time(size);
     if (seconds > 0) best = std::max(best, work(size) / seconds);
-    if (seconds >= kLong) break;
+    if (seconds >= sizes.seconds) break;
   }
   return best;
 }
@@ -142,7 +145,7 @@ Roofline measure_roofline(const Session& session, const std::set<DType>& types) 
   for (int64_t size = sizes.first; size <= sizes.last; size *= 2) {
     const double seconds = best_time(session, false, DType::kFloat, {size});
     if (seconds > 0) roofline.bytes_per_second = 3.0 * static_cast<double>(size) * sizeof(float) / seconds;
-    if (seconds >= kLong) break;
+    if (seconds >= sizes.seconds) break;
   }
   return roofline;
 }
