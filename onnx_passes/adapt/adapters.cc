@@ -245,10 +245,14 @@ class AdapterInsertion {
     Var low;
     std::vector<int64_t> axes = {layer.out_first ? 1 : 0};
     if (layer.is_convolution()) {
-      low = reshape(matmul(flatten_to_2d(up, 1), flatten_to_2d(down, 1)), b->ints(layer.weight->type().shape()));
+      up = flatten_to_2d(up, 1), down = flatten_to_2d(down, 1);
+      low = reshape(matmul(up, down), b->ints(layer.weight->type().shape()));
       for (int64_t i = 2; i < layer.weight->rank(); ++i) axes.push_back(i);
+    } else if (layer.out_first) {
+      low = matmul(up, down);
     } else {
-      low = layer.out_first ? matmul(up, down) : matmul(transpose(down, {1, 0}), transpose(up, {1, 0}));
+      up = transpose(up, {1, 0}), down = transpose(down, {1, 0});
+      low = matmul(down, up);
     }
     const double scale = spec_.scale(layer.module, spec_.rank_of(layer.module));
     return b->op("ReduceL2", {weight + low * scale, b->ints(axes)}, {{"keepdims", 0}});

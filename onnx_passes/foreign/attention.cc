@@ -62,7 +62,7 @@ Var padding_mask(const Foreign& f, int i, Var k, double otherwise) {
   if (rank != 1 || !by_length)
     f.refuse(concat("its mask '", mask.value()->name(), "' is ", to_string(mask.type()),
                     "; masks are [batch], [batch, keys] or [batch, queries, keys] here: export it so"));
-  const Var keep = unsqueeze(numbers_below(dim(k, 2)), {0}) < unsqueeze(cast(mask, DType::kInt64), {1});
+  const Var at = unsqueeze(numbers_below(dim(k, 2)), {0}), keep = at < unsqueeze(cast(mask, DType::kInt64), {1});
   return as_scores(unsqueeze(keep, {1, 2}), k.dtype(), otherwise);
 }
 
@@ -113,7 +113,7 @@ Results attention(Foreign& f) {
     how.added.push_back(padding_mask(f, 3, k, static_cast<double>(f.node().attr("mask_filter_value", -10000.0f))));
   how.added.push_back(f.maybe(5));
   const Var present = f.wants(1) ? concat({unsqueeze(k, {0}), unsqueeze(v, {0})}, int64_t{0}) : Var();
-  return f.to(attend(f, q, k, v, how), present);
+  return f.to({attend(f, q, k, v, how), present});
 }
 
 // Part `i` of x [B, T, N, parts, H] as [B, N, T, H].
@@ -150,7 +150,7 @@ Results multi_head_attention(Foreign& f) {
   if (f.has(4))
     how.added.push_back(padding_mask(f, 4, k, static_cast<double>(f.node().attr("mask_filter_value", -10000.0f))));
   how.added.push_back(f.maybe(5));
-  return f.to(attend(f, q, k, v, how), k, v);
+  return f.to({attend(f, q, k, v, how), k, v});
 }
 
 // The first `size` elements of each head x [B, N, S, H] turned by angles, of which cosines and sines are [B or 1, S,
@@ -166,7 +166,8 @@ Var rotate(Var x, Var cosines, Var sines, int64_t size, bool interleaved) {
   const Var first = interleaved ? every_second(0) : slice(turned, 0, size / 2, 3);
   const Var second = interleaved ? every_second(1) : slice(turned, size / 2, size, 3);
   const Var c = unsqueeze(cosines, {1}), s = unsqueeze(sines, {1});
-  const Var real = first * c - second * s, imaginary = first * s + second * c;
+  const Var first_c = first * c, real = first_c - second * s;
+  const Var first_s = first * s, imaginary = first_s + second * c;
   Var y = concat({real, imaginary}, int64_t{3});
   if (interleaved) y = reshape(concat({unsqueeze(real, {4}), unsqueeze(imaginary, {4})}, int64_t{4}), {0, 0, 0, size});
   return whole ? y : concat({y, slice(x, size, std::numeric_limits<int64_t>::max(), 3)}, int64_t{3});
@@ -190,8 +191,8 @@ Results rotary_embedding(Foreign& f) {
   const bool flat = f.rank(0) == 3;
   const int64_t heads = f.node().attr("num_heads", 0);
   const Var x = !flat ? f.x(0) : split_heads(f.x(0), heads > 0 ? heads : f.size(0, 2) / size);
-  const Var y = rotate(x, angles_at(f.table(2), x, f.x(1)), angles_at(f.table(3), x, f.x(1)), size,
-                       f.node().attr("interleaved", 0) != 0);
+  const Var cosines = angles_at(f.table(2), x, f.x(1)), sines = angles_at(f.table(3), x, f.x(1));
+  const Var y = rotate(x, cosines, sines, size, f.node().attr("interleaved", 0) != 0);
   return f.to(flat ? merge_heads(y) : y);
 }
 
@@ -217,8 +218,8 @@ Var append_to_cache(Var cache, Var x, Var before) {
   const Var places = dim(cache, 2), all = concat({cache, x}, int64_t{2});
   const Var at = unsqueeze(numbers_below(dim(all, 2)), {0}), start = unsqueeze(before, {1});  // [1, P + S], [B, 1]
   const Var of_x = at - start + places, after = of_x < squeeze(dim(all, 2), {0});
-  const Var from = where(at < start, at, where(after, of_x, at - dim(x, 2)));
-  return b.op("GatherElements", {all, expand(unsqueeze(from, {1, 3}), shape_of(all))}, {{"axis", 2}});
+  const Var is_before = at < start, from = where(is_before, at, where(after, of_x, at - dim(x, 2)));
+  return b.op("GatherElements", {all, expand_like(unsqueeze(from, {1, 3}), all)}, {{"axis", 2}});
 }
 
 // Queries are all tokens of a prompt, or those that follow the keys and values of a cache. Lengths of prompts need no
@@ -243,7 +244,10 @@ Results group_query_attention(Foreign& f) {
   if (f.has(3)) {
     for (int i : {3, 4, 5}) f.rank(i);
     before = keys_before(f.x(5), f.x(3), dim(q, 2));
-    if (!positions) positions = unsqueeze(before, {1}) + unsqueeze(numbers_below(dim(q, 2)), {0});
+    if (!positions) {
+      const Var first = unsqueeze(before, {1});
+      positions = first + unsqueeze(numbers_below(dim(q, 2)), {0});
+    }
   }
   if (f.node().attr("do_rotary", 0) != 0) {
     const int64_t size = 2 * f.size(7, 1);
@@ -251,7 +255,8 @@ Results group_query_attention(Foreign& f) {
     if (f.has(9)) f.rank(9);
     const Var cosines = f.table(7), sines = f.table(8);
     const auto turned = [&](Var x) {
-      return rotate(x, angles_at(cosines, x, positions), angles_at(sines, x, positions), size, interleaved);
+      const Var c = angles_at(cosines, x, positions), s = angles_at(sines, x, positions);
+      return rotate(x, c, s, size, interleaved);
     };
     q = turned(q), k = turned(k);
   }
@@ -262,8 +267,9 @@ Results group_query_attention(Foreign& f) {
   if (f.node().attr("causal", 1) != 0)
     how.added.push_back(causal_mask(q, k, f.node().attr("local_window_size", -1), before));
   how.added.push_back(f.maybe(10));
-  const Var y = attend(f, q, repeat_heads(k, key_heads, copies), repeat_heads(v, key_heads, copies), how);
-  return f.to(y, k, v);
+  const Var keys = repeat_heads(k, key_heads, copies), values = repeat_heads(v, key_heads, copies);
+  const Var y = attend(f, q, keys, values, how);
+  return f.to({y, k, v});
 }
 
 }  // namespace

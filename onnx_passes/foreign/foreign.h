@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -50,11 +51,10 @@ class Foreign {
   // The same of numbers that describe the data, such as their means, and are not trained.
   Var buffer(const std::string& attribute, const Shape& shape) const;
 
-  // The row's answer: outputs 0, 1, ...; Var() for one that nothing reads.
-  template <typename... Vars>
-  Results to(Vars... outputs) const {
-    return {outputs...};
-  }
+  // The row's answer: outputs 0, 1, ...; Var() for one that nothing reads. Several are a list, because the elements of
+  // a list are evaluated in order, and each may add nodes.
+  Results to(Var output) const { return {output}; }
+  Results to(std::initializer_list<Var> outputs) const { return outputs; }
 
   // Throws Error: the node, the reason and a way out.
   [[noreturn]] void refuse(const std::string& reason) const;

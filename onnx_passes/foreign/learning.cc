@@ -56,11 +56,11 @@ Results linear_classifier(Foreign& f) {
     if (!logistic && f.node().attr("post_transform", "NONE") != std::string("NONE"))
       f.refuse("one score of two labels has the post_transform NONE or LOGISTIC here; export it so");
     const Var p = logistic ? sigmoid(scores) : scores;
-    return f.to(label, concat({1.0 - p, p}, int64_t{1}));
+    return f.to({label, concat({1.0 - p, p}, int64_t{1})});
   }
   if (classes != rows) f.refuse(concat("it has ", rows, " scores and ", classes, " labels; export the model again"));
   const Var best = b.op("ArgMax", {scores}, {{"axis", 1}, {"keepdims", 0}});
-  return f.to(gather(b.ints(labels), best, 0), transformed(f, scores));
+  return f.to({gather(b.ints(labels), best, 0), transformed(f, scores)});
 }
 
 // x / norm of each row; rows of zeros stay
@@ -71,7 +71,8 @@ Results normalizer(Foreign& f) {
     return f.to(f.b().op("LpNormalization", {x}, {{"axis", -1}, {"p", norm == "L1" ? 1 : 2}}));
   if (norm != "MAX") f.refuse(concat("its norm is '", norm, "'; it is MAX, L1 or L2"));
   const Var most = reduce_max(x, {-1});
-  return f.to(x / where(equal(most, zeros_like(most)), ones_like(most), most));
+  const Var is_zero = equal(most, zeros_like(most));
+  return f.to(x / where(is_zero, ones_like(most), most));
 }
 
 // One number for all features, or one for each.

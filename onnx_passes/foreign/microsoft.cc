@@ -26,7 +26,8 @@ Var oriented(const Foreign& f, int i, const char* transposes, const char* batch)
 
 // Y = alpha A' B', A' and B' with the transposes of the attributes
 Results fused_matmul(Foreign& f) {
-  const Var y = matmul(oriented(f, 0, "transA", "transBatchA"), oriented(f, 1, "transB", "transBatchB"));
+  const Var a = oriented(f, 0, "transA", "transBatchA");
+  const Var y = matmul(a, oriented(f, 1, "transB", "transBatchB"));
   const float alpha = f.node().attr("alpha", 1.0f);
   return f.to(alpha == 1 ? y : y * static_cast<double>(alpha));
 }
@@ -66,7 +67,8 @@ Results channels_last_conv(Foreign& f) {
   for (int64_t axis = 1; axis < rank - 1; ++axis) first.push_back(axis);
   for (int64_t axis = 2; axis < rank; ++axis) last.push_back(axis);
   last.push_back(1);
-  return f.to(transpose(convolution(f, transpose(f.x(0), first), transpose(f.x(1), first)), last));
+  const Var x = transpose(f.x(0), first), w = transpose(f.x(1), first);
+  return f.to(transpose(convolution(f, x, w), last));
 }
 
 // y = left gelu(right), the halves of x + bias along the last axis
@@ -81,7 +83,7 @@ Results distances(Foreign& f) {
   const std::string metric = f.node().attr("metric", "sqeuclidean");
   if (metric != "euclidean" && metric != "sqeuclidean")
     f.refuse(concat("its metric '", metric, "' is not known; export the model again"));
-  const Var apart = unsqueeze(f.x(0), {1}) - unsqueeze(f.x(1), {0});
+  const Var rows = unsqueeze(f.x(0), {1}), apart = rows - unsqueeze(f.x(1), {0});
   const Var square = reduce_sum(apart * apart, {2}, /*keepdims=*/false);
   if (metric == "sqeuclidean") return f.to(square);
   const Var is_apart = f.b().op("Greater", {square, f.b().scalar(square.dtype(), 0)});

@@ -41,7 +41,7 @@ Results skip_layer_norm(Foreign& f) {
 Results skip_rms_norm(Foreign& f) {
   const Var sum = plus(f.x(0) + f.x(1), f.maybe(3));
   const Results made = rms_norm(sum, f.x(2), -1, f.node().attr("epsilon", 1e-12f));
-  return f.to(made[0], Var(), made[1], sum);
+  return f.to({made[0], Var(), made[1], sum});
 }
 
 Results simplified_layer_norm(Foreign& f) {
@@ -61,7 +61,8 @@ Results embed_layer_norm(Foreign& f) {
     const Var length = squeeze(dim(ids, 1), {0});
     positions = b.op("Range", {b.scalar(DType::kInt64, 0), length, b.scalar(DType::kInt64, 1)});
   }
-  Var sum = gather(f.x(2), ids, 0) + gather(f.x(3), positions, 0);
+  const Var words = gather(f.x(2), ids, 0);
+  Var sum = words + gather(f.x(3), positions, 0);
   if (f.has(1) && f.has(4)) sum = sum + gather(f.x(4), f.x(1), 0);
   const Var y = layer_norm(f, sum, f.x(5), f.x(6), f.node().attr("epsilon", 1e-12f), 1)[0];
   Var kept;
@@ -69,7 +70,7 @@ Results embed_layer_norm(Foreign& f) {
     kept = f.has(7) ? cast(reduce_sum(cast(f.x(7), DType::kInt32), {1}, /*keepdims=*/false), DType::kInt32)
                     : full(dim(ids, 0), DType::kInt32, 0);
   }
-  return f.to(y, kept, sum);
+  return f.to({y, kept, sum});
 }
 
 }  // namespace

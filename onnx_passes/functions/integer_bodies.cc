@@ -28,7 +28,8 @@ Var centered(Var x, Var zero, int64_t axis) {
 
 // The operands of a product of matrices have zero points by row and by column.
 Var matrix_product(Var a, Var a_zero, Var b, Var b_zero) {
-  return matmul(centered(a, a_zero, std::max<int64_t>(a.rank() - 2, 0)), centered(b, b_zero, b.rank() - 1));
+  const Var rows = centered(a, a_zero, std::max<int64_t>(a.rank() - 2, 0));
+  return matmul(rows, centered(b, b_zero, b.rank() - 1));
 }
 
 Var convolution(Builder& b, const Node& node, Var x, Var x_zero, Var w, Var w_zero, Var bias) {
@@ -46,7 +47,7 @@ Var convolution(Builder& b, const Node& node, Var x, Var x_zero, Var w, Var w_ze
 // saturate(round(x) + zero), of the type of `zero`
 Var quantized(Var x, Var zero) {
   const bool is_signed = zero.dtype() == DType::kInt8;
-  const Var y = x.builder().op("Round", {x}) + cast(zero, DType::kDouble);
+  const Var rounded = x.builder().op("Round", {x}), y = rounded + cast(zero, DType::kDouble);
   const auto bound = [&](double value) { return x.builder().scalar(DType::kDouble, value); };
   return cast(min(max(y, bound(is_signed ? -128 : 0)), bound(is_signed ? 127 : 255)), zero.dtype());
 }
@@ -71,16 +72,18 @@ bool is_quantized_ready(const Node& node) { return has_ranks(node) && is_byte(no
 
 std::vector<Var> quantized_product(Builder& b, const Node& node) {
   const Var x = input(b, node, 0), w = input(b, node, 3);
-  const Var scales = setting(input(b, node, 1), std::max<int64_t>(x.rank() - 2, 0), x.rank()) *
-                     setting(input(b, node, 4), w.rank() - 1, w.rank()) / cast(input(b, node, 6), DType::kDouble);
+  const Var x_scale = setting(input(b, node, 1), std::max<int64_t>(x.rank() - 2, 0), x.rank());
+  const Var of_products = x_scale * setting(input(b, node, 4), w.rank() - 1, w.rank());
+  const Var scales = of_products / cast(input(b, node, 6), DType::kDouble);
   return {quantized(matrix_product(x, input(b, node, 2), w, input(b, node, 5)) * scales, input(b, node, 7))};
 }
 
 std::vector<Var> quantized_convolution(Builder& b, const Node& node) {
   const Var x = input(b, node, 0), w = input(b, node, 3);
   const Var sums = convolution(b, node, x, input(b, node, 2), w, input(b, node, 5), input(b, node, 8));
-  const Var scales = setting(input(b, node, 1), 1, x.rank()) * setting(input(b, node, 4), 1, x.rank()) /
-                     cast(input(b, node, 6), DType::kDouble);
+  const Var x_scale = setting(input(b, node, 1), 1, x.rank());
+  const Var of_products = x_scale * setting(input(b, node, 4), 1, x.rank());
+  const Var scales = of_products / cast(input(b, node, 6), DType::kDouble);
   return {quantized(sums * scales, input(b, node, 7))};
 }
 
@@ -126,8 +129,10 @@ std::vector<Var> count_words(Builder& b, const Node& node) {
       for (int64_t k = 0; k < grams.size(); ++k)
         grams.set(k, static_cast<double>(pool[first + static_cast<size_t>(k)]));
       for (int64_t k = 0; k < number; ++k) selection.set(k * size + indexes[gram + static_cast<size_t>(k)], 1);
-      for (int64_t skip = 0; skip <= (n > 1 ? skips : 0); ++skip)
-        counts = counts + matmul(count_grams(x, grams, skip + 1), b.constant(selection));
+      for (int64_t skip = 0; skip <= (n > 1 ? skips : 0); ++skip) {
+        const Var found = count_grams(x, grams, skip + 1);
+        counts = counts + matmul(found, b.constant(selection));
+      }
     }
     gram += static_cast<size_t>(std::max<int64_t>(number, 0));
   }

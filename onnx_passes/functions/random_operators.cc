@@ -77,7 +77,10 @@ Var seeded(const Node& node, Var key, Var first_key) {
   const Tensor seed = Tensor::of<uint64_t>({1}, {std::bit_cast<uint32_t>(node.attr("seed", 0.0f))});
   const auto seed_of = [](Var k) { return slice(k, 0, 1, 0); };
   Var own = b.constant(seed);
-  if (key.value() != first_key.value()) own = own + (seed_of(key) - seed_of(first_key));
+  if (key.value() != first_key.value()) {
+    const Var current = seed_of(key);
+    own = own + (current - seed_of(first_key));
+  }
   return concat({own, slice(key, 1, 2, 0)}, 0);
 }
 

@@ -58,14 +58,14 @@ std::vector<Var> affine_grid(Builder& b, const Node& node) {
     const Var count = slice(size, axis + 2, axis + 3, 0), length = cast_like(count, theta);
     const Var i = counted(b, count, theta);
     const Var steps = align ? length - 1.0 : length;
-    const Var span = where(equal(steps, zeros_like(steps)), 1.0 + zeros_like(steps), steps);
+    const Var zeros = zeros_like(steps), is_zero = equal(steps, zeros), span = where(is_zero, 1.0 + zeros, steps);
     const Var place = align ? (2.0 * i - steps) / span : (2.0 * i + 1.0 - length) / span;
     columns.push_back(expand(along(place, axis, axes + 1), places_shape));
   }
   columns.push_back(ones_like(columns.back()));
-  const Var places = reshape(concat(columns, axes),
-                             concat({b.op("ReduceProd", {places_shape}, {{"keepdims", 1}}), b.ints({axes + 1})}, 0));
-  const Var grid = matmul(unsqueeze(places, {0}), transpose_last(theta));
+  const Var table = concat(columns, axes), count = b.op("ReduceProd", {places_shape}, {{"keepdims", 1}});
+  const Var places = unsqueeze(reshape(table, concat({count, b.ints({axes + 1})}, 0)), {0});
+  const Var grid = matmul(places, transpose_last(theta));
   return {reshape(grid, concat({dim(theta, 0), slice(size, 2, axes + 2, 0), b.ints({axes})}, 0))};
 }
 
@@ -82,10 +82,9 @@ std::vector<Var> deformable_convolution(Builder& b, const Node& node) {
   const DeformedColumns d = deformed_columns(b, node);
   const Var offset = input(b, node, 2), bias = input(b, node, 3);
   const int64_t axes = offset.rank() - 2;
-  const Var y = reshape(
-      matmul(d.weight, d.columns),
-      concat({slice(shape_of(offset), 0, 1, 0), dim(input(b, node, 1), 0), slice(shape_of(offset), 2, axes + 2, 0)},
-             0));
+  const Var products = matmul(d.weight, d.columns), sizes = shape_of(offset);
+  const Var y =
+      reshape(products, concat({slice(sizes, 0, 1, 0), dim(input(b, node, 1), 0), slice(sizes, 2, axes + 2, 0)}, 0));
   return {bias ? y + along(bias, 1, axes + 2) : y};
 }
 
@@ -127,7 +126,8 @@ std::vector<Var> batch_normalization(Builder& b, const Node& node) {
                             {{"epsilon", node.attr("epsilon", 1e-5f)}});
   for (int i = 1; i < 3; ++i) {
     const Var running = input(b, node, i + 2);
-    y[static_cast<size_t>(i)] = running * momentum + cast_like(y[static_cast<size_t>(i)], running) * (1 - momentum);
+    const Var kept = running * momentum;
+    y[static_cast<size_t>(i)] = kept + cast_like(y[static_cast<size_t>(i)], running) * (1 - momentum);
   }
   return y;
 }
@@ -201,7 +201,8 @@ DeformedColumns deformed_columns(Builder& b, const Node& node) {
                   static_cast<double>(t / inner % windows.kernel[at] * windows.dilations[at] - windows.pads_begin[at]));
     }
     const Var windows_at = counted(b, dim(offset, k + 2), x) * static_cast<double>(windows.strides[at]);
-    const Var base = along(b.constant(of_taps), 1, axes + 2) + along(windows_at, k + 2, axes + 2);
+    const Var taps_at = along(b.constant(of_taps), 1, axes + 2);
+    const Var base = taps_at + along(windows_at, k + 2, axes + 2);
     coordinates.insert(coordinates.begin(), unsqueeze(gather(offsets, number(b, k), 2) + base, {axes + 2}));
   }
 

@@ -20,7 +20,7 @@ Gradients exponential(Grad& g, double slope, double alpha, double width) {
 Gradients hard_swish(Grad& g) {
   const Var x = g.x();
   const Var zero = g.b().scalar(x.dtype(), 0), one = g.b().scalar(x.dtype(), 1);
-  const Var slope = where(x < 3.0, x / 3.0 + 0.5, one);
+  const Var is_below = x < 3.0, slope = where(is_below, x / 3.0 + 0.5, one);
   return g.to(g.dy() * where(x > -3.0, slope, zero));
 }
 
@@ -33,7 +33,8 @@ Gradients swish(Grad& g) {
 Gradients mish(Grad& g) {
   const Var x = g.x();
   const Var t = tanh(g.b().op("Softplus", {x}));
-  return g.to(g.dy() * (t + x * (1.0 - t * t) * sigmoid(x)));
+  const Var dsoftplus = x * (1.0 - t * t);
+  return g.to(g.dy() * (t + dsoftplus * sigmoid(x)));
 }
 
 Gradients gelu(Grad& g) {
@@ -105,13 +106,17 @@ std::vector<GradientRule> activation_rules() {
          return g.to(call(g.b(), "ReluGrad", {g.dy(), g.y()}));
        }},
       // y = x where x > 0, else α x
-      {"LeakyRelu", [](Grad& g) { return g.to(where(g.x() > 0.0, g.dy(), param(g, "alpha", 0.01f) * g.dy())); }},
+      {"LeakyRelu",
+       [](Grad& g) {
+         const Var positive = g.x() > 0.0;
+         return g.to(where(positive, g.dy(), param(g, "alpha", 0.01f) * g.dy()));
+       }},
       // The same with α an input: dα = dy x where x <= 0
       {"PRelu",
        [](Grad& g) {
          const Var positive = g.x(0) > 0.0;
          const Var zero = g.b().scalar(g.dy().dtype(), 0);
-         return g.to(where(positive, g.dy(), g.x(1) * g.dy()), where(positive, zero, g.x(0) * g.dy()));
+         return g.to({where(positive, g.dy(), g.x(1) * g.dy()), where(positive, zero, g.x(0) * g.dy())});
        },
        Trait::kBroadcasts},
       {"Elu", [](Grad& g) { return exponential(g, 1, param(g, "alpha", 1), 1); }},
@@ -131,7 +136,8 @@ std::vector<GradientRule> activation_rules() {
       {"Shrink",
        [](Grad& g) {
          const double lambda = param(g, "lambd", 0.5f);
-         return g.to(where(logical_or(g.x() > lambda, g.x() < -lambda), g.dy(), 0.0));
+         const Var above = g.x() > lambda;
+         return g.to(where(logical_or(above, g.x() < -lambda), g.dy(), 0.0));
        }},
       {"Sigmoid",
        [](Grad& g) {
@@ -140,7 +146,8 @@ std::vector<GradientRule> activation_rules() {
       // y = clip(α x + β, 0, 1)    dx = α dy where 0 < y < 1
       {"HardSigmoid",
        [](Grad& g) {
-         return g.to(where(logical_and(g.y() > 0.0, g.y() < 1.0), param(g, "alpha", 0.2f) * g.dy(), 0.0));
+         const Var positive = g.y() > 0.0, inside = logical_and(positive, g.y() < 1.0);
+         return g.to(where(inside, param(g, "alpha", 0.2f) * g.dy(), 0.0));
        }},
       {"HardSwish", hard_swish},
       {"Tanh",

@@ -113,11 +113,16 @@ Gradients lp_pool_gradient(Grad& g) {
   Attrs attrs = window_attrs(w);
   attrs.emplace_back("kernel_shape", w.kernel);
   attrs.emplace_back("count_include_pad", 1);
-  const Var share = p == 1 ? g.dy() : where(equal(y, zeros_like(y)), zeros_like(y), g.dy() * pow(y, 1 - p));
+  Var share = g.dy();
+  if (p != 1) {
+    const Var zeros = zeros_like(y), is_zero = equal(y, zeros);
+    share = where(is_zero, zeros, share * pow(y, 1 - p));
+  }
   const Var sum =
       call(g.b(), "AveragePoolGrad", {share, shape(x)}, attrs) * static_cast<double>(num_elements(w.kernel));
-  if (p == 1) return {sign(x) * sum};
-  return {p == 2 ? x * sum : sign(x) * pow(abs(x), p - 1) * sum};
+  if (p == 2) return {x * sum};
+  const Var direction = sign(x);
+  return {p == 1 ? direction * sum : direction * pow(abs(x), p - 1) * sum};
 }
 
 std::string lp_pool_obstacle(const Node& node) {
@@ -180,7 +185,8 @@ Gradients col2im_gradient(Grad& g) {
     size *= image[axis] + w.pads_begin[axis] + w.pads_end[axis];
   }
   const Var padded = reshape(g.b().op("Pad", {g.dy(), g.b().ints(pads)}), std::vector<int64_t>{0, 0, size});
-  return {reshape(gather(padded, places, 2), shape(g.x()))};
+  const Var shown = gather(padded, places, 2);
+  return {reshape(shown, shape(g.x()))};
 }
 
 // The number of elements of one channel, in x's type.

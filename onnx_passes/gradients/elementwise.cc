@@ -31,13 +31,13 @@ Var pow_base_gradient(const Grad& g) {
 Var pow_exponent_gradient(const Grad& g) {
   const Var x = g.x(0), b = g.x(1);
   const Var zero = g.b().scalar(x.dtype(), 0), one = g.b().scalar(x.dtype(), 1);
-  const Var flat = logical_and(equal(x, zero), b >= 0.0);
+  const Var is_zero = equal(x, zero), flat = logical_and(is_zero, b >= 0.0);
   const Var slope = g.y() * log(where(flat, one, x));
   return cast_like(g.dy() * where(flat, zero, slope), b);
 }
 
 Gradients pow_gradients(Grad& g) {
-  return g.to(g.needs(0) ? pow_base_gradient(g) : Var(), g.needs(1) ? pow_exponent_gradient(g) : Var());
+  return g.to({g.needs(0) ? pow_base_gradient(g) : Var(), g.needs(1) ? pow_exponent_gradient(g) : Var()});
 }
 
 // ---- Variadic operators
@@ -63,8 +63,8 @@ Gradients extremum_gradients(Grad& g) {
 // y = c ? a : b    da = c ? dy : 0,  db = c ? 0 : dy
 Gradients where_gradients(Grad& g) {
   const Var zero = g.b().scalar(g.dy().dtype(), 0);
-  return g.to(Var(), g.needs(1) ? where(g.x(0), g.dy(), zero) : Var(),
-              g.needs(2) ? where(g.x(0), zero, g.dy()) : Var());
+  return g.to(
+      {Var(), g.needs(1) ? where(g.x(0), g.dy(), zero) : Var(), g.needs(2) ? where(g.x(0), zero, g.dy()) : Var()});
 }
 
 // y = min(max(x, low), high)    dx = dy where low <= x <= high; d low = Σ dy where x < low; d high = Σ dy where x >
@@ -85,13 +85,14 @@ Gradients clip_gradients(Grad& g) {
     above = logical_or(above, low > high);
   }
   const auto masked = [&](Var mask) { return mask ? where(mask, g.dy(), zero) : Var(); };
-  return g.to(inside ? masked(inside) : g.dy(), g.needs(1) ? masked(below) : Var(), g.needs(2) ? masked(above) : Var());
+  return g.to(
+      {inside ? masked(inside) : g.dy(), g.needs(1) ? masked(below) : Var(), g.needs(2) ? masked(above) : Var()});
 }
 
 // y = a - q b, q a whole number    da = dy,  db = -q dy
 Gradients mod_gradients(Grad& g) {
   const Var quotient = g.b().op("Round", {(g.x(0) - g.y()) / g.x(1)});
-  return g.to(g.dy(), -(quotient * g.dy()));
+  return g.to({g.dy(), -(quotient * g.dy())});
 }
 
 // ---- Tables
@@ -99,17 +100,28 @@ Gradients mod_gradients(Grad& g) {
 std::vector<GradientRule> arithmetic_rules() {
   return {
       // y = a + b
-      {"Add", [](Grad& g) { return g.to(g.dy(), g.dy()); }, Trait::kBroadcasts},
+      {"Add",
+       [](Grad& g) {
+         return g.to({g.dy(), g.dy()});
+       },
+       Trait::kBroadcasts},
       // y = a - b
-      {"Sub", [](Grad& g) { return g.to(g.dy(), g.needs(1) ? -g.dy() : Var()); }, Trait::kBroadcasts},
+      {"Sub",
+       [](Grad& g) {
+         return g.to({g.dy(), g.needs(1) ? -g.dy() : Var()});
+       },
+       Trait::kBroadcasts},
       // y = a b    da = dy b,  db = dy a
-      {"Mul", [](Grad& g) { return g.to(g.needs(0) ? g.dy() * g.x(1) : Var(), g.needs(1) ? g.dy() * g.x(0) : Var()); },
+      {"Mul",
+       [](Grad& g) {
+         return g.to({g.needs(0) ? g.dy() * g.x(1) : Var(), g.needs(1) ? g.dy() * g.x(0) : Var()});
+       },
        Trait::kBroadcasts},
       // y = a / b    da = dy / b,  db = -y dy / b
       {"Div",
        [](Grad& g) {
          const Var da = g.dy() / g.x(1);
-         return g.to(da, g.needs(1) ? -(da * g.y()) : Var());
+         return g.to({da, g.needs(1) ? -(da * g.y()) : Var()});
        },
        Trait::kBroadcasts},
       {"Mod", mod_gradients, Trait::kBroadcasts},

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -51,11 +52,10 @@ class Grad {
   void send(const Value* outer, Var gradient) { sent_.emplace_back(outer, gradient); }
   const std::vector<std::pair<const Value*, Var>>& sent() const { return sent_; }
 
-  // The rule's answer: gradients of inputs 0, 1, ... ; missing ones at the end are none.
-  template <typename... Vars>
-  Gradients to(Vars... gradients) const {
-    return {gradients...};
-  }
+  // The rule's answer: gradients of inputs 0, 1, ... ; missing ones at the end are none. Several are a list, because
+  // the elements of a list are evaluated in order, and each may add nodes.
+  Gradients to(Var gradient) const { return {gradient}; }
+  Gradients to(std::initializer_list<Var> gradients) const { return gradients; }
 
   // Fails the rule with a reason and a way out; the driver adds the node. For what can only be found while building.
   [[noreturn]] void refuse(const std::string& reason) const;
@@ -72,6 +72,9 @@ class Grad {
 // x, for a rule whose result is not right to be differentiated by x again: whoever does is refused with the reason,
 // "why; way out".
 Var differentiated_once(Var x, const std::string& reason);
+
+// v with the shape of x.
+Var reshape_like(Var v, Var x);
 
 enum class Trait {
   kNone,

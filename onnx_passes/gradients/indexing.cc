@@ -67,9 +67,9 @@ Gradients scatter_gradient(Grad& g, const Places& at) {
   const std::string reduction = g.node().attr("reduction", "none");
   const Var dy = g.dy(), x = g.x(0), u = g.x(2);
   if (reduction == "none") {
-    return g.to(g.needs(0) ? at.scatter(dy, zeros_of(u), "none") : Var(), Var(), at.gather(dy));
+    return g.to({g.needs(0) ? at.scatter(dy, zeros_of(u), "none") : Var(), Var(), at.gather(dy)});
   }
-  if (reduction == "add") return g.to(dy, Var(), at.gather(dy));
+  if (reduction == "add") return g.to({dy, Var(), at.gather(dy)});
   if (reduction == "mul") {
     const char* const reason =
         "it is of the gradient of a scatter with reduction mul, which has no gradient where a factor is 0; gather the "
@@ -80,12 +80,13 @@ Gradients scatter_gradient(Grad& g, const Places& at) {
     const Var x_factor = data + x_zero, u_factor = factors + u_zero;  // 1 in place of 0
     const Var zeros = at.scatter(x_zero, u_zero, "add");
     const Var dy_product = dy * at.scatter(x_factor, u_factor, "mul");
-    return g.to(dy_product * cast_like(equal(zeros, x_zero), x) / x_factor, Var(),
-                at.gather(dy_product) * cast_like(equal(at.gather(zeros), u_zero), u) / u_factor);
+    const Var dx = dy_product * cast_like(equal(zeros, x_zero), x) / x_factor;
+    const Var du_product = at.gather(dy_product), u_flows = cast_like(equal(at.gather(zeros), u_zero), u);
+    return g.to({dx, Var(), du_product * u_flows / u_factor});
   }
   const Var x_wins = cast_like(equal(x, g.y()), x), u_wins = cast_like(equal(u, at.gather(g.y())), u);
   const Var share = dy / at.scatter(x_wins, u_wins, "add");
-  return g.to(share * x_wins, Var(), at.gather(share) * u_wins);
+  return g.to({share * x_wins, Var(), at.gather(share) * u_wins});
 }
 
 Gradients scatter_elements_gradient(Grad& g) {
@@ -114,7 +115,7 @@ Gradients one_hot_gradient(Grad& g) {
   const Var bits = g.b().constant(Tensor::of<double>({2}, {0, 1}).cast(g.dy().dtype()));
   const Var mask = g.b().like(g.node(), {g.x(0), g.x(1), bits})[0];
   const Var on = sum_all(g.dy() * mask), off = sum_all(g.dy()) - on;
-  return g.to(Var(), Var(), concat({unsqueeze(off, {0}), unsqueeze(on, {0})}, 0));
+  return g.to({Var(), Var(), concat({unsqueeze(off, {0}), unsqueeze(on, {0})}, 0)});
 }
 
 // values = the k largest (smallest) of x along an axis    dx = dvalues at their indices
@@ -128,7 +129,7 @@ Gradients top_k_gradient(Grad& g) {
 Gradients gradient_of_taken(Grad& g, Var taken) {
   if (!g.node().has_attr("axis")) {
     const Var total = reshape(size(g.x()), std::vector<int64_t>{1});
-    return g.to(reshape(call(g.b(), "GatherGrad", {g.dy(), taken, total}, {{"axis", 0}}), shape_of(g.x())));
+    return g.to(reshape_like(call(g.b(), "GatherGrad", {g.dy(), taken, total}, {{"axis", 0}}), g.x()));
   }
   const int64_t axis = g.node().attr("axis", 0);
   const int64_t from_start = axis < 0 ? normalize_axis(axis, g.x().rank()) : axis;

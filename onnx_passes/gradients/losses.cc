@@ -32,16 +32,21 @@ Var weight_gradient(const Grad& g, const Attrs& attrs, Var log_sum_exp) {
   const Var each = b.op("Range", {b.scalar(DType::kInt64, 0), classes, b.scalar(DType::kInt64, 1)});
   const Var ignored = equal(labels, b.scalar(DType::kInt64, static_cast<double>(g.node().attr("ignore_index", -100))));
   const Var ignored_column = unsqueeze(ignored, {axis});
-  const Var hit = logical_and(equal(unsqueeze(labels, {axis}), reshape(each, column)), logical_not(ignored_column));
+  const Var label = unsqueeze(labels, {axis}), is_label = equal(label, reshape(each, column));
+  const Var hit = logical_and(is_label, logical_not(ignored_column));
   const Var log_p = x - unsqueeze(log_sum_exp, {axis});
   Var sums = per_class(where(hit, log_p, zero)) * (1 - smoothing);
-  if (smoothing > 0) sums = sums + per_class(where(ignored_column, zero, log_p)) * (smoothing / cast_like(classes, x));
+  if (smoothing > 0) {
+    const Var of_all = per_class(where(ignored_column, zero, log_p));
+    sums = sums + of_all * (smoothing / cast_like(classes, x));
+  }
   const Var dsum = -sums * g.dy(0);
   if (g.node().attr("reduction", "mean") == std::string("sum")) return dsum;
   const Var counts = per_class(cast(hit, x.dtype()));
   const Var loss = g.y(0) ? g.y(0) : call(b, "SoftmaxCrossEntropy", 2, {x, g.x(1), weight}, attrs)[0];
   const Var total = sum_all(weight * counts), nothing = equal(total, zero);
-  return where(nothing, zero, (dsum - g.dy(0) * loss * counts) / where(nothing, b.scalar(x.dtype(), 1), total));
+  const Var numerator = dsum - g.dy(0) * loss * counts;
+  return where(nothing, zero, numerator / where(nothing, b.scalar(x.dtype(), 1), total));
 }
 
 // loss, l = SoftmaxCrossEntropy(x, y, w)      dx = SoftmaxCrossEntropyGrad(dloss, x, y, l, w) + dl exp(x - l)
@@ -57,11 +62,12 @@ Gradients softmax_cross_entropy(Grad& g) {
   }
   if (g.num_outputs() > 1 && g.dy(1)) {
     const std::vector<int64_t> axes{g.node().attr("axis", 1)};
-    const Var dlog_sum_exp = unsqueeze(g.dy(1), axes) * exp(logits - unsqueeze(log_sum_exp, axes));
-    dlogits = dlogits ? dlogits + dlog_sum_exp : dlog_sum_exp;
+    const Var dlog_sum_exp = unsqueeze(g.dy(1), axes);
+    const Var through_sum = dlog_sum_exp * exp(logits - unsqueeze(log_sum_exp, axes));
+    dlogits = dlogits ? dlogits + through_sum : through_sum;
   }
   const bool weighs = g.needs(2) && g.dy(0);
-  return g.to(dlogits, Var(), weighs ? weight_gradient(g, attrs, log_sum_exp) : Var());
+  return g.to({dlogits, Var(), weighs ? weight_gradient(g, attrs, log_sum_exp) : Var()});
 }
 
 }  // namespace

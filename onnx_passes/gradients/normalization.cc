@@ -38,6 +38,12 @@ std::string scale_obstacle(const Node& node) {
 
 Var plus(Var a, Var b) { return a && b ? a + b : a ? a : b; }
 
+// How many elements of x make one of y, in x's type.
+Var elements_per(Var y, Var x) {
+  const Var all = cast_like(size(x), x);
+  return all / cast_like(size(y), x);
+}
+
 // What the outputs Mean and InvStdDev (of the type that stash_type says) add to dx, with n elements in a row:
 //   d mean / dx = 1/n,   d inv_std / dx = -inv_std³ (x - mean) / n
 Var statistics_gradient(const Grad& g, int64_t axis) {
@@ -47,13 +53,14 @@ Var statistics_gradient(const Grad& g, int64_t axis) {
   std::vector<int64_t> axes;
   for (int64_t i = axis; i < x.rank(); ++i) axes.push_back(i);
   const Var mean = reduce_mean(x, axes);
-  const Var n = cast_like(size(x), x) / cast_like(size(mean), x);
+  const Var n = elements_per(mean, x);
   Var dx;
   if (dmean) dx = expand_like(cast_like(dmean, x) / n, x);
   if (dinv_std) {
     const Var centered = x - mean;
     const Var variance = reduce_mean(centered * centered, axes) + g.node().attr("epsilon", kEpsilon);
-    dx = plus(dx, -cast_like(dinv_std, x) * pow(variance, -1.5) * centered / n);
+    const Var direction = -cast_like(dinv_std, x);
+    dx = plus(dx, direction * pow(variance, -1.5) * centered / n);
   }
   return dx;
 }
@@ -67,8 +74,8 @@ Gradients layer_normalization(Grad& g) {
   const Attrs attrs = {{"axis", axis}, {"epsilon", g.node().attr("epsilon", kEpsilon)}};
   auto d = call(g.b(), "LayerNormalizationGrad", outputs, {g.x(0), full_scale(g, axis), g.dy(0)}, attrs);
   d.resize(3);
-  return g.to(plus(d[0], extra), d[1] ? sum_to_shape_of(d[1], g.x(1)) : Var(),
-              d[2] ? sum_to_shape_of(d[2], g.x(2)) : Var());
+  return g.to(
+      {plus(d[0], extra), d[1] ? sum_to_shape_of(d[1], g.x(1)) : Var(), d[2] ? sum_to_shape_of(d[2], g.x(2)) : Var()});
 }
 
 // y = x / sqrt(mean(x²) + epsilon) scale; see RMSNormalizationGrad
@@ -77,7 +84,7 @@ Gradients rms_normalization(Grad& g) {
   const Attrs attrs = {{"axis", axis}, {"epsilon", g.node().attr("epsilon", kEpsilon)}};
   auto d = call(g.b(), "RMSNormalizationGrad", g.needs(1) ? 2 : 1, {g.x(0), full_scale(g, axis), g.dy()}, attrs);
   d.resize(2);
-  return g.to(d[0], d[1] ? sum_to_shape_of(d[1], g.x(1)) : Var());
+  return g.to({d[0], d[1] ? sum_to_shape_of(d[1], g.x(1)) : Var()});
 }
 
 // ---- BatchNormalization
@@ -102,10 +109,11 @@ Gradients batch_normalization(Grad& g) {
   Var dmean, dvariance;
   if (g.needs(3) || g.needs(4)) {
     const Var positive = variance + g.node().attr("epsilon", kEpsilon);
-    dmean = -d[2] * scale / sqrt(positive);
+    const Var dshift = -d[2] * scale;
+    dmean = dshift / sqrt(positive);
     dvariance = -0.5 * d[1] * scale / positive;
   }
-  return g.to(d[0], d[1], d[2], dmean, dvariance);
+  return g.to({d[0], d[1], d[2], dmean, dvariance});
 }
 
 std::string training_obstacle(const Node& node) {
@@ -128,10 +136,13 @@ Gradients batch_normalization_train(Grad& g) {
     d.resize(3);
     dx = d[0], dscale = d[1], dbias = d[2];
   }
-  const auto share = [&](Var dv) { return per_channel(dv / (cast_like(size(x), x) / cast_like(size(dv), x)), x); };
+  const auto share = [&](Var dv) { return per_channel(dv / elements_per(dv, x), x); };
   if (g.num_outputs() > 1 && g.dy(1)) dx = plus(dx, expand_like(share(g.dy(1)), x));
-  if (g.num_outputs() > 2 && g.dy(2)) dx = plus(dx, 2.0 * share(g.dy(2)) * (x - per_channel(g.y(1), x)));
-  return g.to(dx, dscale, dbias);
+  if (g.num_outputs() > 2 && g.dy(2)) {
+    const Var twice = 2.0 * share(g.dy(2));
+    dx = plus(dx, twice * (x - per_channel(g.y(1), x)));
+  }
+  return g.to({dx, dscale, dbias});
 }
 
 // ---- GroupNormalization (opset 21: a scale per channel), InstanceNormalization: see GroupNormalizationGrad
@@ -140,7 +151,7 @@ Gradients group_normalization(Grad& g, int64_t groups) {
   auto d = call(g.b(), "GroupNormalizationGrad", g.needs(1) || g.needs(2) ? 3 : 1, {g.x(0), g.x(1), g.dy()},
                 {{"num_groups", groups}, {"epsilon", g.node().attr("epsilon", kEpsilon)}});
   d.resize(3);
-  return g.to(d[0], d[1], d[2]);
+  return g.to({d[0], d[1], d[2]});
 }
 
 // Each channel is a group: their number must be known.
@@ -163,8 +174,9 @@ Gradients lp_normalization(Grad& g) {
   const bool absolute = g.node().attr("p", 2) == 1;
   const Var n = absolute ? reduce_sum(abs(x), axis) : sqrt(reduce_sum(x * x, axis));
   const Var zero = g.b().scalar(x.dtype(), 0);
-  const Var inverse = where(equal(n, zero), zeros_like(n), reciprocal(n));
-  return g.to((g.dy() - (absolute ? sign(x) : y) * reduce_sum(g.dy() * y, axis)) * inverse);
+  const Var is_zero = equal(n, zero), zeros = zeros_like(n), inverse = where(is_zero, zeros, reciprocal(n));
+  const Var direction = absolute ? sign(x) : y;
+  return g.to((g.dy() - direction * reduce_sum(g.dy() * y, axis)) * inverse);
 }
 
 // y = c / (s + 1e-9),  c = x - mean(x),  s = sqrt(mean(c²))
@@ -174,8 +186,9 @@ Gradients mean_variance_normalization(Grad& g) {
   std::vector<int64_t> axes = g.node().attr("axes", std::vector<int64_t>{0, 2, 3});
   for (int64_t& axis : axes) axis = normalize_axis(axis, x.rank());
   const Var c = x - reduce_mean(x, axes), s = sqrt(reduce_mean(c * c, axes)), d = s + 1e-9;
-  const Var nonzero = where(equal(s, g.b().scalar(x.dtype(), 0)), ones_like(s), s);
-  return g.to((dy - reduce_mean(dy, axes)) / d - c * reduce_mean(dy * c, axes) / (nonzero * d * d));
+  const Var is_zero = equal(s, g.b().scalar(x.dtype(), 0)), nonzero = where(is_zero, ones_like(s), s);
+  const Var through_c = (dy - reduce_mean(dy, axes)) / d, through_s = c * reduce_mean(dy * c, axes);
+  return g.to(through_c - through_s / (nonzero * d * d));
 }
 
 // Mean over `before` channels before each and `after` behind it, zeros beyond the ends: a pool over the channels.
@@ -198,8 +211,9 @@ Gradients lrn(Grad& g) {
   const double alpha = node.attr("alpha", 1e-4f), beta = node.attr("beta", 0.75f), bias = node.attr("bias", 1.0f);
   const Var x = g.x(), dy = g.dy();
   const Var d = bias + alpha * mean_over_channels(x * x, before, after);
-  const Var across = mean_over_channels(dy * x * pow(d, -beta - 1), after, before);
-  return g.to(dy * pow(d, -beta) - 2 * alpha * beta * (x * across));
+  const Var product = dy * x, across = mean_over_channels(product * pow(d, -beta - 1), after, before);
+  const Var own = dy * pow(d, -beta);
+  return g.to(own - 2 * alpha * beta * (x * across));
 }
 
 }  // namespace

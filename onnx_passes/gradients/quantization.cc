@@ -26,13 +26,22 @@ Var unclipped(Grad& g, Var scaled, Var zero_point) {
   return call(g.b(), "FakeQuantizeInteger", {scaled, g.b().scalar(scaled.dtype(), 1), zero_point}, attrs) + zero_point;
 }
 
+Var is_within(Var q, double low, double high) {
+  const Var is_above = q >= low;
+  return logical_and(is_above, q <= high);
+}
+
 // y = s where x >= 0, else -s    dx = dy s, where |x| <= s if it is clipped;  ds = Σ ±dy
 Gradients sign_gradient(Grad& g) {
   const Var x = g.x(0), scale = g.x(1), zero = g.b().scalar(x.dtype(), 0);
   Var dx = g.dy() * scale;
   if (g.node().attr("clipped", 0) != 0) dx = where(abs(x) <= scale, dx, zero);
-  const bool trains_scale = g.needs(1) && is_parameter(scale.value());
-  return g.to(g.needs(0) ? dx : Var(), trains_scale ? where(x >= zero, g.dy(), -g.dy()) : Var());
+  Var dscale;
+  if (g.needs(1) && is_parameter(scale.value())) {
+    const Var is_positive = x >= zero;
+    dscale = where(is_positive, g.dy(), -g.dy());
+  }
+  return g.to({g.needs(0) ? dx : Var(), dscale});
 }
 
 // q = round(x / s) + z, y = (clip(q, low, high) - z) s
@@ -43,14 +52,14 @@ Gradients fake_quantize_gradient(Grad& g) {
   const auto low = static_cast<double>(g.node().attr("low", -128.0f));
   const auto high = static_cast<double>(g.node().attr("high", 127.0f));
   const Var scaled = x / scale, q = unclipped(g, scaled, zero_point);
-  const Var inside = logical_and(q >= low, q <= high), nothing = g.b().scalar(x.dtype(), 0);
+  const Var inside = is_within(q, low, high), nothing = g.b().scalar(x.dtype(), 0);
   Var dscale;
   if (g.needs(1) && is_parameter(scale.value())) {
     const Var bounds[] = {g.b().scalar(x.dtype(), low), g.b().scalar(x.dtype(), high)};
     const Var steps = g.b().op("Clip", {q, bounds[0], bounds[1]}) - zero_point;
     dscale = g.dy() * (steps - where(inside, scaled, nothing));
   }
-  return g.to(g.needs(0) ? where(inside, g.dy(), nothing) : Var(), dscale);
+  return g.to({g.needs(0) ? where(inside, g.dy(), nothing) : Var(), dscale});
 }
 
 // The same with scale and zero point of the range [min, max]; everything is inside of an empty one.
@@ -63,8 +72,8 @@ Gradients activation_gradient(Grad& g) {
   const auto end = [&](int64_t i) { return gather(range, b.constant(Tensor::scalar<int64_t>(i)), 0); };
   const Var least = min(end(0), zero), most = max(end(1), zero), step = (most - least) / (high - low);
   const Var is_some = step > 0.0, scale = where(is_some, step, one);
-  const Var q = b.op("Round", {x / scale}) + (low - b.op("Round", {least / scale}));
-  const Var inside = logical_or(logical_not(is_some), logical_and(q >= low, q <= high));
+  const Var rounded = b.op("Round", {x / scale}), q = rounded + (low - b.op("Round", {least / scale}));
+  const Var is_empty = logical_not(is_some), inside = logical_or(is_empty, is_within(q, low, high));
   return g.to(where(inside, g.dy(), zero));
 }
 
@@ -79,7 +88,7 @@ Gradients dequantize_gradient(Grad& g) {
     if (i != granularity.axis) axes.push_back(i);
   }
   const Var sum = axes.empty() ? g.dy() * steps : reduce_sum(g.dy() * steps, axes, /*keepdims=*/false);
-  return g.to(Var(), cast_like(reshape(sum, shape_of(g.x(1))), g.x(1)));
+  return g.to({Var(), cast_like(reshape_like(sum, g.x(1)), g.x(1))});
 }
 
 std::string scales_of_blocks(const Node& node) {
@@ -99,7 +108,7 @@ std::vector<GradientRule> quantization_rules() {
       {"FakeQuantizeWeight", [](Grad& g) { return g.to(g.dy()); }, Trait::kNone, kDomain},
       {"DequantizeLinear", dequantize_gradient, Trait::kNone, "", scales_of_blocks},
       // Importing leaves those that no DequantizeLinear with the same scale takes back.
-      {"QuantizeLinear", [](Grad& g) { return g.to(); }, Trait::kNone, "",
+      {"QuantizeLinear", [](Grad& g) { return g.to({}); }, Trait::kNone, "",
        [](const Node&) {
          return "its integers are not read by a DequantizeLinear with the same scale, at once or through Clips to "
                 "constants, so no gradient goes through; export the model in the form QDQ, or freeze the weights "

@@ -16,7 +16,7 @@ std::string dropout_obstacle(const Node& node) {
 // What a gradient of y = x / (1 - ratio), where kept, gives to the ratio: Σ dy y / (1 - ratio). The mask only jumps.
 Var ratio_gradient(const Grad& g) {
   const Var ratio = g.x(2), y = g.y();
-  const Var each = g.dy(0) * y / (1.0 - cast_like(ratio, y));
+  const Var product = g.dy(0) * y, each = product / (1.0 - cast_like(ratio, y));
   return cast_like(sum_to_shape_of(each, ratio), ratio);
 }
 
@@ -26,12 +26,12 @@ Gradients dropout(Grad& g) {
   const bool kept = g.num_outputs() > 1 && g.node().output(1);
   const Attrs stream = {{"stream", g.node().attr("stream", 0)}};
   const Var mask = kept ? g.y(1) : call(g.b(), "Dropout", 2, {g.x(0), g.x(1), g.x(2)}, stream)[1];
-  return g.to(call(g.b(), "DropoutGrad", {g.dy(0), mask, g.x(2)}), Var(), g.needs(2) ? ratio_gradient(g) : Var());
+  return g.to({call(g.b(), "DropoutGrad", {g.dy(0), mask, g.x(2)}), Var(), g.needs(2) ? ratio_gradient(g) : Var()});
 }
 
 // dx = dy / (1 - ratio) where kept    ddy = DropoutGrad(ddx, mask, ratio): it is linear
 Gradients dropout_gradient(Grad& g) {
-  return g.to(call(g.b(), "DropoutGrad", {g.dy(), g.x(1), g.x(2)}), Var(), g.needs(2) ? ratio_gradient(g) : Var());
+  return g.to({call(g.b(), "DropoutGrad", {g.dy(), g.x(1), g.x(2)}), Var(), g.needs(2) ? ratio_gradient(g) : Var()});
 }
 
 }  // namespace

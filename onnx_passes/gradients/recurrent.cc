@@ -98,8 +98,8 @@ class RecurrentGradient {
   }
   Var dw(Var dgates) const {
     if (!g_.needs(1)) return {};
-    const Var rows = gemm(flatten_to_2d(dgates, 2), flatten_to_2d(x(0), 2), true, false);
-    return reshape(rows, shape_of(g_.x(1)));
+    const Var drows = flatten_to_2d(dgates, 2);
+    return reshape_like(gemm(drows, flatten_to_2d(x(0), 2), true, false), g_.x(1));
   }
   // One half of b's gradient: [D, n].
   Var bias_sum(Var dgates) const {

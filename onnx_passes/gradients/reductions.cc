@@ -36,13 +36,15 @@ Var count(Grad& g) {
   if (x.is_static() && y.is_static() && num_elements(y.shape()) > 0) {
     return g.b().scalar(x.dtype, static_cast<double>(num_elements(x.shape()) / num_elements(y.shape())));
   }
-  return cast_like(size(g.x()), g.dy()) / cast_like(size(g.y()), g.dy());
+  const Var all = cast_like(size(g.x()), g.dy());
+  return all / cast_like(size(g.y()), g.dy());
 }
 
 // y = max x (min x)    dx = dy / (number of elements equal to y) where x = y
 Gradients extremum(Grad& g) {
   const Var wins = cast_like(equal(g.x(), restore(g, g.y())), g.x());
-  return g.to(restore(g, g.dy()) / over_same_axes(g, "ReduceSum", wins) * wins);
+  const Var dy = restore(g, g.dy());
+  return g.to(dy / over_same_axes(g, "ReduceSum", wins) * wins);
 }
 
 // y_0 = first, y_i = a_{i-1} y_{i-1} + b_{i-1} along an axis, or from the other end
@@ -54,13 +56,14 @@ Var linear_scan(Var a, Var b, int64_t axis, bool reverse, float first) {
 Gradients linear_scan_gradient(Grad& g) {
   const bool reverse = g.node().attr("reverse", 0) != 0;
   const Var db = linear_scan(g.x(0), g.dy(), g.node().attr("axis", 0), !reverse, 0);
-  return g.to(db * g.y(), db);
+  return g.to({db * g.y(), db});
 }
 
 // Along an axis, the product of all elements but each: of those before it and of those after it.
 Var product_of_others(Var x, int64_t axis) {
   const Var none = zeros_like(x);
-  return linear_scan(x, none, axis, false, 1) * linear_scan(x, none, axis, true, 1);
+  const Var before = linear_scan(x, none, axis, false, 1);
+  return before * linear_scan(x, none, axis, true, 1);
 }
 
 // The axes of a reduction, in order; nothing if they are computed.
@@ -101,9 +104,10 @@ Var product_of_others(Var x, const std::vector<int64_t>& axes) {
 // y = Π x    dx = dy Π of the others. Where the axes are not known: dy y / x; with z zeros among the factors and p the
 // product of the others: dy p / x if z is 0, dy p for the zero itself if z is 1, else 0
 Gradients product(Grad& g) {
+  const Var dy = restore(g, g.dy());
   if (g.x().value()->has_rank()) {
     const auto axes = reduced_axes(g);
-    if (axes) return g.to(restore(g, g.dy()) * product_of_others(g.x(), *axes));
+    if (axes) return g.to(dy * product_of_others(g.x(), *axes));
   }
   const Var x = differentiated_once(g.x(),
                                     "a gradient of its gradient needs axes that are constants, and the rank of its "
@@ -111,8 +115,8 @@ Gradients product(Grad& g) {
   const Var is_zero = cast_like(equal(x, g.b().scalar(x.dtype(), 0)), x);
   const Var factor = x + is_zero;  // 1 in place of 0
   const Var zeros = over_same_axes(g, "ReduceSum", is_zero);
-  const Var others = over_same_axes(g, "ReduceProd", factor);
-  return g.to(restore(g, g.dy()) * others * cast_like(equal(zeros, is_zero), x) / factor);
+  const Var dothers = dy * over_same_axes(g, "ReduceProd", factor);
+  return g.to(dothers * cast_like(equal(zeros, is_zero), x) / factor);
 }
 
 // y = sqrt(Σ x²)    dx = dy x / y, 0 where y = 0
@@ -154,17 +158,29 @@ std::vector<GradientRule> reduction_rules() {
       // y = Σ x    dx = dy
       {"ReduceSum", [](Grad& g) { return g.to(expand_to_x(g, restore(g, g.dy()))); }},
       // y = Σ x / n    dx = dy / n
-      {"ReduceMean", [](Grad& g) { return g.to(expand_to_x(g, restore(g, g.dy()) / count(g))); }},
+      {"ReduceMean",
+       [](Grad& g) {
+         const Var dy = restore(g, g.dy());
+         return g.to(expand_to_x(g, dy / count(g)));
+       }},
       {"ReduceMax", extremum},
       {"ReduceMin", extremum},
       {"ReduceProd", product},
       // y = Σ |x|    dx = dy sign(x)
-      {"ReduceL1", [](Grad& g) { return g.to(restore(g, g.dy()) * sign(g.x())); }},
+      {"ReduceL1",
+       [](Grad& g) {
+         const Var dy = restore(g, g.dy());
+         return g.to(dy * sign(g.x()));
+       }},
       {"ReduceL2", norm},
       // y = log Σ x    dx = dy / Σ x
       {"ReduceLogSum", [](Grad& g) { return g.to(expand_to_x(g, restore(g, g.dy() * exp(-g.y())))); }},
       // y = log Σ exp(x)    dx = dy exp(x - y)
-      {"ReduceLogSumExp", [](Grad& g) { return g.to(restore(g, g.dy()) * exp(g.x() - restore(g, g.y()))); }},
+      {"ReduceLogSumExp",
+       [](Grad& g) {
+         const Var dy = restore(g, g.dy());
+         return g.to(dy * exp(g.x() - restore(g, g.y())));
+       }},
       // y = Σ x²    dx = 2 dy x
       {"ReduceSumSquare", [](Grad& g) { return g.to(restore(g, g.dy() * 2.0) * g.x()); }},
       {"CumSum", cumulative_sum},

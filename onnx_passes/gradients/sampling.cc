@@ -39,21 +39,21 @@ Gradients deform_conv_gradient(Grad& g) {
   const DeformedColumns d = deformed_columns(b, g.node());
   const Var rows = slice(shape_of(d.weight), 1, 2, 0), columns_shape = shape_of(d.columns);
   const Var dy = reshape(g.dy(), concat({slice(columns_shape, 0, 2, 0), rows, slice(columns_shape, 3, 4, 0)}, 0));
-  if (g.needs(1)) gradients[1] = reshape(reduce_sum(matmul(dy, transpose_last(d.columns)), {0}, false), shape_of(w));
+  if (g.needs(1)) gradients[1] = reshape_like(reduce_sum(matmul(dy, transpose_last(d.columns)), {0}, false), w);
   if (!g.needs(0) && !g.needs(2) && !g.needs(4)) return gradients;
-  Var dsampled = reshape(matmul(transpose_last(d.weight), dy), shape_of(d.sampled));
-  if (g.needs(4)) gradients[4] = reshape(reduce_sum(dsampled * d.sampled, {1}), shape_of(g.x(4)));
+  Var dsampled = reshape_like(matmul(transpose_last(d.weight), dy), d.sampled);
+  if (g.needs(4)) gradients[4] = reshape_like(reduce_sum(dsampled * d.sampled, {1}), g.x(4));
   if (d.mask) dsampled = dsampled * d.mask;
   const Attrs attrs = deformed_sampling();
   if (g.needs(0)) {
-    gradients[0] = reshape(call(b, "SampleImageGradInput", {dsampled, d.points, shape(d.x)}, attrs), shape_of(x));
+    gradients[0] = reshape_like(call(b, "SampleImageGradInput", {dsampled, d.points, shape(d.x)}, attrs), x);
   }
   if (g.needs(2)) {
     const Var dpoints = call(b, "SampleImageGradPoints", {dsampled, d.x, d.points}, attrs);
     std::vector<Var> of_axes;  // the outermost first
     for (int64_t k = axes; k-- > 0;) of_axes.push_back(unsqueeze(slice(dpoints, k, k + 1, axes + 2), {2}));
     const Var joined = axes == 1 ? of_axes[0] : concat(of_axes, 2);
-    gradients[2] = reshape(joined, shape_of(offset));
+    gradients[2] = reshape_like(joined, offset);
   }
   return gradients;
 }

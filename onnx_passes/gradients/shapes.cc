@@ -8,9 +8,10 @@
 #include "onnx_passes/ir/error.h"
 
 namespace onnx_train {
-namespace {
 
 Var reshape_like(Var v, Var x) { return reshape(v, shape_of(x)); }
+
+namespace {
 
 // y = x with another shape    dx = dy with x's shape
 Gradients reshaped(Grad& g) { return g.to(reshape_like(g.dy(), g.x())); }
@@ -128,8 +129,13 @@ Gradients pad_gradient(Grad& g) {
       for (int64_t& p : negated) p = -p;
       opposite = b.ints(negated);
     }
-    const Var dvalue = g.needs(2) ? sum_all(g.dy()) - sum_all(b.op("Pad", {g.dy(), opposite, {}, axes})) : Var();
-    return g.to(b.op("Pad", {g.dy(), opposite, Var(), axes}), Var(), dvalue);
+    const Var dx = b.op("Pad", {g.dy(), opposite, Var(), axes});
+    Var dvalue;
+    if (g.needs(2)) {
+      const Var whole = sum_all(g.dy());
+      dvalue = whole - sum_all(dx);
+    }
+    return g.to({dx, Var(), dvalue});
   }
   std::vector<int64_t> padded;
   if (axes) {
@@ -180,7 +186,7 @@ Gradients range_gradient(Grad& g) {
   const auto number = [&](double v) { return g.b().scalar(g.dy().dtype(), v); };
   const Var count = cast_like(size(g.y()), g.dy());
   const Var i = g.b().op("Range", {number(0), count, number(1)});
-  return g.to(sum_all(g.dy()), Var(), sum_all(g.dy() * i));
+  return g.to({sum_all(g.dy()), Var(), sum_all(g.dy() * i)});
 }
 
 }  // namespace

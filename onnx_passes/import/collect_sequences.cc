@@ -55,7 +55,8 @@ Var read_stack(Builder* b, const Node& node, Var stack) {
   std::vector<Var> sizes;
   for (int64_t i = 0; i < rank; ++i) {
     if (i == axis) {
-      sizes.push_back(dim(moved, i) * dim(moved, i + 1));
+      const Var count = dim(moved, i);
+      sizes.push_back(count * dim(moved, i + 1));
     } else if (i != axis + 1) {
       sizes.push_back(dim(moved, i));
     }

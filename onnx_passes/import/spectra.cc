@@ -64,7 +64,8 @@ Var real_signal(Builder* b, const Node& node, Var real, Var imaginary, int64_t l
     if (k == 0 || 2 * k == length) shares.set(k, 1 / static_cast<double>(length));
   }
   const Var share = b->constant(shares);
-  return unsqueeze(matmul(real * share, cosines) - matmul(imaginary * share, sines), {-1});
+  const Var of_real = matmul(real * share, cosines);
+  return unsqueeze(of_real - matmul(imaginary * share, sines), {-1});
 }
 
 // Part 0 or 1 of complex numbers, whose last axis is dropped.
@@ -119,8 +120,9 @@ Value* dft(Builder* b, const Node& node) {
     const Var one = transpose(part(b->var(x), i), with_last(axis, rank - 1));
     return with_length(one, along.value(), from_half ? bins : length);
   };
-  const Var y = from_half ? real_signal(b, node, last(0), last(1), length)
-                          : transform(b, node, last(0), is_complex(*x) ? last(1) : Var(), length, bins, inverse);
+  const Var real = last(0), imaginary = is_complex(*x) ? last(1) : Var();
+  const Var y = from_half ? real_signal(b, node, real, imaginary, length)
+                          : transform(b, node, real, imaginary, length, bins, inverse);
   Shape order = inverse_permutation(with_last(axis, rank - 1));
   order.push_back(rank - 1);
   return transpose(y, order).value();
@@ -152,7 +154,8 @@ Value* stft(Builder* b, const Node& node) {
     const Var one = gather(part(b->var(x), i), indices, 1);
     return window ? one * b->var(const_cast<Value*>(window)) : one;
   };
-  return transform(b, node, framed(0), is_complex(*x) ? framed(1) : Var(), length, bins, /*inverse=*/false).value();
+  const Var real = framed(0), imaginary = is_complex(*x) ? framed(1) : Var();
+  return transform(b, node, real, imaginary, length, bins, /*inverse=*/false).value();
 }
 
 // Triangles over the bins of a spectrum, one for each mel; https://onnx.ai/onnx/operators/onnx__MelWeightMatrix.html

@@ -237,11 +237,11 @@ Var sum_to_shape_at_run_time(Var x, Var like) {
     const std::vector<int64_t> ones(static_cast<size_t>(x.rank() - like.rank()), 1);
     if (!ones.empty()) padded = concat({b.ints(ones), target}, 0);
   } else {
-    const Var missing = size(shape(x)) - size(target);
+    const Var rank = size(shape(x)), missing = rank - size(target);
     padded = concat({full(reshape(missing, std::vector<int64_t>{1}), DType::kInt64, 1), target}, 0);
   }
   const Var one = b.scalar(DType::kInt64, 1);
-  const Var repeated = logical_and(equal(padded, one), logical_not(equal(shape(x), one)));
+  const Var is_one = equal(padded, one), repeated = logical_and(is_one, logical_not(equal(shape(x), one)));
   const Var axes = reshape(b.op("NonZero", {repeated}), std::vector<int64_t>{-1});
   return reshape(reduce_sum(x, axes), target);
 }

@@ -71,8 +71,9 @@ Var einsum_as_matmul(Builder& b, const Match& m, const Node& node) {
     std::swap(own_x, own_y);
   }
   if (own_y.size() != 1 || own_x.empty() || (!batch.empty() && own_x.size() != 1)) return {};
-  const Var product = matmul(in_order(x, of_x, batch + own_x + summed), in_order(y, of_y, batch + summed + own_y));
-  return in_order(product, batch + own_x + own_y, einsum.output);
+  x = in_order(x, of_x, batch + own_x + summed);
+  y = in_order(y, of_y, batch + summed + own_y);
+  return in_order(matmul(x, y), batch + own_x + own_y, einsum.output);
 }
 
 }  // namespace

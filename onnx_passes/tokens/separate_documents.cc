@@ -83,7 +83,8 @@ class DocumentSeparator {
       }
       return unsqueeze(b.var(starts_), others);
     };
-    return same = equal(along(axes.tokens), along(axes.keys)).value();
+    const Var of_query = along(axes.tokens);
+    return same = equal(of_query, along(axes.keys)).value();
   }
 
   bool has_fixed_batch() const { return inputs_.tokens->type().dims->front().known(); }
