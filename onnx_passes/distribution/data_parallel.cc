@@ -82,7 +82,7 @@ class Distribution {
 
   Var sum_over_ranks(Builder& b, const Var& before, const Var& term, const Value& state) {
     if (sums_.sums == GradientSums::kEachRound) return call(b, "AllReduce", {before, term, b.var(active_)});
-    const Var own = where(b.var(rank_) < b.var(active_), before + term, before);
+    const Var is_active = b.var(rank_) < b.var(active_), own = where(is_active, before + term, before);
     return sums_.sums == GradientSums::kOwn ? own : sum_of_all(b, own, state, ranks_, sums_);
   }
 

@@ -112,7 +112,8 @@ class PartNode {
     if (!sizes.type().is_static()) fail(node_.label(), ": its shape has an unknown number of sizes");
     std::vector<int64_t> divisors(static_cast<size_t>(num_elements(sizes.type().shape())), 1);
     divisors.at(axis) = parts_;
-    node_.set_input(at, where(sizes > b_.ints({least}), sizes / b_.ints(divisors), sizes).value());
+    const Var is_size = sizes > b_.ints({least});
+    node_.set_input(at, where(is_size, sizes / b_.ints(divisors), sizes).value());
   }
 
   // A size of 0 copies the input's, which along the cut of the input is a part's and may not be the output's.

@@ -29,8 +29,8 @@ Var part_of(Var whole, const Cut& cut, const PartOf& rank) {
   // [.., size, ..] -> [.., runs, period, ..]
   const Var runs =
       reshape(whole, sizes_with(whole, cut.axis, {size.known() ? size.value() / cut.period : -1, cut.period}));
-  return reshape(slice(runs, begin, begin + share, cut.axis + 1),
-                 sizes_with(whole, cut.axis, {size.known() ? size.value() / rank.parts : -1}));
+  const Var own = slice(runs, begin, begin + share, cut.axis + 1);
+  return reshape(own, sizes_with(whole, cut.axis, {size.known() ? size.value() / rank.parts : -1}));
 }
 
 Var gathered(Var own, const Cut& cut, const PartOf& rank) {
@@ -42,18 +42,23 @@ Var gathered(Var own, const Cut& cut, const PartOf& rank) {
   std::vector<int64_t> order(static_cast<size_t>(all.rank()) - 1);
   std::iota(order.begin(), order.end(), 1);
   order.insert(order.begin() + cut.axis + 1, 0);
-  return reshape(transpose(all, order), sizes_with(own, cut.axis, {size.known() ? size.value() * rank.parts : -1}));
+  const Var parts = transpose(all, order);
+  return reshape(parts, sizes_with(own, cut.axis, {size.known() ? size.value() * rank.parts : -1}));
 }
 
 OwnIndices own_indices(Var indices, int64_t size, const PartOf& rank) {
   Builder& b = indices.builder();
   const int64_t share = size / rank.parts;
   const auto number = [&](int64_t value) { return b.scalar(DType::kInt64, static_cast<double>(value)); };
-  const Var given = cast(indices, DType::kInt64), index = where(given < number(0), given + number(size), given);
+  const auto is_below = [&](Var index, int64_t end) {
+    const Var is_natural = index >= number(0);
+    return logical_and(is_natural, index < number(end));
+  };
+  const Var given = cast(indices, DType::kInt64), from_end = given < number(0);
+  const Var index = where(from_end, given + number(size), given);
   const Var place = index - number(rank.part * share);
-  const Var is_own = logical_and(place >= number(0), place < number(share));
-  const Var is_any = logical_and(index >= number(0), index < number(size));
-  const Var is_none = where(index < number(0), index - number(size), index);
+  const Var is_own = is_below(place, share), is_any = is_below(index, size), is_negative = index < number(0);
+  const Var is_none = where(is_negative, index - number(size), index);
   return {where(is_own, place, where(is_any, number(0), is_none)), is_own};
 }
 

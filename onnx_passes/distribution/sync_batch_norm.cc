@@ -67,7 +67,7 @@ class SyncBatchNorm {
     for (int64_t axis = 2; axis < rank; ++axis) axes.push_back(axis);
     const Var own_mean = reduce_mean(x, axes), centered = x - own_mean;
     const Var own_var = reduce_mean(centered * centered, axes, /*keepdims=*/false);
-    const Var count = cast(size(x) / size(scale), x.dtype());
+    const Var own_size = size(x), count = cast(own_size / size(scale), x.dtype());
     const Var all =
         gather_numbers(&b, {reshape(own_mean, shape(scale)), own_var, reshape(count, std::vector<int64_t>{1})});
     // The channels' number may be known when there are shapes only.
@@ -83,7 +83,8 @@ class SyncBatchNorm {
     // The unbiased variance is of the elements of all ranks.
     for (const Use& use : std::vector<Use>(node->input(0)->uses())) {
       if (!use.node->is("Size") || !scales(*use.node->output(), *node->output(2))) continue;
-      const Var elements = cast(reshape(n, std::vector<int64_t>()) * cast(size(scale), n.dtype()), DType::kInt64);
+      const Var of_channel = reshape(n, std::vector<int64_t>());
+      const Var elements = cast(of_channel * cast(size(scale), n.dtype()), DType::kInt64);
       statistics_.insert(elements.value());
       graph_.replace(use.node->output(), elements.value());
     }
@@ -115,8 +116,8 @@ class SyncBatchNorm {
     const Var across = slice(sums, channels, channels + channels, axis) / n;
     const Var inverse = reciprocal(sqrt(var + static_cast<double>(epsilon)));
     const Var factor = scale * inverse;
-    const Var dx =
-        frozen[0] - beside(factor * across, rank) - (x - beside(mean, rank)) * beside(factor * inverse * along, rank);
+    const Var of_mean = frozen[0] - beside(factor * across, rank), centered = x - beside(mean, rank);
+    const Var dx = of_mean - centered * beside(factor * inverse * along, rank);
     const std::vector<Var> made = {dx, frozen[1], frozen[2]};
     for (int i = 0; i < node->num_outputs(); ++i) {
       if (node->output(i)) graph_.replace(node->output(i), made[static_cast<size_t>(i)].value());

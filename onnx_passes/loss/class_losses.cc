@@ -18,7 +18,8 @@ LossResult probability_cross_entropy(TermBuilder& t, Var logits, Var target) {
   const int64_t axis = t.integer("axis");
   const double smoothing = t.number("label_smoothing");
   if (smoothing > 0) {
-    target = target * (1 - smoothing) + smoothing / cast_like(squeeze(dim(logits, axis), {0}), logits);
+    const Var kept = target * (1 - smoothing), classes = cast_like(squeeze(dim(logits, axis), {0}), logits);
+    target = kept + smoothing / classes;
   }
   Var log_p = log_softmax(logits, axis);
   if (const Var weight = t.class_weight(logits)) log_p = log_p * along(weight, axis, logits.rank());
@@ -40,7 +41,8 @@ LossResult cross_entropy_of_samples(TermBuilder& t, Var logits) {
     const Var weighted = weight ? log_p * along(weight, axis, logits.rank()) : log_p;
     const Var classes = cast_like(squeeze(dim(logits, axis), {0}), logits);
     const Var spread = reduce_sum(weighted, std::vector<int64_t>{axis}, /*keepdims=*/false);
-    losses = losses * (1 - smoothing) - spread * (smoothing / classes);
+    const Var kept = losses * (1 - smoothing);
+    losses = kept - spread * (smoothing / classes);
   }
   return t.of_labels(logits, labels, losses, counts);
 }
@@ -113,7 +115,7 @@ Var soft_dice(TermBuilder& t, Var p, Var target, int64_t axis) {
   std::erase(inner, 0);
   const double smooth = t.number("smooth");
   const auto sum = [&](Var x) { return reduce_sum(x, inner, /*keepdims=*/false); };
-  const Var shared = sum(p * target) * 2.0 + smooth, all = sum(p) + sum(target) + smooth;
+  const Var shared = sum(p * target) * 2.0 + smooth, of_p = sum(p), all = of_p + sum(target) + smooth;
   return reduce_mean(1.0 - shared / all, {1}, /*keepdims=*/false);
 }
 
@@ -122,14 +124,14 @@ LossResult dice(TermBuilder& t) {
   const int64_t axis = t.integer("axis");
   if (axis == 0) fail("[Loss] dice: axis 0 holds the samples; name another one as the axis of the classes");
   if (t.flag("sigmoid")) {
-    return t.reduced(x, {soft_dice(t, sigmoid(x), t.argument(1, x), axis), "samples", {0}});
+    const Var p = sigmoid(x);
+    return t.reduced(x, {soft_dice(t, p, t.argument(1, x), axis), "samples", {0}});
   }
   const Labels labels = t.labels(x);
-  const Var column = unsqueeze(labels.index, {axis});
-  const Var counted = where(unsqueeze(labels.ignored, {axis}), t.b().scalar(x.dtype(), 0), t.b().scalar(x.dtype(), 1));
+  const Var column = unsqueeze(labels.index, {axis}), ignored = unsqueeze(labels.ignored, {axis});
+  const Var counted = where(ignored, t.b().scalar(x.dtype(), 0), t.b().scalar(x.dtype(), 1));
   const Var one_hot = t.b().op("ScatterElements", {zeros_like(x), column, counted}, {{"axis", axis}});
-  const Var p =
-      where(unsqueeze(labels.ignored, {axis}), t.b().scalar(x.dtype(), 0), t.b().op("Softmax", {x}, {{"axis", axis}}));
+  const Var p = where(ignored, t.b().scalar(x.dtype(), 0), t.b().op("Softmax", {x}, {{"axis", axis}}));
   const Var losses = soft_dice(t, p, one_hot, axis);
   const Var of_sample = reduce_sum(counted, axes_without(x, 0), /*keepdims=*/false);  // labels that count
   const Var nothing = equal(of_sample, t.b().scalar(x.dtype(), 0));

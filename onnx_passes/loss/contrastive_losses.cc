@@ -16,7 +16,7 @@ Var embedding(TermBuilder& t, Var x) { return t.flag("normalize") ? normalized(x
 
 LossResult info_nce(TermBuilder& t) {
   const Var x = t.x(), a = embedding(t, x), b = embedding(t, t.argument(1, x));
-  const Var similarity = matmul(a, transpose_last(b)) / t.scalar("temperature", x);
+  const Var products = matmul(a, transpose_last(b)), similarity = products / t.scalar("temperature", x);
   const Var own = numbers_of(x);
   Var losses = -picked(log_softmax(similarity, 1), own, 1);
   if (t.flag("symmetric")) losses = (losses - picked(log_softmax(similarity, 0), own, 0)) * 0.5;
@@ -26,9 +26,9 @@ LossResult info_nce(TermBuilder& t) {
 LossResult nt_xent(TermBuilder& t) {
   constexpr double kHidden = -1e30;  // the logarithm of no probability
   const Var x = t.x(), z = embedding(t, concat({x, t.argument(1, x)}, 0));
-  const Var similarity = matmul(z, transpose_last(z)) / t.scalar("temperature", x);
+  const Var products = matmul(z, transpose_last(z)), similarity = products / t.scalar("temperature", x);
   const Var each = numbers_of(z), own = numbers_of(x), samples = squeeze(dim(x, 0), {0});
-  const Var itself = equal(unsqueeze(each, {0}), unsqueeze(each, {1}));
+  const Var row = unsqueeze(each, {0}), itself = equal(row, unsqueeze(each, {1}));
   const Var log_p = log_softmax(where(itself, t.b().scalar(x.dtype(), kHidden), similarity), 1);
   const Var views = -picked(log_p, concat({own + samples, own}, 0), 1);  // [2 samples]
   const Var pair_shape = concat({t.b().ints({2}), dim(x, 0)}, 0);

@@ -21,23 +21,27 @@ class Lattice {
         lengths_(lengths),
         steps_(steps),
         blank_(b_.scalar(DType::kInt64, static_cast<double>(blank))) {
-    const Var rows = dim(labels, 0), columns = dim(labels, 1), padding = range(columns) >= unsqueeze(lengths, {1});
+    const Var rows = dim(labels, 0), columns = dim(labels, 1);
+    const Var places = range(columns), padding = places >= unsqueeze(lengths, {1});
     const Var written = where(padding, blank_, labels);
     const Var pairs = concat({unsqueeze(expand(blank_, shape(labels)), {2}), unsqueeze(written, {2})}, 2);
     const Var flat = reshape(pairs, concat({rows, columns * 2}, 0));
     states_ = concat({flat, expand(blank_, concat({rows, b_.ints({1})}, 0))}, 1);
-    may_skip_ = logical_not(logical_or(equal(states_, blank_), equal(states_, shifted(states_, 2, blank_))));
+    const Var is_blank = equal(states_, blank_), is_repeated = equal(states_, shifted(states_, 2, blank_));
+    may_skip_ = logical_not(logical_or(is_blank, is_repeated));
     impossible_ = b_.scalar(log_p.dtype(), kImpossible);
-    const Var index = expand(unsqueeze(states_, {0}), concat({dim(log_p, 0), shape(states_)}, 0));
+    const Var of_step = unsqueeze(states_, {0});
+    const Var index = expand(of_step, concat({dim(log_p, 0), shape(states_)}, 0));
     emissions_ = b_.op("GatherElements", {log_p, index}, {{"axis", 2}});
   }
 
   // log Σ of all ways, for each sample; kImpossible if there is none.
   Var log_likelihood(int64_t num_steps) {
-    Var alpha = where(range(dim(states_, 1)) < b_.scalar(DType::kInt64, 2), emission(0), impossible_);
+    const Var is_start = range(dim(states_, 1)) < b_.scalar(DType::kInt64, 2);
+    Var alpha = where(is_start, emission(0), impossible_);
     for (int64_t step = 1; step < num_steps; ++step) {
       const Var skipped = where(may_skip_, shifted(alpha, 2, impossible_), impossible_);
-      const Var next = log_sum({alpha, shifted(alpha, 1, impossible_), skipped}) + emission(step);
+      const Var before = log_sum({alpha, shifted(alpha, 1, impossible_), skipped}), next = before + emission(step);
       alpha = where(unsqueeze(steps_, {1}) > b_.scalar(DType::kInt64, static_cast<double>(step)), next, alpha);
     }
     const Var zero = b_.scalar(DType::kInt64, 0), last = lengths_ * 2, none = equal(lengths_, zero);
@@ -54,7 +58,8 @@ class Lattice {
   // x[n, s - by], `fill` for s < by.
   Var shifted(Var x, int64_t by, Var fill) {
     const Var front = expand(fill, concat({dim(states_, 0), b_.ints({by})}, 0));
-    return slice(concat({front, x}, 1), b_.ints({0}), dim(states_, 1), b_.ints({1}));
+    const Var longer = concat({front, x}, 1);
+    return slice(longer, b_.ints({0}), dim(states_, 1), b_.ints({1}));
   }
   Var log_sum(const std::vector<Var>& logs) {
     std::vector<Var> rows;
@@ -84,10 +89,12 @@ LossResult ctc(TermBuilder& t) {
   Var log_p = log_softmax(x, 2);
   if (time == 1) log_p = transpose(log_p, {1, 0, 2});
   const Var labels = cast(t.argument(1, x), DType::kInt64);
-  const Var num_steps = checked(t.argument(2, x), dim(log_p, 0)), lengths = checked(t.argument(3, x), dim(labels, 1));
+  const Var input_lengths = t.argument(2, x), num_steps = checked(input_lengths, dim(log_p, 0));
+  const Var target_lengths = t.argument(3, x), lengths = checked(target_lengths, dim(labels, 1));
   const Var likelihood = Lattice(log_p, labels, lengths, num_steps, t.integer("blank")).log_likelihood(steps.value());
   const double infinity = t.flag("zero_infinity") ? 0 : std::numeric_limits<double>::infinity();
-  Var losses = where(likelihood < kImpossible / 2, t.b().scalar(x.dtype(), infinity), -likelihood);
+  const Var is_impossible = likelihood < kImpossible / 2;
+  Var losses = where(is_impossible, t.b().scalar(x.dtype(), infinity), -likelihood);
   if (!t.is_sum()) losses = losses / cast_like(max(lengths, t.b().scalar(DType::kInt64, 1)), x);
   return t.reduced(x, {losses, "samples", {1 - time}});
 }

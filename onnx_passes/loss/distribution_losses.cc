@@ -14,21 +14,25 @@ LossResult kl_div(TermBuilder& t) {
   const Var x = t.x(), target = t.argument(1, x);
   Var losses;
   if (t.flag("log_target")) {
-    losses = exp(target) * (target - x);
+    const Var p = exp(target);
+    losses = p * (target - x);
   } else {
     const Var zero = t.b().scalar(x.dtype(), 0), absent = equal(target, zero);
-    const Var entropy = target * log(where(absent, t.b().scalar(x.dtype(), 1), target));
-    losses = where(absent, zero, entropy) - target * x;
+    const Var product = target * log(where(absent, t.b().scalar(x.dtype(), 1), target));
+    const Var entropy = where(absent, zero, product);
+    losses = entropy - target * x;
   }
   return t.reduced(x, {losses, "elements", all_axes(x)});
 }
 
 LossResult poisson_nll(TermBuilder& t) {
   const Var x = t.x(), target = t.argument(1, x);
-  Var losses = t.flag("log_input") ? exp(x) - target * x : x - target * log(x + t.number("eps"));
+  const bool is_log = t.flag("log_input");
+  const Var rate = is_log ? exp(x) : x, log_rate = is_log ? x : log(x + t.number("eps"));
+  Var losses = rate - target * log_rate;
   if (t.flag("full")) {  // log t! by Stirling's formula
     const Var large = target > 1.0, n = where(large, target, t.b().scalar(x.dtype(), 1));
-    const Var stirling = n * log(n) - n + 0.5 * log(2 * std::numbers::pi * n);
+    const Var leading = n * log(n) - n, stirling = leading + 0.5 * log(2 * std::numbers::pi * n);
     losses = losses + where(large, stirling, t.b().scalar(x.dtype(), 0));
   }
   return t.reduced(x, {losses, "elements", all_axes(x)});
@@ -38,10 +42,11 @@ LossResult poisson_nll(TermBuilder& t) {
 LossResult gaussian_nll(TermBuilder& t) {
   const Var x = t.x(), v = t.argument(1, x), d = x - t.argument(2, x);
   const double eps = t.number("eps");
-  const Var small = logical_and(v >= 0.0, v < eps);
+  const Var is_valid = v >= 0.0, small = logical_and(is_valid, v < eps);
   const Var lift = where(small, eps - v, t.b().scalar(v.dtype(), 0));
   const Var variance = v + call(t.b(), "StopGradient", {lift});
-  Var losses = (log(variance) + d * d / variance) * 0.5;
+  const Var log_variance = log(variance);
+  Var losses = (log_variance + d * d / variance) * 0.5;
   if (t.flag("full")) losses = losses + 0.5 * std::log(2 * std::numbers::pi);
   return t.reduced(x, {losses, "elements", all_axes(x)});
 }
@@ -51,8 +56,8 @@ LossResult distill(TermBuilder& t) {
   const int64_t axis = t.integer("axis");
   const double temperature = t.number("temperature");
   const Var log_q = log_softmax(teacher / temperature, axis), log_p = log_softmax(x / temperature, axis);
-  const Var q = exp(log_q), zero = t.b().scalar(x.dtype(), 0);
-  const Var terms = where(equal(q, zero), zero, q * (log_q - log_p));
+  const Var q = exp(log_q), zero = t.b().scalar(x.dtype(), 0), absent = equal(q, zero);
+  const Var terms = where(absent, zero, q * (log_q - log_p));
   const Var losses = reduce_sum(terms, std::vector<int64_t>{axis}, /*keepdims=*/false) * (temperature * temperature);
   return t.reduced(x, {losses, "positions", axes_without(x, axis)});
 }
@@ -78,7 +83,7 @@ LossResult dpo(TermBuilder& t) {
     fail("[Loss] dpo: loss_type=", type, " has no label_smoothing, which is of sigmoid and robust");
   if (smoothing >= 0.5 && type == "robust")
     fail("[Loss] dpo: the label_smoothing of loss_type=robust is below 0.5: at 0.5 preferences say nothing");
-  const Var ratio = free ? x - rejected : (x - rejected) - (before - before_rejected);
+  const Var own = x - rejected, ratio = free ? own : own - (before - before_rejected);
   const Var m = ratio * beta;
   Var losses;
   if (type == "hinge") {
@@ -97,7 +102,9 @@ LossResult dpo(TermBuilder& t) {
   }
   LossResult result = t.reduced(x, {losses, "pairs", all_axes(x)});
   t.b().set_name("rewards/part");
-  add_rewards((free ? x : x - before) * beta, (free ? rejected : rejected - before_rejected) * beta, &result);
+  const Var of_chosen = (free ? x : x - before) * beta;
+  const Var of_rejected = (free ? rejected : rejected - before_rejected) * beta;
+  add_rewards(of_chosen, of_rejected, &result);
   return result;
 }
 

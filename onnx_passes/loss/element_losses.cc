@@ -10,8 +10,8 @@ LossResult of_elements(TermBuilder& t, Var losses, Var x) { return t.reduced(x, 
 
 // w ((1 - t) x + (1 + (p - 1) t) log(1 + e⁻ˣ))      p: pos_weight
 LossResult bce_with_logits(TermBuilder& t) {
-  const Var x = t.x(), target = t.argument(1, x);
-  Var loss = softplus(-x, abs(x));
+  const Var x = t.x(), target = t.argument(1, x), size = abs(x);
+  Var loss = softplus(-x, size);
   if (const Var pos_weight = t.element_weight("pos_weight", x)) loss = loss * ((pos_weight - 1.0) * target + 1.0);
   loss = (1.0 - target) * x + loss;
   if (const Var weight = t.element_weight("weight", x)) loss = loss * weight;
@@ -21,9 +21,12 @@ LossResult bce_with_logits(TermBuilder& t) {
 LossResult sigmoid_focal(TermBuilder& t) {
   const Var x = t.x(), target = t.argument(1, x);
   const double gamma = t.number("gamma"), alpha = t.number("alpha");
-  const Var p = sigmoid(x);
-  Var loss = (1.0 - target) * x + softplus(-x, abs(x));
-  if (gamma != 0) loss = loss * power_of_missing(p + target - 2.0 * (p * target), gamma);
+  const Var p = sigmoid(x), linear = (1.0 - target) * x, size = abs(x);
+  Var loss = linear + softplus(-x, size);
+  if (gamma != 0) {
+    const Var sum = p + target;
+    loss = loss * power_of_missing(sum - 2.0 * (p * target), gamma);
+  }
   if (alpha >= 0) loss = loss * ((2 * alpha - 1) * target + (1 - alpha));
   return of_elements(t, loss, x);
 }
@@ -41,14 +44,16 @@ LossResult l1(TermBuilder& t) {
 LossResult huber(TermBuilder& t) {
   const Var x = t.x(), d = x - t.argument(1, x), size = abs(d);
   const double delta = t.number("delta");
-  return of_elements(t, where(size < delta, d * d * 0.5, (size - delta / 2) * delta), x);
+  const Var is_small = size < delta, half_square = d * d * 0.5;
+  return of_elements(t, where(is_small, half_square, (size - delta / 2) * delta), x);
 }
 
 LossResult smooth_l1(TermBuilder& t) {
   const Var x = t.x(), d = x - t.argument(1, x), size = abs(d);
   const double beta = t.number("beta");
   if (beta == 0) return of_elements(t, size, x);
-  return of_elements(t, where(size < beta, d * d * (0.5 / beta), size - beta / 2), x);
+  const Var is_small = size < beta, square = d * d * (0.5 / beta);
+  return of_elements(t, where(is_small, square, size - beta / 2), x);
 }
 
 LossResult hinge(TermBuilder& t) {
@@ -57,8 +62,8 @@ LossResult hinge(TermBuilder& t) {
 }
 
 LossResult hinge_embedding(TermBuilder& t) {
-  const Var x = t.x(), target = t.argument(1, x);
-  return of_elements(t, where(target > 0.0, x, above_zero(t.number("margin") - x)), x);
+  const Var x = t.x(), target = t.argument(1, x), is_alike = target > 0.0;
+  return of_elements(t, where(is_alike, x, above_zero(t.number("margin") - x)), x);
 }
 
 }  // namespace

@@ -29,21 +29,22 @@ LossResult triplet_margin(TermBuilder& t) {
 LossResult cosine_embedding(TermBuilder& t) {
   constexpr double kEps = 1e-12;
   const Var a = t.x(), b = t.argument(1, a), target = t.argument(2, a);
-  const Var cosine = sum_of_last(a * b) / sqrt((sum_of_last(a * a) + kEps) * (sum_of_last(b * b) + kEps));
-  const Var losses = where(target > 0.0, 1.0 - cosine, above_zero(cosine - t.number("margin")));
+  const Var product = sum_of_last(a * b), of_a = sum_of_last(a * a) + kEps, of_b = sum_of_last(b * b) + kEps;
+  const Var cosine = product / sqrt(of_a * of_b), is_alike = target > 0.0, distance = 1.0 - cosine;
+  const Var losses = where(is_alike, distance, above_zero(cosine - t.number("margin")));
   return t.reduced(a, {losses, "pairs", vectors_of(a)});
 }
 
 LossResult cosine(TermBuilder& t) {
   constexpr double kEps = 1e-8;
-  const Var x = t.x(), target = t.argument(1, x);
-  const Var losses = 1.0 - sum_of_last(normalized(x, kEps) * normalized(target, kEps));
+  const Var x = t.x(), target = t.argument(1, x), direction = normalized(x, kEps);
+  const Var losses = 1.0 - sum_of_last(direction * normalized(target, kEps));
   return t.reduced(x, {losses, "vectors", vectors_of(x)});
 }
 
 LossResult margin_ranking(TermBuilder& t) {
-  const Var x = t.x(), other = t.argument(1, x), target = t.argument(2, x);
-  const Var losses = above_zero(t.number("margin") - sign_of_target(target) * (x - other));
+  const Var x = t.x(), other = t.argument(1, x), order = sign_of_target(t.argument(2, x));
+  const Var losses = above_zero(t.number("margin") - order * (x - other));
   return t.reduced(x, {losses, "elements", all_axes(x)});
 }
 

@@ -120,7 +120,10 @@ LossResult TermBuilder::reduced(Var x, PositionLosses positions) {
   if (positions.ignored) losses = where(positions.ignored, zero, losses);
   if (is_sum()) return {.loss = sum_all(losses)};
   Var counts = positions.counts ? positions.counts : one;
-  if (samples) counts = expand(positions.counts ? counts * samples : samples, shape(losses));
+  if (samples) {
+    const Var weights = positions.counts ? counts * samples : samples;
+    counts = expand(weights, shape(losses));
+  }
   if (positions.ignored) counts = where(positions.ignored, zero, counts);
   const Var total = sum_all(counts);
   std::string key = concat("counted\n", positions.key, '\n', proportions(x, chosen(dims_of(x), positions.of)));
@@ -151,9 +154,9 @@ LossResult TermBuilder::of_labels(LossResult result, Var x, Var labels, Var weig
   const auto ignore_index = static_cast<double>(integer("ignore_index"));
   const Var label = cast(labels, DType::kInt64);
   const Var counted = logical_not(equal(label, b().scalar(DType::kInt64, ignore_index)));
-  const Var right = cast(logical_and(equal(best, label), counted), DType::kFloat);
+  const Var right = sum_all(cast(logical_and(equal(best, label), counted), DType::kFloat));
   result.accuracy_count = sum_all(cast(counted, DType::kFloat));
-  result.accuracy = sum_all(right) / max(result.accuracy_count, b().scalar(DType::kFloat, 1));
+  result.accuracy = right / max(result.accuracy_count, b().scalar(DType::kFloat, 1));
   if (is_sum() || result.count) return result;
   result.count = result.accuracy_count;
   result.what = "labels";
@@ -176,7 +179,10 @@ Var sign_of_target(Var t) {
 }
 
 // max(x, 0) + log(1 + exp(-|x|)) never overflows, and runs in float64 where Softplus often does not.
-Var softplus(Var x, Var size) { return max(x, x.builder().scalar(x.dtype(), 0)) + log(exp(-size) + 1.0); }
+Var softplus(Var x, Var size) {
+  const Var linear = max(x, x.builder().scalar(x.dtype(), 0));
+  return linear + log(exp(-size) + 1.0);
+}
 
 Var normalized(Var x, double eps) {
   const Var square = reduce_sum(x * x, std::vector<int64_t>{x.rank() - 1});

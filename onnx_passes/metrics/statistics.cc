@@ -97,8 +97,8 @@ struct YesNoPositions {
     const Var target = t.argument(1, x);
     yes = target > 0.5;  // NOLINT(readability-magic-numbers)
     const Var ignored = equal(target, t.b().scalar(target.dtype(), t.number("ignore_index")));
-    const Var weights = where(is_nan(x), number(t.b(), std::numeric_limits<double>::quiet_NaN()), weights_of(t, x));
-    weight = where(ignored, number(t.b(), 0), weights);
+    const Var damaged = is_nan(x), nan = number(t.b(), std::numeric_limits<double>::quiet_NaN());
+    weight = where(ignored, number(t.b(), 0), where(damaged, nan, weights_of(t, x)));
   }
 
   Var predicted(TermBuilder& t) const {
@@ -137,7 +137,8 @@ Var confusion(TermBuilder& t) {
   if (t.floats(1)) return yes_no_counts(t);
   const ClassPositions p(t);
   const Var size = p.classes(), matrix = concat({size, size}, 0);
-  return reshape(summed_by_index(p.label * squeeze(size, {0}) + p.best(), p.weight, size * size), matrix);
+  const Var row = p.label * squeeze(size, {0}), index = row + p.best();
+  return reshape(summed_by_index(index, p.weight, size * size), matrix);
 }
 
 Var hits(TermBuilder& t) {
@@ -153,13 +154,15 @@ Var hits(TermBuilder& t) {
 // A label is among the first k where fewer than k classes have a higher score, or the same and a lower index.
 Var top_hits(TermBuilder& t) {
   const LabelPositions p(t);
-  return sums_where(p.rank < t.number("k"), weights_of_positions(t, p.labels, is_nan(p.rank)));
+  const Var right = p.rank < t.number("k");
+  return sums_where(right, weights_of_positions(t, p.labels, is_nan(p.rank)));
 }
 
 Var log_loss(TermBuilder& t) {
   const LabelPositions p(t);
   const Var weight = weights_of_positions(t, p.labels, is_nan(p.log_p)), nothing = number(t.b(), 0);
-  return stacked({sum_all(where(equal(weight, nothing), nothing, -real(p.log_p) * weight)), sum_all(weight)});
+  const Var absent = equal(weight, nothing);
+  return stacked({sum_all(where(absent, nothing, -real(p.log_p) * weight)), sum_all(weight)});
 }
 
 // ---- Scores
@@ -178,9 +181,10 @@ Var quarter_logit(Var p) {
 
 Var by_score(TermBuilder& t, Var class_numbers, Var positive, Var u, Var weight, Var classes) {
   const int64_t bins = t.integer("bins");
-  const Var row = class_numbers * 2.0 + cast(positive, DType::kInt64);
-  const Var index = row * static_cast<double>(bins) + bins_of(t, u);
-  const Var sums = summed_by_index(index, expand(weight, shape(index)), classes * static_cast<double>(2 * bins));
+  const Var no = class_numbers * 2.0, row = no + cast(positive, DType::kInt64);
+  const Var first = row * static_cast<double>(bins), index = first + bins_of(t, u);
+  const Var weights = expand(weight, shape(index));
+  const Var sums = summed_by_index(index, weights, classes * static_cast<double>(2 * bins));
   return reshape(sums, concat({classes, t.b().ints({2, bins})}, 0));
 }
 
@@ -195,16 +199,17 @@ Var scores(TermBuilder& t) {
   }
   const ClassPositions p(t);
   const Var probabilities = given ? real(p.x) : t.b().op("Softmax", {real(p.x)}, {{"axis", p.axis}});
-  const Var positive = equal(p.numbers(), unsqueeze(p.label, {p.axis}));
-  return by_score(t, p.numbers(), positive, quarter_logit(probabilities), unsqueeze(p.weight, {p.axis}), p.classes());
+  const Var numbers = p.numbers(), positive = equal(numbers, unsqueeze(p.label, {p.axis}));
+  const Var u = quarter_logit(probabilities), weight = unsqueeze(p.weight, {p.axis});
+  return by_score(t, numbers, positive, u, weight, p.classes());
 }
 
 // ---- Values
 
 Var errors(TermBuilder& t) {
   const Var x = real(t.x()), target = real(t.argument(1, t.x())), w = weights_of(t, x), e = abs(x - target);
-  const Var least = number(t.b(), std::numeric_limits<double>::epsilon());
-  return stacked({sum_all(w), sum_all(w * e), sum_all(w * e * e), sum_all(w * e / max(abs(target), least))});
+  const Var size = max(abs(target), number(t.b(), std::numeric_limits<double>::epsilon()));
+  return stacked({sum_all(w), sum_all(w * e), sum_all(w * e * e), sum_all(w * e / size)});
 }
 
 // By column where x is [samples, D]; of all elements otherwise.
@@ -225,7 +230,8 @@ Var cosines(TermBuilder& t) {
   const std::vector<int64_t> last = {x.rank() - 1};
   const auto sum = [&](Var values) { return reduce_sum(values, last, /*keepdims=*/false); };
   const auto norm = [&](Var values) { return max(sqrt(sum(values * values)), number(t.b(), kLeast)); };
-  const Var cosine = sum(x * target) / (norm(x) * norm(target)), w = weights_of(t, cosine);
+  const Var product = sum(x * target), of_x = norm(x), cosine = product / (of_x * norm(target));
+  const Var w = weights_of(t, cosine);
   return stacked({sum_all(w * cosine), sum_all(w)});
 }
 

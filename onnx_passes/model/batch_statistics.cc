@@ -78,8 +78,8 @@ void use_batch_statistics(Node* node) {
   std::vector<Value*> with = {made[0].value()};
   const double momentum = static_cast<double>(node->attr("momentum", 0.9f));
   for (int i = 1; i < 3 && moves; ++i) {
-    const Var running = b.var(node->input(kMean + i - 1));
-    with.push_back((running * momentum + cast_like(made[static_cast<size_t>(i)], running) * (1 - momentum)).value());
+    const Var running = b.var(node->input(kMean + i - 1)), kept = running * momentum;
+    with.push_back((kept + cast_like(made[static_cast<size_t>(i)], running) * (1 - momentum)).value());
   }
   replace_node(node, with);
 }

@@ -51,7 +51,7 @@ std::vector<Var> scales_of(Builder& b, Var history, const std::vector<Node*>& ro
   for (int64_t i = 0; i < powers.size(); ++i) powers.set(i, std::ldexp(1.0, static_cast<int>(i + kLeastExponent)));
   b.set_name("fp8/scales");
   const Var seen = reduce_max(history, {1}, /*keepdims=*/false);
-  const Var ratio = where(seen > 0.0, seen / b.constant(largest), 1.0);
+  const Var is_seen = seen > 0.0, ratio = where(is_seen, seen / b.constant(largest), 1.0);
   const Var exponent = b.op("Ceil", {log(ratio) / std::numbers::ln2});
   const Var least = b.scalar(DType::kFloat, kLeastExponent), most = b.scalar(DType::kFloat, -kLeastExponent);
   const Var place = cast(b.op("Clip", {exponent, least, most}), DType::kInt64) + static_cast<double>(-kLeastExponent);
@@ -67,7 +67,8 @@ Var magnitude_of(Var x) { return unsqueeze(x.builder().op("ReduceMax", {abs(x)},
 // `seen` with zeros, which say nothing, in the place of what is not finite.
 Var finite(Var seen) {
   Builder& b = seen.builder();
-  return where(logical_or(b.op("IsNaN", {seen}), b.op("IsInf", {seen})), b.scalar(DType::kFloat, 0), seen);
+  const Var is_nan = b.op("IsNaN", {seen}), is_none = logical_or(is_nan, b.op("IsInf", {seen}));
+  return where(is_none, b.scalar(DType::kFloat, 0), seen);
 }
 
 }  // namespace

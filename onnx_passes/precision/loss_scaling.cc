@@ -83,7 +83,8 @@ void check_loss_scale(const std::string& text) {
 
 Var is_finite(Var norm) {
   Builder& b = norm.builder();
-  return logical_not(logical_or(b.op("IsNaN", {norm}), b.op("IsInf", {norm})));
+  const Var is_nan = b.op("IsNaN", {norm});
+  return logical_not(logical_or(is_nan, b.op("IsInf", {norm})));
 }
 
 void advance_loss_scale(const Model& model, EntryPoint* entry, Builder* b, Var finite, const BuildOptions& options) {

@@ -27,7 +27,8 @@ std::vector<Value*> add_scaled_gradients(const Model& model, EntryPoint* step, V
   b.set_name("grad/" + loss->name());
   const auto scale = loss_scale(model, step, &b, options);
   if (!scale) return add_gradients(algorithm, loss, weights);
-  return add_gradients(algorithm, {loss}, {(ones_like(b.var(loss)) * cast_like(*scale, b.var(loss))).value()}, weights);
+  const Var one = ones_like(b.var(loss));
+  return add_gradients(algorithm, {loss}, {(one * cast_like(*scale, one)).value()}, weights);
 }
 
 // The terms of a loss whose counts differ, where accumulated batches count by them: the gradient of each is summed

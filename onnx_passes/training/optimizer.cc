@@ -81,7 +81,8 @@ class OptimizerBuilder {
     if (options_.clip_value > 0) norm = clip_values(scale ? *scale : Var(), reported.dtype());
     b_.set_name("grad_scale");
     const Var one = b_.scalar(norm.dtype(), 1);
-    scale_ = where(b_.op("IsInf", {clip_norm}), one, min(cast_like(clip_norm, norm) / (norm + 1e-6), one));
+    const Var is_infinite = b_.op("IsInf", {clip_norm}), most = cast_like(clip_norm, norm);
+    scale_ = where(is_infinite, one, min(most / (norm + 1e-6), one));
     if (scale) scale_ = scale_ / cast_like(*scale, norm);
     add_result(&entry_, roles::kGradNorm, grad_norm);
     if (scale) add_result(&entry_, roles::kLossScale, *scale);

@@ -184,10 +184,11 @@ class TrainingCopy {
   // running' = running momentum + batch (1 - momentum); with torch's convention the batch variance is scaled by n / (n
   // - 1).
   Var advance(Var running, Var batch, float momentum) {
-    return running * static_cast<double>(momentum) + batch * (1.0 - static_cast<double>(momentum));
+    const Var kept = running * static_cast<double>(momentum);
+    return kept + batch * (1.0 - static_cast<double>(momentum));
   }
   Var unbiased(Var variance, Var x) {
-    const Var n = cast_like(size(x), variance) / cast_like(size(variance), variance);
+    const Var elements = cast_like(size(x), variance), n = elements / cast_like(size(variance), variance);
     return variance * (n / max(n - 1.0, builder_.scalar(variance.dtype(), 1)));
   }
 
@@ -237,8 +238,8 @@ class TrainingCopy {
   // which is the average from zeros over 1 - (1 - averaging)^steps, Adam's correction. The first batch counts as 1.
   Var average(Var old, Var batch, double averaging) {
     const Var weight = slice(old, 2, 3, 0), range = slice(old, 0, 2, 0);
-    const Var next = weight + averaging * (1.0 - weight);
-    return concat({range + (averaging / next) * (batch - range), next}, int64_t{0});
+    const Var next = weight + averaging * (1.0 - weight), share = averaging / next;
+    return concat({range + share * (batch - range), next}, int64_t{0});
   }
 
   // The least and the largest number of all; the first batch's own at first.
