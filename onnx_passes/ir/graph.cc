@@ -5,6 +5,7 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/internal_error.h"
 #include "onnx_passes/ir/onnx.h"
+#include "onnx_passes/ir/shared_constants.h"
 
 namespace onnx_train {
 
@@ -250,6 +251,13 @@ Value* Graph::add_initializer(const std::string& name, std::shared_ptr<const onn
 Value* Graph::add_constant(const std::string& name, const Tensor& tensor) {
   Value* value = add_initializer(name, tensor);
   value->is_constant_ = true;
+  if (!is_shared_constant(*value)) return value;
+  // Shared constants next to each other are in the order of their names: which of two the operands of an expression ask
+  // for first depends on the compiler.
+  for (auto at = initializers_.rbegin(), before = std::next(at); before != initializers_.rend(); at = before++) {
+    if (!is_shared_constant(**before) || (*before)->name_ < value->name_) break;
+    std::swap(*at, *before);
+  }
   return value;
 }
 

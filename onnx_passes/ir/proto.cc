@@ -10,7 +10,6 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/message.h"
 #include "onnx_passes/ir/message_tensors.h"
-#include "onnx_passes/ir/shared_constants.h"
 
 namespace onnx_train {
 namespace {
@@ -317,7 +316,7 @@ class GraphWriter {
     std::unordered_map<std::string, int> inputs, outputs, infos;
     for (const Value* v : graph.inputs()) write_info(*v, shell.input(), inputs, proto->add_input());
     for (const Value* v : graph.outputs()) write_info(*v, shell.output(), outputs, proto->add_output());
-    for (const Value* v : initializers_in_order(graph)) {
+    for (const Value* v : graph.initializers()) {
       write_initializer(*v, proto->add_initializer());
       if (frozen_ && frozen_->stored(*v)) write_widening(*v, proto);
     }

@@ -21,9 +21,9 @@ TEST(Body, ReadsLikeItsFormula) {
   const FunctionRow row = function("TanhGrad (dy, y) => (dx)", [](Term dy, Term y) { return dy * (1 - y * y); });
   EXPECT_EQ(row.op, "TanhGrad");
   EXPECT_EQ(text_of(row), R"(TanhGrad (dy, y) => (dx) {
-mul = Mul (y, y)
 constant = Constant <value = double {1.0}> ()
 cast_like = CastLike (constant, y)
+mul = Mul (y, y)
 sub = Sub (cast_like, mul)
 dx = Mul (dy, sub)
 })");
@@ -57,8 +57,8 @@ y = Mul (sqrt, sqrt)
 TEST(Body, AnOutputIsAValueOfItsOwn) {
   const FunctionRow row = function("F (x) => (y, z, w)", [](Term x) { return Terms{x, -x, -x}; });
   EXPECT_EQ(text_of(row), R"(F (x) => (y, z, w) {
-z = Neg (x)
 y = Identity (x)
+z = Neg (x)
 w = Identity (z)
 })");
 }
