@@ -1,8 +1,8 @@
 """Finds calls and operators two of whose operands add nodes to a graph.
 
-C++ leaves open in which order the operands of a call are evaluated, and compilers differ: where two of them add nodes, the
-order of a model's nodes and the suffixes of their names depend on the compiler. One of them is to be named before the
-call. Elements of a braced list are evaluated from left to right.
+C++ leaves open in which order the operands of a call are evaluated, and compilers differ: where two of them add nodes,
+the order of a model's nodes and the suffixes of their names depend on the compiler. One of them is to be named before
+the call. Elements of a braced list are evaluated from left to right.
 
 A function adds nodes if it calls Graph::add_node, or a function that does. Of what is called by way of a pointer or a
 std::function only the type is known: it is taken to add nodes if the type has a Var, a Builder or the like. An operand
@@ -74,7 +74,6 @@ class Unit:
         for cursor in unit.cursor.get_children():
             if relative(cursor.location.file):
                 self.visit(cursor)
-        self.names = {}
 
     def name(self, function):
         """One name for all declarations of a function and all instances of a template; None for functions of others."""
