@@ -8,6 +8,7 @@
 #include "onnx_passes/inference/builder.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
 namespace {

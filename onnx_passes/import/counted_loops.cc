@@ -7,6 +7,7 @@
 #include "onnx_passes/inference/copy_graph.h"
 #include "onnx_passes/inference/elements.h"
 #include "onnx_passes/inference/inference.h"
+#include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/model/liveness.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/operators/random.h"

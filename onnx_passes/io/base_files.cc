@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
 namespace {

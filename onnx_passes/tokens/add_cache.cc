@@ -10,6 +10,7 @@
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/inference/inlining.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/operators.h"
 #include "onnx_passes/recognize/simplify.h"
 #include "onnx_passes/tokens/all_positions.h"

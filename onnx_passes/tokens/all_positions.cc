@@ -4,6 +4,7 @@
 
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
 #include "onnx_passes/operators/operators.h"
 
 namespace onnx_train {
