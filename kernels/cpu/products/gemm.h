@@ -3,8 +3,8 @@
 // bfloat16 operands with float32 sums use oneDNN and need isa() >= Isa::kAvx512Bf16.
 //
 // The kernel that prepares a Gemm owns it. One Gemm runs on one thread at a time; a kernel that runs it on several
-// threads copies it for each (copies share the oneDNN primitive). The order of its sums does not depend on the number
-// of threads. Construction and run() throw Error when oneDNN fails.
+// threads copies it for each (copies share the oneDNN primitive). The order of oneDNN's sums does not depend on the
+// number of threads, that of OpenBLAS's may. Construction and run() throw Error when oneDNN fails.
 #pragma once
 
 #include <cstddef>
