@@ -6,8 +6,6 @@
 #include <memory>
 #include <string>
 
-struct XXH3_state_s;
-
 namespace onnx_train {
 
 class Hash {
@@ -24,7 +22,7 @@ class Hash {
   std::string hex() const;
 
  private:
-  std::unique_ptr<XXH3_state_s, void (*)(XXH3_state_s*)> state_;
+  std::unique_ptr<void, void (*)(void*)> state_;  // XXH3_state_t, whose name depends on how xxHash is built
 };
 
 }  // namespace onnx_train

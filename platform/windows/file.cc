@@ -149,6 +149,7 @@ std::string real_path(const std::string& path) {
   const File file = open_handle(wide(path), FILE_READ_ATTRIBUTES, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS);
   if (!file.is_open()) return "";
   std::string real = narrow(path_of(handle_of(file)));
+  if (real.starts_with("\\\\?\\UNC\\")) real.replace(0, 7, "\\");  // of a share: \\server\share
   if (real.starts_with("\\\\?\\")) real.erase(0, 4);
   std::replace(real.begin(), real.end(), '\\', '/');
   return real;
@@ -164,11 +165,7 @@ bool remove_folder(const std::string& path) { return RemoveDirectoryW(wide(path)
 bool sync_folder(const std::string&) { return true; }
 
 bool may_write_into(const std::string& path) {
-  const DWORD attributes = GetFileAttributesW(wide(path).c_str());
-  if (attributes == INVALID_FILE_ATTRIBUTES) return set_errno();
-  if ((attributes & FILE_ATTRIBUTE_READONLY) == 0) return true;
-  errno = EACCES;
-  return false;
+  return open_handle(wide(path), FILE_ADD_FILE, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS).is_open();
 }
 
 std::string make_temporary_folder(const std::string& prefix) {
