@@ -19,11 +19,23 @@ constexpr DWORD kShareAll = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELE
 
 HANDLE handle_of(const File& file) { return reinterpret_cast<HANDLE>(_get_osfhandle(file.descriptor())); }
 
+// Windows says of FILE/NAME that there is no such path, where POSIX says that FILE is no folder.
+bool is_below_file(std::wstring path) {
+  for (size_t end = 0; (end = path.find_last_of(L"/\\")) != std::wstring::npos;) {
+    path.resize(end);
+    const DWORD attributes = GetFileAttributesW(path.c_str());
+    if (attributes != INVALID_FILE_ATTRIBUTES) return (attributes & FILE_ATTRIBUTE_DIRECTORY) == 0;
+  }
+  return false;
+}
+
 // `flags` are those of the descriptor: O_APPEND.
 File open_handle(const std::wstring& path, DWORD access, DWORD how, DWORD attributes, int flags = 0) {
   const HANDLE handle = CreateFileW(path.c_str(), access, kShareAll, nullptr, how, attributes, nullptr);
   if (handle == INVALID_HANDLE_VALUE) {
+    const bool has_no_path = GetLastError() == ERROR_PATH_NOT_FOUND;
     set_errno();
+    if (has_no_path && is_below_file(path)) errno = ENOTDIR;
     return File();
   }
   return File(_open_osfhandle(reinterpret_cast<intptr_t>(handle), flags | O_BINARY | O_NOINHERIT));
