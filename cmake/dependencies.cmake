@@ -1,5 +1,8 @@
 # Everything that is not ours; docs/deployment.md gives the reason for each.
 set(CMAKE_FIND_PACKAGE_PREFER_CONFIG OFF)
+if(WIN32)
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a)  # the program needs no DLL beside those of the system
+endif()
 find_package(Protobuf QUIET CONFIG)  # from version 22 on it has one, which names Abseil, too
 if(NOT Protobuf_FOUND)
   set(Protobuf_USE_STATIC_LIBS ${WIN32})

@@ -106,6 +106,7 @@ bool read_arguments(const Subcommand& subcommand, const std::vector<std::string>
   if (std::any_of(arguments.begin(), arguments.end(), asks_for_help)) return false;
   CLI::App app;
   app.set_help_flag();
+  app.allow_windows_style_options(false);  // /models/m.onnx is a path everywhere
   app.allow_extras();  // refuse_extra says what is meant
   std::vector<const CLI::Option*> parsed;
   for (const CommandOption& option : subcommand.options) parsed.push_back(add(option, &app));

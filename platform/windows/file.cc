@@ -19,11 +19,23 @@ constexpr DWORD kShareAll = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELE
 
 HANDLE handle_of(const File& file) { return reinterpret_cast<HANDLE>(_get_osfhandle(file.descriptor())); }
 
+// Windows says of FILE/NAME that there is no such path, where POSIX says that FILE is no folder.
+bool is_below_file(std::wstring path) {
+  for (size_t end = 0; (end = path.find_last_of(L"/\\")) != std::wstring::npos;) {
+    path.resize(end);
+    const DWORD attributes = GetFileAttributesW(path.c_str());
+    if (attributes != INVALID_FILE_ATTRIBUTES) return (attributes & FILE_ATTRIBUTE_DIRECTORY) == 0;
+  }
+  return false;
+}
+
 // `flags` are those of the descriptor: O_APPEND.
 File open_handle(const std::wstring& path, DWORD access, DWORD how, DWORD attributes, int flags = 0) {
   const HANDLE handle = CreateFileW(path.c_str(), access, kShareAll, nullptr, how, attributes, nullptr);
   if (handle == INVALID_HANDLE_VALUE) {
+    const bool has_no_path = GetLastError() == ERROR_PATH_NOT_FOUND;
     set_errno();
+    if (has_no_path && is_below_file(path)) errno = ENOTDIR;
     return File();
   }
   return File(_open_osfhandle(reinterpret_cast<intptr_t>(handle), flags | O_BINARY | O_NOINHERIT));
@@ -149,6 +161,7 @@ std::string real_path(const std::string& path) {
   const File file = open_handle(wide(path), FILE_READ_ATTRIBUTES, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS);
   if (!file.is_open()) return "";
   std::string real = narrow(path_of(handle_of(file)));
+  if (real.starts_with("\\\\?\\UNC\\")) real.replace(0, 7, "\\");  // of a share: \\server\share
   if (real.starts_with("\\\\?\\")) real.erase(0, 4);
   std::replace(real.begin(), real.end(), '\\', '/');
   return real;
@@ -164,11 +177,7 @@ bool remove_folder(const std::string& path) { return RemoveDirectoryW(wide(path)
 bool sync_folder(const std::string&) { return true; }
 
 bool may_write_into(const std::string& path) {
-  const DWORD attributes = GetFileAttributesW(wide(path).c_str());
-  if (attributes == INVALID_FILE_ATTRIBUTES) return set_errno();
-  if ((attributes & FILE_ATTRIBUTE_READONLY) == 0) return true;
-  errno = EACCES;
-  return false;
+  return open_handle(wide(path), FILE_ADD_FILE, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS).is_open();
 }
 
 std::string make_temporary_folder(const std::string& prefix) {

@@ -26,7 +26,11 @@ bool set_errno() {
     case ERROR_FILE_NOT_FOUND:
     case ERROR_PATH_NOT_FOUND:
     case ERROR_BAD_NETPATH:
+    case ERROR_BAD_NET_NAME:
+    case ERROR_BAD_PATHNAME:
+    case ERROR_INVALID_DRIVE:
     case ERROR_INVALID_NAME: errno = ENOENT; break;
+    case ERROR_FILENAME_EXCED_RANGE: errno = ENAMETOOLONG; break;
     case ERROR_ACCESS_DENIED:
     case ERROR_SHARING_VIOLATION:
     case ERROR_LOCK_VIOLATION:
@@ -42,6 +46,10 @@ bool set_errno() {
     case ERROR_COMMITMENT_LIMIT:
     case ERROR_OUTOFMEMORY: errno = ENOMEM; break;
     case ERROR_NOT_SAME_DEVICE: errno = EXDEV; break;
+    case ERROR_WRITE_PROTECT: errno = EROFS; break;
+    case ERROR_FILE_TOO_LARGE: errno = EFBIG; break;
+    case ERROR_BROKEN_PIPE:
+    case ERROR_NO_DATA: errno = EPIPE; break;
     default: errno = EIO;
   }
   return false;

@@ -102,7 +102,7 @@ OrtCheckpoint read_ort_checkpoint_folder(const std::string& path) {
   std::map<std::string, OrtOptimizerGroup> groups;
   bool found = false;
   for (const auto& entry : files) {
-    const std::string name = entry.path().filename(), file = entry.path();
+    const std::string name = entry.path().filename().string(), file = entry.path().generic_string();
     if (const auto kind = between(name, "param", "_tensors.pbseq")) {
       if (*kind == "train") checkpoint.trained = MessageSequence(file).tensors(), found = true;
       if (*kind == "frozen") checkpoint.frozen = MessageSequence(file).tensors();

@@ -41,8 +41,8 @@ OrtFiles files_of(const OrtImportSettings& settings) {
   if (!folder_exists(folder))
     fail_as(ErrorCode::kFile, folder, " is no folder, and no checkpoint of ONNX Runtime's training");
   const auto file = [&](const char* name) -> std::string {
-    const std::filesystem::path path = std::filesystem::path(folder) / (settings.prefix + name);
-    return path_exists(path) ? path.string() : "";
+    const std::string path = (std::filesystem::path(folder) / (settings.prefix + name)).generic_string();
+    return path_exists(path) ? path : "";
   };
   OrtFiles files{settings.checkpoint, file(kTrainingModel), file(kEvalModel), file(kOptimizerModel)};
   if (files.checkpoint.empty()) files.checkpoint = is_checkpoint ? settings.path : file(kCheckpoint);

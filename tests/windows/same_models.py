@@ -1,6 +1,5 @@
-"""Compares the command of build-windows, under wine, with that of build: what it says, its status and the bytes that it
-writes, on the repository's models, on networks that PyTorch exports, and on the forward models of the operators' cases, each
-with its first float input as a weight. scripts/windows --test runs it.
+"""Models on both systems (same.py): the repository's, networks that PyTorch exports, and the forward models of the operators'
+cases, each with its first float input as a weight. scripts/windows --test runs it.
 
 Usage: python tests/windows/same_models.py [FOLDER]"""
 
@@ -8,21 +7,18 @@ import os
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import onnx
 
-ROOT = Path(__file__).resolve().parents[2]
+from same import ROOT, Case, Comparison
+
 sys.path[:0] = [str(ROOT / "models"), str(ROOT / "tests" / "python")]
 
 import networks  # noqa: E402
 import reference  # noqa: E402
 from export import export  # noqa: E402
 
-LINUX = [str(ROOT / "build" / "onnx-train")]
-WINDOWS = ["wine", str(ROOT / "build-windows" / "onnx-train.exe")]
-ENVIRONMENT = {**os.environ, "COLUMNS": "120", "WINEDEBUG": "-all", "OMP_NUM_THREADS": "1"}
 # In turn: what a training model may have beside gradients.
 BUILDS = [
     [],
@@ -30,18 +26,41 @@ BUILDS = [
     ["--optimizer", "sgd(momentum=0.9)", "--accumulate", "--clip", "1"],
     ["--optimizer", "lamb", "--precision", "bf16"],
     ["--optimizer", "adafactor", "--ema", "0.99"],
+    ["--optimizer", "lion", "--clip-value", "0.5", "--precision", "fp16"],
+    ["--optimizer", "muon", "--init", "xavier", "--seed", "3"],
+    ["--optimizer", "adamw8bit(min_8bit_size=64)", "--lora", "rank=2"],
+    ["--optimizer", "schedule_free", "--qat", "int8"],
+    ["--optimizer", "adan", "--precision", "fp8", "--swa", "10"],
 ]
 
 
 def export_networks(folder):
-    """(name, path, loss) of each network, by both of PyTorch's exporters where they take it."""
-    for name, make in networks.EXAMPLES.items():
+    """(path, loss) of each network, by both of PyTorch's exporters where they take it, every third with external data."""
+    for number, (name, make) in enumerate(networks.EXAMPLES.items()):
         for double in (False, True):
             example = reference.to_double(make()) if double else make()
             path = folder / f"{name}{'_double' if double else ''}.onnx"
             exporter = "torchscript" if double and not name.startswith("gpt2") else "dynamo"
             export(example.module, example.inputs, path, exporter, example.optimize)
+            if number % 3 == 0:
+                onnx.save(onnx.load(path), path, save_as_external_data=True, location=f"{path.stem}.weights")
             yield path, example.loss
+
+
+def models_cases(folder):
+    forward = [(path, None) for path in sorted((ROOT / "models").glob("*.onnx"))]
+    forward += [(ROOT / "models" / "losses" / "yolo_64.onnx", None), *export_networks(folder)]
+    for number, (path, loss) in enumerate(forward):
+        for more in (BUILDS[0], BUILDS[1 + number % (len(BUILDS) - 1)]):
+            loss_words = ["--loss", loss] if loss else []
+            dtype = ["--dtype", "float64"] if path.stem.endswith("_double") and "--precision" not in more else []
+            yield Case(f"{path.name} {' '.join(more)}", [
+                ["check", path, *loss_words],
+                ["build", path, "-o", "train.onnx", *loss_words, *dtype, *more],
+                ["show", "train.onnx", "--entry", "step"],
+                ["flatten", "train.onnx", "-o", "step.onnx"],
+                ["export", "train.onnx", "-o", "model.onnx"],
+            ])  # fmt: skip
 
 
 def case_models(folder):
@@ -61,101 +80,29 @@ def case_models(folder):
                 break
 
 
-def run(command, folder, arguments):
-    done = subprocess.run([*command, *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True)
-    return done.returncode, done.stdout, done.stderr
-
-
-class Comparison:
-    """Runs both commands, each in a folder of its own, and counts."""
-
-    def __init__(self, folder):
-        self.folders = {"linux": folder / "linux", "windows": folder / "windows"}
-        for own in self.folders.values():
-            own.mkdir(parents=True)
-        self.same, self.refused, self.differences = 0, 0, []
-
-    def compare(self, job):
-        name, arguments, written = job
-        linux = run(LINUX, self.folders["linux"], arguments)
-        windows = run(WINDOWS, self.folders["windows"], arguments)
-        files = [[own / file for own in self.folders.values()] for file in written]
-        bytes_of = [[path.read_bytes() if path.exists() else None for path in pair] for pair in files]
-        what = [part for part, a, b in zip(("status", "output", "errors"), linux, windows) if a != b]
-        what += [file for file, (a, b) in zip(written, bytes_of) if a != b]
-        for path in (path for pair in files for path in pair if not what):
-            path.unlink(missing_ok=True)
-        return name, what, linux, windows
-
-    def run(self, title, jobs):
-        same = refused = 0
-        with ThreadPoolExecutor(2) as pool:
-            for name, what, linux, windows in pool.map(self.compare, jobs):
-                if what:
-                    self.differences.append(name)
-                    print(f"{name}: not the same: {', '.join(what)}\n  {linux}\n  {windows}", flush=True)
-                elif linux[0] == 0:
-                    same += 1
-                else:
-                    refused += 1
-        print(f"{title}: {same} the same, {refused} refused with the same message", flush=True)
-        return same
-
-
 def main(folder):
     models, cases = folder / "models", folder / "cases"
     models.mkdir(parents=True)
     cases.mkdir()
     comparison = Comparison(folder)
-    subprocess.run([*WINDOWS, "--version"], env=ENVIRONMENT, check=True)  # makes wine's folder, which two at once do not
-
-    forward = [(path, None) for path in sorted((ROOT / "models").glob("*.onnx"))]
-    forward += [(ROOT / "models" / "losses" / "yolo_64.onnx", None)] + list(export_networks(models))
-    jobs = []
-    for number, (path, loss) in enumerate(forward):
-        for more in (BUILDS[0], BUILDS[1 + number % (len(BUILDS) - 1)]):
-            out = f"{path.stem}{len(jobs)}.onnx"
-            loss_words = ["--loss", loss] if loss else []
-            dtype = ["--dtype", "float64"] if path.stem.endswith("_double") and "bf16" not in more else []
-            jobs.append((f"build {path.name} {' '.join(more)}",
-                         ["build", str(path), "-o", out, "--force", *loss_words, *dtype, *more], [out]))  # fmt: skip
-    built = comparison.run(f"build of {len(forward)} models, twice each", jobs)
-
-    digits = str(ROOT / "models" / "digits_cnn.onnx")
-    for own, command in zip(comparison.folders.values(), (LINUX, WINDOWS)):
-        run(command, own, ["build", digits, "-o", "train.onnx", "--force"])
-    comparison.run("show, flatten, export, explain", [
-        ("show", ["show", digits], []),
-        ("show train", ["show", "train.onnx", "--entry", "step"], []),
-        ("flatten", ["flatten", "train.onnx", "-o", "step.onnx"], ["step.onnx"]),
-        ("flatten evaluate", ["flatten", "train.onnx", "--entry", "evaluate", "-o", "e.onnx"], ["e.onnx"]),
-        ("export", ["export", "train.onnx", "-o", "model.onnx"], ["model.onnx"]),
-        ("export npz", ["export", "train.onnx", "-o", "weights.npz"], ["weights.npz"]),
-        ("export int8", ["export", "train.onnx", "-o", "int8.onnx", "--dtype", "int8"], ["int8.onnx"]),
-        ("export safetensors", ["export", "train.onnx", "-o", "w.safetensors"], ["w.safetensors"]),
-        ("explain", ["explain", "OT1001"], []),
-        ("no file", ["build", "absent.onnx", "-o", "x.onnx"], ["x.onnx"]),
-        ("a folder", ["show", "."], []),
-        ("no model", ["show", str(ROOT / "README.md")], []),
-        ("no folder", ["build", digits, "-o", "absent/x.onnx", "--force"], []),
-        ("passes", ["build", digits, "-o", "p.onnx", "--force", "--verify-passes"], ["p.onnx"]),
+    built = comparison.run("models", list(models_cases(models)))
+    digits = ROOT / "models" / "digits_cnn.onnx"
+    exports = [["weights.npz"], ["int8.onnx", "--dtype", "int8"], ["w.safetensors"], ["half.onnx", "--dtype", "float16"]]
+    comparison.run("other commands", [
+        Case("export", [["build", digits, "-o", "train.onnx"], *(["export", "train.onnx", "-o", *e] for e in exports)]),
+        Case("evaluate", [["build", digits, "-o", "train.onnx"],
+                          ["flatten", "train.onnx", "--entry", "evaluate", "-o", "evaluate.onnx"]]),
+        Case("passes", [["build", digits, "-o", "train.onnx", "--verify-passes"]]),
+        Case("explain", [["explain", "OT1001"], ["explain", "OT9999"]]),
+        Case("ops", [["ops"], ["ops", "Conv"]]),
+        Case("help", [["check", "--help"], ["build", "--help"], ["show", "--help"], ["export", "--help"]]),
+        Case("completion", [["completion", "bash"]]),
     ])  # fmt: skip
-    status, said, errors = run(WINDOWS, folder, ["check", digits])
-    if status != 0 or b"It can be trained." not in said:
-        comparison.differences.append("check")
-        print("check:", status, said, errors)
-    for name in ("fit", "eval", "predict", "sample", "grad", "bench", "verify", "compile", "scale", "opt"):
-        status, said, errors = run(WINDOWS, folder, [name, "model.onnx"])
-        if status != 2 or said or errors.count(b"\n") != 1 or b"makes models and runs none" not in errors:
-            comparison.differences.append(name)
-            print(f"{name}:", status, said, errors)
-
+    comparison.run_refused(["fit", "eval", "predict", "sample", "grad", "bench", "verify", "compile", "scale", "opt"])
     made = list(case_models(cases))
-    jobs = [(path.stem, ["build", str(path), "-o", path.name, "--force", "--loss", "mse"], [path.name])
-            for path in made]  # fmt: skip
-    of_cases = comparison.run(f"build of {len(made)} operators' cases", jobs)
-    print(f"{len(comparison.differences)} differences")
-    return 0 if not comparison.differences and built >= 30 and of_cases >= 100 else 1
+    of_cases = comparison.run("operators' cases", [Case(path.stem, [["build", path, "-o", "train.onnx", "--loss", "mse"]])
+                                                   for path in made])  # fmt: skip
+    return comparison.summary() or (0 if built >= 60 and of_cases >= 100 else 1)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 // are there and say so.
 #include "onnx_passes/ir/error.h"
 #include "tools/dashboard/run_view.h"
-#include "tools/report/screen.h"
 #include "tools/report/tensorboard_log.h"
 #include "tools/run_report/report_page.h"
 #include "tools/subcommand.h"
@@ -29,9 +28,6 @@ Subcommand sweep_command() { return without("sweep"); }
 void expect_reports(const std::string& option) { throw UsageError(missing(option)); }
 
 void write_report(const std::vector<std::string>&, const std::string&) { fail(missing("reports")); }
-
-bool Screen::is_possible() { return false; }
-void restore_terminal() {}
 
 RunView::RunView(ViewSettings) {}
 RunView::~RunView() = default;

@@ -1,0 +1,132 @@
+"""Runs cases by the command of build-windows under wine and by that of build, and compares what they say, their status and
+all files that they leave."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LINUX = [str(ROOT / "build" / "onnx-train")]
+WINDOWS = ["wine", str(ROOT / "build-windows" / "onnx-train.exe")]
+ENVIRONMENT = {**os.environ, "COLUMNS": "120", "WINEDEBUG": "-all", "OMP_NUM_THREADS": "1"}
+
+
+@dataclass
+class Case:
+    """Commands that run one after another in a folder of their own, on each system."""
+
+    name: str
+    commands: list  # the words of each
+    prepare: object = None  # called with the folder
+    windows: list = None  # the commands there, where paths have back-slashes
+    environment: dict = field(default_factory=dict)
+
+
+# What `check` says more in a build without kernels, alone or among other things.
+NO_KERNELS = re.compile(rb"\nWorth knowing:\n  kernels: [^\n]*\n(?!  )|(?<=\n)  kernels: whether there is one [^\n]*\n")
+
+
+def contents(folder):
+    """Path -> what a file has, or that it is a folder."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if not path.is_file():
+            found[name] = "folder"
+            continue
+        with path.open("rb") as file:
+            found[name] = hashlib.file_digest(file, "blake2b").hexdigest()
+    return found
+
+
+def first_difference(a, b):
+    """The parts of two texts from shortly before they part."""
+    if isinstance(a, int):
+        return f"{a} and {b}"
+    at = max(0, len(os.path.commonprefix([a, b])) - 60)
+    return f"\n    {a[at : at + 200]}\n    {b[at : at + 200]}"
+
+
+def run(command, case, commands, folder):
+    """(status, output, errors) of each command, and the files after them."""
+    folder.mkdir(parents=True)
+    if case.prepare:
+        case.prepare(folder)
+    said = []
+    for words in commands:
+        done = subprocess.run([*command, *map(str, words)], cwd=folder, env={**ENVIRONMENT, **case.environment},
+                              stdin=subprocess.DEVNULL, capture_output=True)  # fmt: skip
+        said.append((done.returncode, done.stdout, done.stderr))
+    for path in [folder, *folder.rglob("*")]:  # a case may have taken its permissions
+        path.chmod(0o755)
+    files = contents(folder)
+    shutil.rmtree(folder)
+    return said, files
+
+
+def difference(case, folder):
+    """Whether the last command succeeds, and how the two systems differ; "" if they do not."""
+    linux, files = run(LINUX, case, case.commands, folder / "linux")
+    windows, other_files = run(WINDOWS, case, case.windows or case.commands, folder / "windows")
+    what = []
+    for words, *pair in zip(case.commands, linux, windows):
+        for part, a, b in zip(("status", "output", "errors"), *pair):
+            if part == "output" and words[:1] == ["check"]:
+                b = NO_KERNELS.sub(b"", b)
+            if part != "status" and case.windows:
+                a, b = a.replace(b"\\", b"/"), b.replace(b"\\", b"/")
+            if a != b:
+                what.append(f"{part} of {' '.join(map(str, words))}: {first_difference(a, b)}")
+    what += [f"the file {name!r}" for name in sorted(files.keys() | other_files.keys())
+             if files.get(name) != other_files.get(name)]  # fmt: skip
+    return linux[-1][0] == 0, "\n  ".join(what)
+
+
+class Comparison:
+    """Counts cases that are the same, and those that are not."""
+
+    def __init__(self, folder):
+        self.folder, self.number, self.same, self.refused, self.differences = folder, 0, 0, 0, []
+        # Makes wine's folder, which two at once do not.
+        subprocess.run([*WINDOWS, "--version"], env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
+
+    def run(self, title, cases):
+        """Prints how many are the same; their number."""
+        same = refused = 0
+        first = self.number
+        self.number += len(cases)
+        with ThreadPoolExecutor(2) as pool:
+            folders = [self.folder / str(first + i) for i in range(len(cases))]
+            for case, (succeeds, what) in zip(cases, pool.map(difference, cases, folders)):
+                if what:
+                    self.differences.append(case.name)
+                    print(f"{case.name}: not the same:\n  {what}", flush=True)
+                elif succeeds:
+                    same += 1
+                else:
+                    refused += 1
+        print(f"{title}: {same} the same, {refused} refused with the same line", flush=True)
+        self.same += same
+        self.refused += refused
+        return same
+
+    def run_refused(self, names):
+        """The commands that this build has not: one line."""
+        for name in names:
+            done = subprocess.run([*WINDOWS, name, "model.onnx"], env=ENVIRONMENT, capture_output=True)
+            if (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1) and b"runs none" in done.stderr:
+                self.refused += 1
+            else:
+                self.differences.append(name)
+                print(f"{name}: {done}")
+
+    def summary(self):
+        """The exit status."""
+        count = len(self.differences)
+        print(f"{self.same} cases the same on both systems, {self.refused} refused with the same line, {count} not the same")
+        return 0 if count == 0 else 1
