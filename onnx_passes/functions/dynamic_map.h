@@ -6,7 +6,6 @@
 // 6 on both sides of zero (without -1), others 1 to 7.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -19,7 +18,12 @@ struct DynamicMap {
   int first, last;
   bool has_signs;
 
-  double scale(int decade) const { return std::pow(10.0, decade - last); }
+  // 10^(decade - last), the nearest double, which std::pow of some C libraries is not.
+  double scale(int decade) const {
+    double inverse = 1;
+    for (int i = decade; i < last; ++i) inverse *= 10;
+    return 1 / inverse;
+  }
   // The numbers of a decade, from 0 on.
   double number(int decade, int i) const { return scale(decade) * (0.1 + 0.9 * (i + 0.5) / (1 << decade)); }
   double least() const { return number(first, 0); }

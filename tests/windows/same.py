@@ -70,9 +70,10 @@ def run(command, case, commands, folder):
 
 
 def difference(case, folder):
-    """Whether the last command succeeds, and how the two systems differ; "" if they do not."""
+    """The status of each command, and how the two systems differ; "" if they do not."""
     linux, files = run(LINUX, case, case.commands, folder / "linux")
     windows, other_files = run(WINDOWS, case, case.windows or case.commands, folder / "windows")
+    folder.rmdir()
     what = []
     for words, *pair in zip(case.commands, linux, windows):
         for part, a, b in zip(("status", "output", "errors"), *pair):
@@ -84,11 +85,11 @@ def difference(case, folder):
                 what.append(f"{part} of {' '.join(map(str, words))}: {first_difference(a, b)}")
     what += [f"the file {name!r}" for name in sorted(files.keys() | other_files.keys())
              if files.get(name) != other_files.get(name)]  # fmt: skip
-    return linux[-1][0] == 0, "\n  ".join(what)
+    return [status for status, _, _ in linux], "\n  ".join(what)
 
 
 class Comparison:
-    """Counts cases that are the same, and those that are not."""
+    """Counts commands that are the same on both systems, and cases that are not."""
 
     def __init__(self, folder):
         self.folder, self.number, self.same, self.refused, self.differences = folder, 0, 0, 0, []
@@ -96,21 +97,20 @@ class Comparison:
         subprocess.run([*WINDOWS, "--version"], env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
 
     def run(self, title, cases):
-        """Prints how many are the same; their number."""
+        """Prints how many commands are the same; the number of those that succeed."""
         same = refused = 0
         first = self.number
         self.number += len(cases)
         with ThreadPoolExecutor(2) as pool:
             folders = [self.folder / str(first + i) for i in range(len(cases))]
-            for case, (succeeds, what) in zip(cases, pool.map(difference, cases, folders)):
+            for case, (statuses, what) in zip(cases, pool.map(difference, cases, folders)):
                 if what:
                     self.differences.append(case.name)
                     print(f"{case.name}: not the same:\n  {what}", flush=True)
-                elif succeeds:
-                    same += 1
                 else:
-                    refused += 1
-        print(f"{title}: {same} the same, {refused} refused with the same line", flush=True)
+                    same += statuses.count(0)
+                    refused += len(statuses) - statuses.count(0)
+        print(f"{title}: {same} commands the same, {refused} refused with the same line", flush=True)
         self.same += same
         self.refused += refused
         return same
@@ -128,5 +128,6 @@ class Comparison:
     def summary(self):
         """The exit status."""
         count = len(self.differences)
-        print(f"{self.same} cases the same on both systems, {self.refused} refused with the same line, {count} not the same")
+        print(f"{self.same} commands the same on both systems, {self.refused} refused with the same line; "
+              f"{count} cases not the same: {', '.join(self.differences)}")  # fmt: skip
         return 0 if count == 0 else 1

@@ -26,6 +26,16 @@ def put(name="model.onnx", model=DIGITS):
     return prepare
 
 
+def put_scaled(folder):
+    """The model, and one with other weights."""
+    put()(folder)
+    model = onnx.load(DIGITS)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.5), tensor.name))
+    onnx.save(model, folder / "other.onnx")
+
+
 def damaged(data, number):
     """One of many ways to be no model."""
     rng = np.random.default_rng(number)
@@ -97,6 +107,35 @@ def cases():
                                      ["export", f"./t {name}.onnx", "-o", "./e " + name]], put(name))  # fmt: skip
         yield Case(f"in a folder named {name}", [build(f"{name}/m.onnx", f"{name}/t.onnx"),
                                                  build(f"{name}/absent.onnx")], put(f"{name}/m.onnx"))  # fmt: skip
+    odd = "ö 模 🧪"
+    yield Case("a folder of a model", [["check", odd], build(odd), ["show", odd], build("empty " + odd)],
+               lambda f: (put(f"{odd}/onnx/model.onnx")(f), (f / f"empty {odd}").mkdir()))  # fmt: skip
+    yield Case("into a folder", [build("other.onnx"), ["export", "train.onnx", "--into", odd, "-o", "out " + odd]],
+               lambda f: (put_scaled(f), put(f"{odd}/onnx/model.onnx")(f),
+                          put(f"{odd}/deep er/ü.txt", ROOT / "README.md")(f)))  # fmt: skip
+    yield Case("adapters", [
+        build("model.onnx", "train.onnx", "--lora", "rank=2", "--seed", "1"),
+        ["export", "train.onnx", "-o", odd + "/"],
+        ["export", "train.onnx", "-o", odd + ".onnx_adapter"],
+        build("model.onnx", "again.onnx", "--adapter", odd + "/"),
+        build("model.onnx", "sum.onnx", "--adapter", f"{odd},{odd}=0.5"),
+        build("model.onnx", "absent.onnx", "--adapter", odd + "/absent"),
+    ], put())  # fmt: skip
+    yield Case("other files", [
+        build("other.onnx"),
+        ["export", "train.onnx", "-o", odd + ".npz"],
+        ["export", "train.onnx", "-o", odd + ".safetensors"],
+        ["export", "train.onnx", "-o", odd + ".onnx"],
+        build("model.onnx", "a.onnx", "--weights", odd + ".npz"),
+        build("model.onnx", "b.onnx", "--weights", odd + ".safetensors"),
+        build("model.onnx", "c.onnx", "--teacher", odd + ".onnx", "--loss", "distill(logits, teacher.logits)"),
+        build("model.onnx", "d.onnx", "--loss", odd + ".onnx"),
+        build("model.onnx", "e.onnx", "--loss", "absent.onnx"),
+        build("model.onnx", "f.onnx", "--loss", 'mse("a|b", <c>: d?)'),
+        build("model.onnx", odd + ".onnx", "--weights", odd + ".onnx"),
+        ["export", "train.onnx", "--into", "model.onnx", "-o", "into.onnx"],
+        ["export", "train.onnx", "--into", "model.onnx", "-o", "model.onnx"],
+    ], put_scaled)  # fmt: skip
     yield Case("back-slashes", [build("sub/deep/model.onnx", "sub/train.onnx"), ["show", "sub/train.onnx"],
                                 build("sub/absent.onnx"), build("sub/deep/model.onnx", "absent/train.onnx")],
                put("sub/deep/model.onnx"),
@@ -173,7 +212,5 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        sys.exit(main(Path(sys.argv[1]).resolve()))
     with tempfile.TemporaryDirectory() as temporary:
         sys.exit(main(Path(temporary)))
