@@ -1,18 +1,21 @@
-"""Runs cases by the command of build-windows under wine and by that of build, and compares what they say, their status and
-all files that they leave."""
+"""Runs cases by a command for another system and by that of build, and compares what they say, their status and all files
+that they leave. The other command stands after `--` on the command line, with what runs it; by default it is that of
+build-windows under wine, which has no kernels."""
 
 import hashlib
 import os
 import re
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LINUX = [str(ROOT / "build" / "onnx-train")]
-WINDOWS = ["wine", str(ROOT / "build-windows" / "onnx-train.exe")]
+OWN = [str(ROOT / "build" / "onnx-train")]
+IS_WINE = "--" not in sys.argv
+OTHER = ["wine", str(ROOT / "build-windows" / "onnx-train.exe")] if IS_WINE else sys.argv[sys.argv.index("--") + 1 :]
 ENVIRONMENT = {**os.environ, "COLUMNS": "120", "WINEDEBUG": "-all", "OMP_NUM_THREADS": "1"}
 
 
@@ -71,13 +74,13 @@ def run(command, case, commands, folder):
 
 def difference(case, folder):
     """The status of each command, and how the two systems differ; "" if they do not."""
-    linux, files = run(LINUX, case, case.commands, folder / "linux")
-    windows, other_files = run(WINDOWS, case, case.windows or case.commands, folder / "windows")
+    own, files = run(OWN, case, case.commands, folder / "own")
+    other, other_files = run(OTHER, case, case.windows or case.commands, folder / "other")
     folder.rmdir()
     what = []
-    for words, *pair in zip(case.commands, linux, windows):
+    for words, *pair in zip(case.commands, own, other):
         for part, a, b in zip(("status", "output", "errors"), *pair):
-            if part == "output" and words[:1] == ["check"]:
+            if IS_WINE and part == "output" and words[:1] == ["check"]:
                 b = NO_KERNELS.sub(b"", b)
             if part != "status" and case.windows:
                 a, b = a.replace(b"\\", b"/"), b.replace(b"\\", b"/")
@@ -85,7 +88,7 @@ def difference(case, folder):
                 what.append(f"{part} of {' '.join(map(str, words))}: {first_difference(a, b)}")
     what += [f"the file {name!r}" for name in sorted(files.keys() | other_files.keys())
              if files.get(name) != other_files.get(name)]  # fmt: skip
-    return [status for status, _, _ in linux], "\n  ".join(what)
+    return [status for status, _, _ in own], "\n  ".join(what)
 
 
 class Comparison:
@@ -94,7 +97,7 @@ class Comparison:
     def __init__(self, folder):
         self.folder, self.number, self.same, self.refused, self.differences = folder, 0, 0, 0, []
         # Makes wine's folder, which two at once do not.
-        subprocess.run([*WINDOWS, "--version"], env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*OTHER, "--version"], env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
 
     def run(self, title, cases):
         """Prints how many commands are the same; the number of those that succeed."""
@@ -118,7 +121,7 @@ class Comparison:
     def run_refused(self, names):
         """The commands that this build has not: one line."""
         for name in names:
-            done = subprocess.run([*WINDOWS, name, "model.onnx"], env=ENVIRONMENT, capture_output=True)
+            done = subprocess.run([*OTHER, name, "model.onnx"], env=ENVIRONMENT, capture_output=True)
             if (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1) and b"runs none" in done.stderr:
                 self.refused += 1
             else:

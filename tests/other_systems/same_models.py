@@ -1,7 +1,8 @@
 """Models on both systems (same.py): the repository's, networks that PyTorch exports, and the forward models of the operators'
-cases, each with its first float input as a weight. scripts/windows --test runs it, for each fourth case of an operator.
+cases, each with its first float input as a weight. scripts/windows --test and scripts/test --arm-command run it, for each fourth
+case of an operator.
 
-Usage: python tests/windows/same_models.py [EVERY]"""
+Usage: python tests/other_systems/same_models.py [EVERY] [-- COMMAND...]"""
 
 import os
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import onnx
 
-from same import ROOT, Case, Comparison
+from same import IS_WINE, ROOT, Case, Comparison
 
 sys.path[:0] = [str(ROOT / "models"), str(ROOT / "tests" / "python")]
 
@@ -107,7 +108,8 @@ def main(folder, every):
         Case("explain", [["explain"], ["explain", "OT1001"], ["explain", "OT9999"]]),
         Case("help", [[name, "--help"] for name in ("check", "build", "show", "flatten", "export", "import-ort")]),
     ])  # fmt: skip
-    comparison.run_refused(["fit", "eval", "predict", "sample", "grad", "bench", "verify", "compile", "scale", "opt"])
+    if IS_WINE:
+        comparison.run_refused(["fit", "eval", "predict", "sample", "grad", "bench", "verify", "compile", "scale", "opt"])
     made = list(case_models(cases, every))
     of_cases = comparison.run("operators' cases", [Case(path.stem, [["build", path, "-o", "train.onnx", "--loss", "mse"]])
                                                    for path in made])  # fmt: skip
@@ -116,4 +118,4 @@ def main(folder, every):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
-        sys.exit(main(Path(temporary), int(sys.argv[1]) if len(sys.argv) > 1 else 4))
+        sys.exit(main(Path(temporary), int(sys.argv[1]) if sys.argv[1:] and sys.argv[1] != "--" else 4))
