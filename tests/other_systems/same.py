@@ -16,7 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 OWN = [str(ROOT / "build" / "onnx-train")]
 IS_WINE = "--" not in sys.argv
 OTHER = ["wine", str(ROOT / "build-windows" / "onnx-train.exe")] if IS_WINE else sys.argv[sys.argv.index("--") + 1 :]
-ENVIRONMENT = {**os.environ, "COLUMNS": "120", "WINEDEBUG": "-all", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {
+    **os.environ, "COLUMNS": "120", "OMP_NUM_THREADS": "1", "WINEDEBUG": "-all",
+    "WINEPREFIX": str(ROOT / "build-windows" / "wine"),
+}  # fmt: skip
 
 
 @dataclass
@@ -96,8 +99,19 @@ class Comparison:
 
     def __init__(self, folder):
         self.folder, self.number, self.same, self.refused, self.differences = folder, 0, 0, 0, []
-        # Makes wine's folder, which two at once do not.
-        subprocess.run([*OTHER, "--version"], env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
+        if not IS_WINE:
+            return
+        # One server for all: it keeps the pipes open of the command that starts it. The first command makes wine's
+        # folder, which two at once do not.
+        Path(ENVIRONMENT["WINEPREFIX"]).mkdir(parents=True, exist_ok=True)
+        self.server("--persistent")
+        subprocess.run([*OTHER, "--version"], env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)  # fmt: skip
+
+    @staticmethod
+    def server(option):
+        if IS_WINE:
+            subprocess.run(["wineserver", option], env=ENVIRONMENT, check=False)
 
     def run(self, title, cases):
         """Prints how many commands are the same; the number of those that succeed."""
@@ -130,6 +144,7 @@ class Comparison:
 
     def summary(self):
         """The exit status."""
+        self.server("--kill")
         count = len(self.differences)
         print(f"{self.same} commands the same on both systems, {self.refused} refused with the same line; "
               f"{count} cases not the same: {', '.join(self.differences)}")  # fmt: skip

@@ -100,7 +100,9 @@ def main(folder, every):
     built = comparison.run("models", list(models_cases()))
     digits = ROOT / "models" / "digits_cnn.onnx"
     exports = [["weights.npz"], ["int8.onnx", "--dtype", "int8"], ["w.safetensors"], ["half.onnx", "--dtype", "float16"]]
+    trained = sorted(path for path in (ROOT / "tests" / "fixtures" / "onnxruntime").iterdir() if path.is_dir())
     comparison.run("other commands", [
+        *(Case(f"import-ort {path.name}", [["import-ort", path, "-o", "train.onnx"]]) for path in trained),
         Case("export", [["build", digits, "-o", "train.onnx"], *(["export", "train.onnx", "-o", *e] for e in exports)]),
         Case("evaluate", [["build", digits, "-o", "train.onnx"],
                           ["flatten", "train.onnx", "--entry", "evaluate", "-o", "evaluate.onnx"]]),
