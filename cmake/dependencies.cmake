@@ -46,8 +46,9 @@ if(ONNX_TRAIN_TESTS)
   find_package(benchmark REQUIRED)
 endif()
 
+# Some systems, and vcpkg, have a library's headers in a folder of its name: openblas/cblas.h.
 function(add_system_library target header library)
-  find_path(${target}_include ${header} REQUIRED)
+  find_path(${target}_include ${header} PATH_SUFFIXES ${target} REQUIRED)
   find_library(${target}_library ${library} REQUIRED)
   add_library(${target} INTERFACE IMPORTED)
   target_include_directories(${target} SYSTEM INTERFACE "${${target}_include}")

@@ -8,7 +8,8 @@ set(ONNX_USE_PROTOBUF_SHARED_LIBS ON CACHE BOOL "")
 # It goes into libonnx_train.so, and reads files: no part of it computes.
 set(BUILD_SHARED_LIBS OFF CACHE BOOL "")
 set(CMAKE_BUILD_TYPE Release CACHE STRING "")
-set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG -w" CACHE STRING "")
+# Each operator's schema says in which file it is: by a name that is the same wherever it is built.
+set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG -w -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=" CACHE STRING "")
 set(CMAKE_CXX_STANDARD 20 CACHE STRING "")
 set(CMAKE_CXX_VISIBILITY_PRESET hidden CACHE STRING "")
 set(CMAKE_POSITION_INDEPENDENT_CODE ON CACHE BOOL "")

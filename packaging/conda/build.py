@@ -9,6 +9,8 @@ versions of its dependencies: sources and checksums, the build, what is installe
 """
 
 import argparse
+import shlex
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -31,7 +33,7 @@ c_stdlib_version: ["2.17"]
 ACTIVATE = """
 export CC=cc CXX=c++ CMAKE_ARGS="-DONNX_TRAIN_WERROR=ON"
 unset LC_ALL; export LANG=C.UTF-8  # by which ccache tells calls apart
-export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$SRC_DIR/.deps CCACHE_NOHASHDIR=1
+export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=${SRC_DIR%/*} CCACHE_NOHASHDIR=1
 export LDFLAGS="-Wl,-rpath,$PREFIX/lib -L$PREFIX/lib -Wl,--allow-shlib-undefined" PKG_CONFIG_PATH="$PREFIX/lib/pkgconfig"
 """
 # Versions that satisfy the recipe; 99 where it asks for none.
@@ -64,7 +66,9 @@ def files_of(name, folder):
     elif name == "gxx_linux-64":
         activate = folder / "etc/conda/activate.d/activate-gxx_linux-64.sh"
         activate.parent.mkdir(parents=True)
-        activate.write_text(ACTIVATE)
+        # The build's home is a folder of its own, where ccache would begin with nothing.
+        cache = subprocess.run(["ccache", "--get-config", "cache_dir"], capture_output=True, text=True, check=True).stdout.strip()
+        activate.write_text(f"export CCACHE_DIR={shlex.quote(cache)}\n{ACTIVATE}")
     if not any(folder.iterdir()):
         (folder / "share").mkdir()
         (folder / "share" / f"{name}.stand-in").touch()

@@ -83,6 +83,21 @@ def test_dependencies_of_recipes_are_those_of_bootstrap():
     assert dependencies - {"vcpkg-cmake", "vcpkg-cmake-config"} == named("vcpkg")
 
 
+def test_what_cmake_looks_for_is_in_the_table():
+    files = [*(ROOT / "cmake").glob("*.cmake"), ROOT / "python_bindings/CMakeLists.txt"]
+    text = "".join(re.sub(r"#.*", "", path.read_text()) for path in files)
+    found = set(re.findall(r"\bfind_package\((\S+?)[ )]", text)) | set(re.findall(r"\badd_system_library\((\S+) \S+ \S+\)", text))
+    assert found - {"GTest", "benchmark", "Python"} == named("cmake")
+
+
+def test_the_page_of_dependencies_has_those_of_the_table():
+    page = (ROOT / "docs/deployment.md").read_text().split("## What it is built with\n")[1].split("\n## ")[0]
+    for component in COMPONENTS:
+        if {"cmake", "debian"} & set(component):
+            names = "OpenMP" if component["name"].startswith("libgomp") else component["name"]
+            assert any(re.search(rf"\b{re.escape(name)}\b", page) for name in names.split(" or ")), names
+
+
 def test_the_notice_lists_what_the_table_has():
     notice = (ROOT / "NOTICE").read_text()
     listed = re.findall(r"^  (\S.*?)(?:   *\S.*)$", notice, re.MULTILINE)
@@ -105,6 +120,8 @@ def test_every_installed_file_is_of_a_component_that_a_package_has(tmp_path):
     everything = files.pop("None")
     modules = {path for path in everything if re.search(r"onnx_train_(mpi|cuda)\.so$", path)}  # which no package has
     assert set().union(*files.values()) == everything - modules
+    traces = [path for path in everything if str(ROOT).encode() in (tmp_path / "None" / path).read_bytes()]
+    assert not traces, f"{traces} name a folder of this machine"
     for component, end in [
         ("command", "bin/onnx-train"), ("command", "share/man/man1/onnx-train-fit.1"), ("command", "share/zsh/site-functions/_onnx-train"),
         ("library", f"libonnx_train.so.{VERSION}"), ("library", "onnx-train/libonnxtrain_spin_limit.so"), ("library", "onnx-train/libdnnl.so.3"),

@@ -22,7 +22,6 @@ vcpkg_extract_source_archive(ONNX_SOURCE_PATH ARCHIVE "${ONNX_ARCHIVE}" SOURCE_B
 
 vcpkg_find_acquire_program(PYTHON3)
 find_program(PROTOC NAMES protoc PATHS "${CURRENT_HOST_INSTALLED_DIR}/tools/protobuf" REQUIRED NO_DEFAULT_PATH NO_CMAKE_PATH)
-string(COMPARE EQUAL "${VCPKG_LIBRARY_LINKAGE}" dynamic SHARED)
 set(ONNX_FOLDER "${CURRENT_BUILDTREES_DIR}/onnx-installed")
 file(REMOVE_RECURSE "${ONNX_FOLDER}")
 vcpkg_cmake_configure(
@@ -30,7 +29,6 @@ vcpkg_cmake_configure(
     LOGFILE_BASE "config-onnx-${TARGET_TRIPLET}"
     OPTIONS
         -C "${SOURCE_PATH}/cmake/onnx.cmake"
-        -DONNX_USE_PROTOBUF_SHARED_LIBS=${SHARED}
         "-DProtobuf_PROTOC_EXECUTABLE=${PROTOC}"
         "-DPython3_EXECUTABLE=${PYTHON3}"
         "-DCMAKE_INSTALL_PREFIX=${ONNX_FOLDER}"
