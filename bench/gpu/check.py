@@ -36,7 +36,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from googletest import GoogleTest
+from googletest import DEVICE_TESTS, GoogleTest
 from network import Network
 from stages import Stages, replace
 from tables import COUNTERS, by_kernel, slowest_kernels, table_of_kernels
@@ -79,8 +79,6 @@ FORMS = {
 }
 # The most that a loss may differ from the CPU's in the same precision, relatively, within ten steps.
 TOLERANCES = {"float32": 1e-4, "tf32": 1e-2, "bf16": 3e-2, "fp8": 1e-1}
-TESTS = ("Cuda.*:CudaAttention*:*CudaGenerated*:All/OpCases.*:Session*:Trainer*:Checkpoint*:Initialization*:*MergeUpdates*:"
-         "MergeLookups*:*CudaCollectives*")  # fmt: skip
 # Kernels that have run on the host alone, with the variables by which they are chosen.
 NEVER_RAN = [
     ("Cuda.*:CudaAttention*:*CudaGenerated*:All/OpCases.Holds/*MatMul*:All/OpCases.Holds/*Softmax*:All/OpCases.Holds/*GatherGrad*", {}),
@@ -120,7 +118,7 @@ class Check:
         """The operator cases, sessions and trainings of the unit tests, shared among processes."""
         left_out = "*Allocat*" + (":*ConvGradWeight*" if self.options.on_host else "")
         program = self.googletest()
-        found = program.run_shared(program.names(self.options.filter or f"{TESTS}-{left_out}"), self.options.processes,
+        found = program.run_shared(program.names(self.options.filter or f"{DEVICE_TESTS}-{left_out}"), self.options.processes,
                                    self.stages.left())  # fmt: skip
         replace(self.options.out / "tests.log", found.log[-4000000:])
         self.deaths = found.deaths

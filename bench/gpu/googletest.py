@@ -1,11 +1,21 @@
-"""Runs tests of a googletest program in several processes, and finds the test in which a process dies."""
+"""Runs tests of a googletest program in several processes, and finds the test in which a process dies.
 
+    python googletest.py PROGRAM --log FILE [--filter FILTER] [--processes N] [--minutes M]
+"""
+
+import argparse
 import re
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stages import Stages
+
+# The tests of devices: operator cases, sessions and trainings.
+DEVICE_TESTS = ("Cuda.*:CudaAttention*:*CudaGenerated*:All/OpCases.*:Session*:Trainer*:Checkpoint*:Initialization*:*MergeUpdates*:"
+                "MergeLookups*:*CudaCollectives*")  # fmt: skip
 MOST_DEATHS = 20  # of one share of the tests
 
 
@@ -63,10 +73,14 @@ class GoogleTest:
             status, output = self.run_once(rest, timeout)
             outcome.log += output
             begun = re.findall(r"^\[ RUN      \] (\S+)", output, re.MULTILINE)
+            ended = set()
             for result, found in ("OK", outcome.passed), ("FAILED", outcome.failed), ("SKIPPED", outcome.skipped):
-                ended = re.findall(rf"^\[ *{result} *\] ([^\s,]+).* \(\d+ ms\)$", output, re.MULTILINE)
-                found += ended
-            if status in (0, 1):
+                names = re.findall(rf"^\[ *{result} *\] ([^\s,]+).* \(\d+ ms\)$", output, re.MULTILINE)
+                found += names
+                ended.update(names)
+            if ended.issuperset(rest):
+                if status not in (0, 1):  # in what the process ends with, which may be any test's doing
+                    outcome.deaths.append(Death(status, "after the last test", begun))
                 return outcome
             if not begun or len(outcome.deaths) == MOST_DEATHS:
                 outcome.deaths.append(Death(status, "before the first test" if not begun else "after too many", []))
@@ -88,3 +102,28 @@ class GoogleTest:
             for part in vars(whole):
                 setattr(whole, part, getattr(whole, part) + getattr(outcome, part))
         return whole
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=Path)
+    parser.add_argument("--log", type=Path, required=True, help="what the tests print")
+    parser.add_argument("--filter", default=f"{DEVICE_TESTS}-*Allocat*", help="googletest's [those of devices]")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=600)
+    options = parser.parse_args()
+    program = GoogleTest(Stages(options.log.parent, options.minutes).run, options.program)
+    names = program.names(options.filter)
+    found = program.run_shared(names, options.processes, 60 * options.minutes)
+    options.log.write_text(found.log)
+    print(f"{len(names)} tests: {len(found.passed)} passed, {len(found.skipped)} skipped, {len(found.failed)} failed, "
+          f"{len(found.deaths)} died, {len(found.not_run)} not run")  # fmt: skip
+    for name in found.failed:
+        print(f"failed: {name}")
+    for death in found.deaths:
+        print(f"died with status {death.status}: {death.test}")
+    return 0 if len(found.passed) + len(found.skipped) == len(names) > 0 and not found.deaths else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

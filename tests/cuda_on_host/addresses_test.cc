@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "kernels/cuda/products/cublas.h"
@@ -32,6 +33,16 @@ class Block {
   char* data_;
 };
 
+TEST(CudaAddresses, BlocksOfMemoryAreAlignedTo256BytesAndNoBetter) {
+  for (const size_t bytes : {1, 256, 257, 512, 4096, 5 << 20}) {
+    const Block block(bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block.at(0)) % 512, 256u) << bytes;
+  }
+  void* none = &none;
+  EXPECT_EQ(cudaMalloc(&none, 0), cudaSuccess);
+  EXPECT_EQ(none, nullptr);
+}
+
 TEST(CudaAddresses, AProductRefusesWhatWasNotPromised) {
   Product product;
   product.m = product.n = product.k = 4;
@@ -55,6 +66,16 @@ TEST(CudaAddresses, AProductRefusesWhatWasNotPromised) {
   EXPECT_THROW(run(a, b, y + 8, workspace), Error);
   EXPECT_NO_THROW(biased.run(launch, a, b, y, bias + 16, workspace));
   EXPECT_THROW(biased.run(launch, a, b, y, bias + 4, workspace), Error);
+  // What lies in no block, or beyond its end.
+  alignas(256) char host[4096] = {};
+  const Block small(64);  // all of an operand
+  EXPECT_NO_THROW(run(small.at(0), b, y, workspace));
+  EXPECT_THROW(run(small.at(16), b, y, workspace), Error);
+  EXPECT_THROW(run(a, b, small.at(16), workspace), Error);
+  EXPECT_THROW(run(a, host, y, workspace), Error);
+  EXPECT_THROW(run(a, b, y, host), Error);
+  EXPECT_THROW(run(a, b, y, small.at(0)), Error);
+  EXPECT_THROW(biased.run(launch, a, b, y, small.at(64), workspace), Error);
   stream.synchronize();
 }
 
@@ -127,6 +148,65 @@ TEST(CudaAddresses, AKernelRefusesAPointerThatIsNotAlignedForItsType) {
       },
       "not aligned");
 }
+
+struct List {
+  int64_t count = 0;
+  const float* first = nullptr;
+};
+__global__ void add_up(List list, const float* more, float* to) { *to = *list.first + *more; }
+
+TEST(CudaAddresses, AKernelRefusesAddressesOfTheHost) {
+  cuda::CudaStream stream(0);
+  const Block block(64);
+  auto* const there = reinterpret_cast<float*>(block.at(0));
+  const auto launch = [&](const List& list, const float* more) {
+    return gpu::launch(add_up, 1, 1, 0, stream.handle(), list, more, there);
+  };
+  float here = 0;
+  const auto of_heap = std::make_unique<float>();
+  EXPECT_EQ(launch({1, there}, there), cudaSuccess);
+  EXPECT_EQ(launch({int64_t{0x6fff} << 32, there}, there), cudaSuccess) << "a number is no address";
+  EXPECT_EQ(launch({1, there}, &here), cudaErrorIllegalAddress);
+  EXPECT_EQ(launch({1, of_heap.get()}, there), cudaErrorIllegalAddress);
+  stream.synchronize();
+}
+
+// Compilers for devices align a variable in shared memory for its type, and dynamic shared memory to 16 bytes.
+__global__ void clear_shared() {
+  GPU_SHARED(numbers, float[8]);
+  *gpu::vector_at<float2>(&numbers[0]) = {};
+}
+__global__ void clear_dynamic(int first, int count) {
+  GPU_DYNAMIC_SHARED(float, numbers);
+  *gpu::vector_at<float4>(numbers) = {};
+  for (int i = first; i < count; ++i) numbers[i] = 0;
+}
+
+TEST(CudaAddresses, SharedMemoryIsAlignedForItsTypeAndNoBetter) {
+  cuda::CudaStream stream(0);
+  cuda::check(gpu::launch(clear_dynamic, 1, 1, 16, stream.handle(), 0, 4), "clear_dynamic");
+  stream.synchronize();
+  EXPECT_DEATH(
+      {
+        cuda::check(gpu::launch(clear_shared, 1, 1, 0, stream.handle()), "clear_shared");
+        stream.synchronize();
+      },
+      "not aligned");
+}
+
+#ifdef __SANITIZE_ADDRESS__
+TEST(CudaAddresses, SharedMemoryEndsWhereTheLaunchSays) {
+  cuda::CudaStream stream(0);
+  for (const int first : {-1, 4}) {
+    EXPECT_DEATH(
+        {
+          cuda::check(gpu::launch(clear_dynamic, 1, 1, 16, stream.handle(), first, first + 1), "clear_dynamic");
+          stream.synchronize();
+        },
+        "AddressSanitizer");
+  }
+}
+#endif
 
 TEST(CudaAddresses, ACopyStaysInOneBlockOfTheRightMemory) {
   cuda::CudaStream stream(0);

@@ -1,4 +1,5 @@
-// Cooperative launches, whose blocks wait for each other, and the division of recurrent operators into such blocks.
+// Launches: their limits; cooperative ones, whose blocks wait for each other, and the division of recurrent operators
+// into such blocks.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -76,6 +77,33 @@ TEST_F(CudaCooperative, MoreBlocksThanFitAtOnceAreRefused) {
   EXPECT_EQ(launch(4 * 2, 0), cudaSuccess);
   EXPECT_EQ(launch(4 * 2 + 1, 0), cudaErrorCooperativeLaunchTooLarge);
   EXPECT_EQ(launch(4 + 1, size_t{200} << 10), cudaErrorCooperativeLaunchTooLarge) << "shared memory is for one";
+  stream_.synchronize();
+}
+
+__global__ void do_nothing() {}
+
+TEST_F(CudaCooperative, AGridOrABlockBeyondTheLimitsIsRefused) {
+  const auto launch = [&](dim3 grid, dim3 block) { return gpu::launch(do_nothing, grid, block, 0, stream_.handle()); };
+  EXPECT_EQ(launch({1, 65535, 1}, {1, 1, 64}), cudaSuccess);
+  EXPECT_EQ(launch(1, 1024), cudaSuccess);
+  for (const dim3 block : {dim3(1025), dim3(32, 33), dim3(1, 1, 65), dim3(0)})
+    EXPECT_EQ(launch(1, block), cudaErrorInvalidConfiguration) << block.x << " " << block.y << " " << block.z;
+  for (const dim3 grid : {dim3(1, 65536), dim3(1, 1, 65536), dim3(0x80000000u), dim3(1, 0)})
+    EXPECT_EQ(launch(grid, 1), cudaErrorInvalidConfiguration) << grid.x << " " << grid.y << " " << grid.z;
+  stream_.synchronize();
+}
+
+TEST_F(CudaCooperative, MoreThan48KiBOfSharedMemoryAreAllowedByTheirAttribute) {
+  const auto launch = [&](size_t shared) {
+    return gpu_host::enqueue_launch(stream_.handle(), reinterpret_cast<const void*>(do_nothing), 1, 1, shared, [] {});
+  };
+  constexpr size_t kDefault = 48 << 10, kMost = 227 << 10;
+  EXPECT_EQ(launch(kDefault), cudaSuccess);
+  EXPECT_EQ(launch(kDefault + 1), cudaErrorInvalidValue);
+  EXPECT_EQ(gpu::allow_shared(do_nothing, kMost + 1), cudaErrorInvalidValue);
+  EXPECT_EQ(gpu::allow_shared(do_nothing, kMost - 1), cudaSuccess);
+  EXPECT_EQ(launch(kMost - 1), cudaSuccess);
+  EXPECT_EQ(launch(kMost), cudaErrorInvalidValue);
   stream_.synchronize();
 }
 

@@ -18,6 +18,22 @@
 
 namespace {
 
+size_t bytes_of(cudaDataType_t type) {
+  switch (type) {
+    case CUDA_R_8F_E4M3:
+    case CUDA_R_8F_E5M2: return 1;
+    case CUDA_R_32F: return 4;
+    case CUDA_R_64F: return 8;
+    default: return 2;
+  }
+}
+
+// From the first element of `batch` matrices, `stride` elements apart, to the end of the last one.
+size_t extent_bytes(cudaDataType_t type, int64_t rows, int64_t columns, int64_t leading, int64_t batch,
+                    int64_t stride) {
+  return bytes_of(type) * static_cast<size_t>((batch - 1) * stride + (columns - 1) * leading + rows);
+}
+
 struct Layout {
   cudaDataType_t type = CUDA_R_32F;
   int64_t rows = 0, columns = 0, leading = 0, stride = 0;
@@ -37,6 +53,8 @@ struct Layout {
     columns = static_cast<int64_t>(size[1]);
   }
   bool operator==(const Layout&) const = default;
+  // From the first element to the end of the last one.
+  size_t bytes() const { return extent_bytes(type, rows, columns, leading, batch, stride); }
   // The library does not compare the leading dimension with the number of rows.
   bool is_valid() const { return leading >= rows && rows > 0 && columns > 0; }
 
@@ -120,6 +138,21 @@ struct Call {
   const void *a_at, *b_at, *c_at;
   void* d_at;
   Scales scales;
+
+  // Whether all operands and results are in device memory.
+  bool is_on_device() const {
+    const auto has = [](const void* at, size_t bytes) { return gpu_host::is_device_memory(at, bytes); };
+    const bool sums_a = epilogue == CUBLASLT_EPILOGUE_BGRADA, sums_b = epilogue == CUBLASLT_EPILOGUE_BGRADB;
+    const bool has_vector = epilogue & kBias || sums_a || sums_b;
+    const bool has_operand = epilogue & kOperand || epilogue & kGeluGradient;
+    const cudaDataType_t type = epilogue & kBias ? vector_type : d.type;
+    return has(a_at, a.bytes()) && has(b_at, b.bytes()) && has(d_at, d.bytes()) &&
+           (beta == 0 || has(c_at, c.bytes())) &&
+           (!has_vector ||
+            has(vector, extent_bytes(type, sums_b ? d.columns : d.rows, 1, 0, d.batch, vector_stride))) &&
+           (!has_operand ||
+            has(operand, extent_bytes(d.type, d.rows, d.columns, operand_leading, d.batch, operand_stride)));
+  }
 
   void run() const {
     const double factor = alpha * scales.product();
@@ -356,12 +389,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                                     is_aligned(b, 16) && is_aligned(c, 16) && is_aligned(d, 16)
                               : !call.scales.a && !call.scales.b;
   const bool in_place_as_it_is = c != d || call.c == call.d;
-  if (!fits || !is_kept || !in_place_as_it_is || !has_scales || !is_on_its_device(handle) || !workspace ||
-      workspace_bytes < kWorkspace || !is_aligned(workspace, kWorkspaceAlignment))
+  if (!fits || !is_kept || !in_place_as_it_is || !has_scales || !is_on_its_device(handle) || !call.is_on_device() ||
+      workspace_bytes < kWorkspace || !is_aligned(workspace, kWorkspaceAlignment) ||
+      !gpu_host::is_device_memory(workspace, workspace_bytes))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (!has_epilogue(description) || !has_types(description, call.a, call.b, call.c, call.d))
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  const cudaError_t status = gpu_host::enqueue_launch(stream, nullptr, {}, 0, [call, times = promised.repetitions] {
+  const cudaError_t status = gpu_host::enqueue_launch(stream, nullptr, {}, {}, 0, [call, times = promised.repetitions] {
     for (uint32_t i = 0; i < times; ++i) call.run();
   });
   return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -17,6 +17,7 @@
 #include "kernels/cuda/support/cudnn_library.h"
 #include "tests/cuda_on_host/cudnn_graphs.h"
 #include "tests/cuda_on_host/gpu_on_host.h"
+#include "tests/cuda_on_host/runtime.h"
 
 #ifdef __SANITIZE_ADDRESS__
 // NVIDIA's libraries keep memory as long as the program runs.
@@ -166,19 +167,21 @@ cudnnStatus_t get_attribute(const cudnnBackendDescriptor_t descriptor, cudnnBack
   return status;
 }
 
-// Whether all tensors of a graph, including those of nested descriptors, are at addresses of the alignment that their
-// descriptors declare. Host scalars have no alignment.
-bool is_aligned(const Given& given, const Addresses& addresses) {
+// Whether all tensors of a graph, including those of nested descriptors, are in device memory as their descriptors say:
+// all of their elements, at an address of the declared alignment. Host scalars are elsewhere.
+bool is_placed(const Given& given, const Addresses& addresses) {
   const auto alignment = given.numbers.find(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT);
   if (alignment != given.numbers.end()) {
     const auto by_value = given.numbers.find(CUDNN_ATTR_TENSOR_IS_BY_VALUE);
     const auto address = addresses.find(given.number(CUDNN_ATTR_TENSOR_UNIQUE_ID));
     if (address == addresses.end() || (by_value != given.numbers.end() && by_value->second[0])) return true;
-    return reinterpret_cast<uintptr_t>(address->second) % static_cast<uintptr_t>(alignment->second[0]) == 0;
+    const int64_t bytes = cudnn_on_host::HostTensor(given).bytes();
+    return reinterpret_cast<uintptr_t>(address->second) % static_cast<uintptr_t>(alignment->second[0]) == 0 &&
+           gpu_host::is_device_memory(address->second, static_cast<size_t>(bytes));
   }
   for (const auto& [name, parts] : given.parts) {
     for (const auto& part : parts) {
-      if (part && !is_aligned(*part, addresses)) return false;
+      if (part && !is_placed(*part, addresses)) return false;
     }
   }
   return true;
@@ -204,12 +207,13 @@ cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnn
   int64_t bytes = 0, count = 0;
   REAL(cudnnBackendGetAttribute)(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes);
   auto* const workspace = reinterpret_cast<char*>(pack.number(CUDNN_ATTR_VARIANT_PACK_WORKSPACE));
-  if (bytes > 0 && (!workspace || reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment != 0))
+  if (bytes > 0 && (reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment != 0 ||
+                    !gpu_host::is_device_memory(workspace, static_cast<size_t>(bytes))))
     return CUDNN_STATUS_BAD_PARAM;
-  if (!is_aligned(graph, addresses)) return CUDNN_STATUS_BAD_PARAM;
+  if (!is_placed(graph, addresses)) return CUDNN_STATUS_BAD_PARAM;
   const std::function<void()> work = cudnn_on_host::composite_work(graph, addresses);
   if (!work) return CUDNN_STATUS_NOT_SUPPORTED;
-  const cudaError_t status = gpu_host::enqueue_launch(at(handle).stream, nullptr, {}, 0, [=] {
+  const cudaError_t status = gpu_host::enqueue_launch(at(handle).stream, nullptr, {}, {}, 0, [=] {
     if (bytes > 0) std::memset(workspace, 0xff, static_cast<size_t>(bytes));
     work();
   });

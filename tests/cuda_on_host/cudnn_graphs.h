@@ -42,18 +42,24 @@ struct HostTensor {
     }
   }
   int64_t elements() const { return sizes[0] * sizes[1] * sizes[2] * sizes[3] * sizes[4]; }
+  int64_t element_bytes() const { return type == CUDNN_DATA_FLOAT || type == CUDNN_DATA_INT32 ? 4 : 2; }
+  // From the first element to the end of the last one.
+  int64_t bytes() const {
+    int64_t last = 0;
+    for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
+    return (last + 1) * element_bytes();
+  }
   // Calls f(i, address) for element i in row-major order.
   template <typename F>
   void for_each(const F& f) const {
     int64_t i = 0;
-    const int64_t bytes = type == CUDNN_DATA_FLOAT || type == CUDNN_DATA_INT32 ? 4 : 2;
     for (int64_t a = 0; a < sizes[0]; ++a)
       for (int64_t b = 0; b < sizes[1]; ++b)
         for (int64_t z = 0; z < sizes[2]; ++z)
           for (int64_t y = 0; y < sizes[3]; ++y)
             for (int64_t x = 0; x < sizes[4]; ++x)
-              f(i++,
-                data + bytes * (a * strides[0] + b * strides[1] + z * strides[2] + y * strides[3] + x * strides[4]));
+              f(i++, data + element_bytes() *
+                                (a * strides[0] + b * strides[1] + z * strides[2] + y * strides[3] + x * strides[4]));
   }
   std::vector<double> load() const {
     std::vector<double> values(static_cast<size_t>(elements()));

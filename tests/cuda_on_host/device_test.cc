@@ -1,9 +1,12 @@
-// The CUDA device on the host: behaviour when a call of the runtime fails.
+// The CUDA device on the host: behaviour when a call of the runtime fails, and of work that runs late.
 #include "kernels/cuda/support/device.h"
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
+#include "kernels/cuda/support/stream.h"
 #include "onnx_passes/ir/error.h"
 #include "runtime/session/session.h"
 #include "runtime/training/batch_search.h"
@@ -198,6 +201,87 @@ TEST(CudaOnHost, ADeviceThatIsNotThereIsOneErrorThatCountsThem) {
     EXPECT_EQ(error.kind(), ErrorCode::kDevice);
     EXPECT_STREQ(error.what(), "there is no device 'cuda:7': this machine has 2, cuda:0 to cuda:1");
   }
+}
+
+// ---- Work runs late, and with what there is then.
+
+using cuda::check;
+
+TEST(CudaOnHost, ACopyReadsItsMemoryWhenSomebodyWaits) {
+  constexpr size_t kBytes = 64;
+  cuda::DeviceMemory there(kBytes);
+  const cuda::PinnedMemory from(kBytes), to(kBytes);
+  std::memset(from.data(), 1, kBytes);
+  std::memset(to.data(), 0, kBytes);
+  cuda::Event event;
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(cudaMemcpyAsync(there.data(), from.data(), kBytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+  check(cudaMemcpyAsync(to.data(), there.data(), kBytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+  check(cudaEventRecord(event.get(), stream), "cudaEventRecord");
+  std::memset(from.data(), 2, kBytes);
+  check(cudaStreamDestroy(stream), "cudaStreamDestroy");  // which waits for nothing
+  EXPECT_EQ(to.data()[0], 0);
+  check(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
+  EXPECT_EQ(to.data()[0], 2);
+}
+
+TEST(CudaOnHost, WhatIsUsedAfterItsEndEndsTheProgram) {
+  constexpr size_t kBytes = 64;
+  cuda::CudaStream stream(0);
+  const auto copy = [&](void* to, const void* from) {
+    check(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDefault, stream.handle()), "cudaMemcpyAsync");
+  };
+  cuda::DeviceMemory there(kBytes);
+  EXPECT_DEATH(
+      {
+        {
+          const cuda::PinnedMemory gone(kBytes);
+          copy(there.data(), gone.data());
+        }
+        stream.synchronize();
+      },
+      "a copy runs after its memory has been freed");
+  std::unique_ptr<Recording> of_memory, of_event;
+  {
+    const cuda::DeviceMemory gone(kBytes);
+    of_memory = stream.record([&] { copy(there.data(), gone.data()); });
+  }
+  EXPECT_DEATH((of_memory->replay(), stream.synchronize()), "a copy runs after its memory has been freed");
+  {
+    const cuda::Event gone(cudaEventDefault);
+    of_event = stream.record([&] {
+      check(cudaEventRecordWithFlags(gone.get(), stream.handle(), cudaEventRecordExternal), "cudaEventRecordWithFlags");
+    });
+  }
+  EXPECT_DEATH((of_event->replay(), stream.synchronize()), "an event that has been destroyed");
+  cudaStream_t destroyed = nullptr;
+  check(cudaStreamCreateWithFlags(&destroyed, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(cudaStreamDestroy(destroyed), "cudaStreamDestroy");
+  EXPECT_DEATH(cudaStreamSynchronize(destroyed), "a stream that has been destroyed");
+}
+
+TEST(CudaOnHost, AThreadThatCapturesAllocatesFreesAndWaitsForNothing) {
+  cuda::CudaStream stream(0), other(0);
+  cuda::DeviceMemory memory(64);
+  cuda::Event event;
+  std::vector<cudaError_t> found;
+  stream.record([&] {
+    void *device = nullptr, *host = nullptr;
+    found = {cudaMalloc(&device, 64),
+             cudaMallocHost(&host, 64),
+             cudaFree(memory.data()),
+             cudaFreeHost(nullptr),
+             cudaEventQuery(event.get()),
+             cudaEventSynchronize(event.get()),
+             cudaStreamDestroy(stream.handle()),
+             cudaStreamSynchronize(other.handle()),
+             cudaStreamSynchronize(stream.handle())};
+  });
+  for (const cudaError_t status : found) EXPECT_EQ(status, cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeGlobal), cudaErrorNotSupported);
+  cudaStream_t blocking = nullptr;
+  EXPECT_EQ(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault), cudaErrorNotSupported);
 }
 
 TEST(CudaOnHost, NothingIsLeftAllocated) {

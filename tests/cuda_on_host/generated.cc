@@ -69,12 +69,17 @@ fs::path precompiled(const std::string& key) {
   return folder;
 }
 
+std::string text_of(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 std::string hash_of(const std::string& text) { return std::to_string(XXH3_64bits(text.data(), text.size())); }
 
 }  // namespace
 
 std::string compile_kernel(const std::string& text, const std::string&) {
-  const std::string headers = hash_of(embedded_headers());
+  static const std::string headers = hash_of(embedded_headers() + text_of(SOURCES "/tests/cuda_on_host/gpu_on_host.h"));
   const fs::path path = fs::path(GENERATED_KERNELS) / concat(hash_of(headers + text), ".so");
   if (fs::exists(path)) return path.string();
   const fs::path include = precompiled(headers), folder = new_folder(path);

@@ -6,10 +6,12 @@
 #include <cstring>
 #include <set>
 
+#include "kernels/cuda/fused/compiler.h"
 #include "kernels/cuda/fused/formulas.h"
 #include "kernels/cuda/fused/nvrtc.h"
 #include "kernels/cuda/fused/source.h"
 #include "kernels/cuda/support/device.h"
+#include "kernels/cuda/support/runtime.h"
 #include "onnx_passes/inference/inference.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/passes.h"
@@ -239,6 +241,26 @@ TEST(CudaGeneratedNodes, AnyNumberOfOperandsIsOneKernel) {
           << op << " of " << count;
     }
   }
+}
+
+// How many registers NVRTC gives a kernel is not known here: a block has as few threads as all of them allow.
+TEST(CudaGeneratedNodes, ALaunchForWhichRegistersMayNotSufficeIsRefused) {
+  const std::string image = cuda::compile_kernel(text_of(one_node("Neg", DType::kFloat, {{3, 8}})), "sm_90");
+  cudaLibrary_t library = nullptr;
+  cudaKernel_t kernel = nullptr;
+  cuda::check(cudaLibraryLoadData(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+              "cudaLibraryLoadData");
+  cuda::check(cudaLibraryGetKernel(&kernel, library, cuda::kFusedKernel), "cudaLibraryGetKernel");
+  const auto launch = [&](unsigned threads, size_t shared, const void* argument) {
+    const cudaLaunchConfig_t config = {1, threads, shared, nullptr, nullptr, 0};
+    std::vector<void*> arguments(8, static_cast<void*>(&argument));
+    return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments.data());
+  };
+  EXPECT_EQ(launch(257, 0, nullptr), cudaErrorLaunchOutOfResources);
+  EXPECT_EQ(launch(256, 16, nullptr), cudaErrorLaunchOutOfResources);
+  EXPECT_EQ(launch(256, 0, image.data()), cudaErrorIllegalAddress) << "it is the host's";
+  EXPECT_DEATH((launch(256, 0, nullptr), cudaLibraryUnload(library)), "a kernel is unloaded that a stream");
+  cuda::check(cudaLibraryUnload(library), "cudaLibraryUnload");
 }
 
 constexpr DType kTypes[] = {DType::kFloat,  DType::kDouble,  DType::kInt8,    DType::kUint8, DType::kInt16,

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <type_traits>
 
 // One machine runs the kernels of a program and those of generated libraries, whose own names are hidden
@@ -33,13 +34,19 @@ extern dim3 block_size, grid_size;
 void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
 // The same with all blocks alive at once, so that they can wait for each other.
 void run_cooperative_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
-// Enqueues work, a launch of `kernel` in blocks of `threads` with `shared` bytes of dynamic shared memory, to a stream
-// of the host's runtime (runtime.cc).
-cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, dim3 threads, size_t shared,
+// Enqueues work, a launch of `kernel` with `shared` bytes of dynamic shared memory, to a stream of the host's runtime
+// (runtime.cc). Returns an error if a device would not launch such a grid, or such blocks; null stands for a library's
+// kernels.
+cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, dim3 grid, dim3 block, size_t shared,
                            std::function<void()> work);
 // Enqueues a cooperative launch; cudaErrorCooperativeLaunchTooLarge if not all of its blocks fit the device at once.
 cudaError_t enqueue_cooperative_launch(cudaStream_t stream, const void* kernel, dim3 grid, dim3 block, size_t shared,
                                        std::function<void()> work);
+// Lets blocks of a kernel have `bytes` of dynamic shared memory, of which they have 48 KiB at most without it.
+cudaError_t allow_shared(const void* kernel, size_t bytes);
+// Whether an argument of a kernel holds an address of the host's memory, which no kernel can read: each of its words of
+// 8 bytes that is the address of an open page outside of the device's memory counts as one.
+bool holds_host_address(const void* argument, size_t bytes);
 // Enqueues work that may have to wait for other processes. It does what it can and returns whether it is done; it is
 // called again until then, and other streams with such work get on in between.
 cudaError_t enqueue_exchange(cudaStream_t stream, std::function<bool()> work);
@@ -52,8 +59,9 @@ int threads_in_block();
 void block_barrier();
 int block_barrier_count(bool predicate);  // the number of threads whose predicate is true
 void fence();
-// Returns the memory of the block's variable `key`; a separate allocation, so that sanitizers see its bounds.
-void* shared_variable(const void* key, size_t bytes);
+// Returns the memory of the block's variable `key`; a separate allocation, so that sanitizers see its bounds. Its
+// address is no multiple of 2 x `alignment`, which is up to 16: a compiler for devices promises no more.
+void* shared_variable(const void* key, size_t bytes, size_t alignment);
 void* dynamic_shared();
 // Defers a copy to async_wait. A null `from` writes zeros.
 void async_copy(void* to, const void* from, size_t bytes);
@@ -119,10 +127,10 @@ using Type = T;
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 
-#define GPU_SHARED(name, ...)                              \
-  static const char name##_key = 0;                        \
-  auto& name = *static_cast<gpu_host::Type<__VA_ARGS__>*>( \
-      gpu_host::shared_variable(&name##_key, sizeof(gpu_host::Type<__VA_ARGS__>)))
+#define GPU_SHARED(name, ...)                                                        \
+  static const char name##_key = 0;                                                  \
+  auto& name = *static_cast<gpu_host::Type<__VA_ARGS__>*>(gpu_host::shared_variable( \
+      &name##_key, sizeof(gpu_host::Type<__VA_ARGS__>), alignof(gpu_host::Type<__VA_ARGS__>)))
 #define GPU_DYNAMIC_SHARED(type, name) type* const name = static_cast<type*>(gpu_host::dynamic_shared())
 
 #define threadIdx (gpu_host::thread_index)
@@ -225,20 +233,35 @@ inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 
 namespace gpu {
 
+template <typename... Parameters>
+cudaError_t allow_shared(void (*kernel)(Parameters...), size_t shared) {
+  return gpu_host::allow_shared(reinterpret_cast<const void*>(kernel), shared);
+}
+
 // Address parameters have the alignment of their types: 16 bytes if rows are copied in such units.
 template <typename T>
-bool is_aligned(const T& argument) {
+cudaError_t check_argument(const T& argument) {
   if constexpr (std::is_pointer_v<T> && std::is_object_v<std::remove_pointer_t<T>>) {
-    return reinterpret_cast<uintptr_t>(argument) % alignof(std::remove_pointer_t<T>) == 0;
+    if (reinterpret_cast<uintptr_t>(argument) % alignof(std::remove_pointer_t<T>) != 0)
+      return cudaErrorMisalignedAddress;
   }
-  return true;
+  T without_padding = argument;  // in which there may be anything
+  __builtin_clear_padding(&without_padding);
+  return gpu_host::holds_host_address(&without_padding, sizeof(T)) ? cudaErrorIllegalAddress : cudaSuccess;
+}
+
+// Returns the first error, or success.
+inline cudaError_t first_error(std::initializer_list<cudaError_t> all) {
+  return *std::find_if(all.begin(), all.end() - 1, [](cudaError_t status) { return status != cudaSuccess; });
 }
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                    const Arguments&... arguments) {
-  if (!(is_aligned(static_cast<Parameters>(arguments)) && ...)) return cudaErrorMisalignedAddress;
-  return gpu_host::enqueue_launch(stream, reinterpret_cast<const void*>(kernel), block, shared, [=] {
+  const cudaError_t status =
+      first_error({allow_shared(kernel, shared), check_argument<Parameters>(static_cast<Parameters>(arguments))...});
+  if (status != cudaSuccess) return status;
+  return gpu_host::enqueue_launch(stream, reinterpret_cast<const void*>(kernel), grid, block, shared, [=] {
     gpu_host::run_grid(grid, block, shared, [&] { kernel(static_cast<Parameters>(arguments)...); });
   });
 }
@@ -246,15 +269,12 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch_cooperative(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                                const Arguments&... arguments) {
-  if (!(is_aligned(static_cast<Parameters>(arguments)) && ...)) return cudaErrorMisalignedAddress;
+  const cudaError_t status =
+      first_error({allow_shared(kernel, shared), check_argument<Parameters>(static_cast<Parameters>(arguments))...});
+  if (status != cudaSuccess) return status;
   return gpu_host::enqueue_cooperative_launch(stream, reinterpret_cast<const void*>(kernel), grid, block, shared, [=] {
     gpu_host::run_cooperative_grid(grid, block, shared, [&] { kernel(static_cast<Parameters>(arguments)...); });
   });
-}
-
-template <typename... Parameters>
-cudaError_t allow_shared(void (*)(Parameters...), size_t) {
-  return cudaSuccess;
 }
 
 template <int kBytes>

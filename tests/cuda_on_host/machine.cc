@@ -17,13 +17,20 @@
 #include "tests/cuda_on_host/fiber.h"
 #include "tests/cuda_on_host/gpu_on_host.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes) static_cast<void>(bytes)
+#endif
+
 namespace gpu_host {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr size_t kMostThreads = 1024;
 constexpr size_t kMostSharedBytes = 227 << 10;  // per block, for compute capability 9.0
 constexpr size_t kMostStaticShared = 48 << 10;
+constexpr size_t kSharedAlignment = 16;   // of dynamic shared memory, as GPU_DYNAMIC_SHARED declares it
+constexpr size_t kPieceAlignment = 4096;  // larger than that of any variable
 
 // The values of a collective's lanes, kept until each participating lane has started its next collective.
 struct Gathered {
@@ -56,9 +63,11 @@ struct PendingCopy {
   size_t bytes;
 };
 
+// Shared memory. Its address is aligned as the device aligns it, and no better.
 struct Variable {
   const void* key;
-  void* data;
+  char* data;
+  size_t alignment;
 };
 
 struct Block {
@@ -73,9 +82,9 @@ struct Block {
   int live = 0, waiting = 0;
   int votes = 0, counted_votes = 0;  // of the current barrier; of the last one
   std::vector<Variable> variables;
-  void* dynamic = nullptr;
-  size_t shared_bytes = 0;         // bytes of shared memory
-  unsigned char* piece = nullptr;  // shared memory; only with the thread sanitizer
+  Variable dynamic{};
+  size_t shared_bytes = 0;  // bytes of shared memory
+  char* piece = nullptr;    // shared memory; only with the thread sanitizer
   size_t piece_used = 0;
   char barrier_tag = 0;  // thread sanitizer's synchronization
 };
@@ -101,8 +110,8 @@ class Machine {
   int num_threads() const { return static_cast<int>(block_->threads.size()); }
   int barrier(bool predicate);
   const void* gather(uint32_t mask, const void* value, size_t bytes);
-  void* variable(const void* key, size_t bytes);
-  void* dynamic() const { return block_->dynamic; }
+  void* variable(const void* key, size_t bytes, size_t alignment);
+  void* dynamic() const { return block_->dynamic.data; }
   void fence();
   void copy_later(void* to, const void* from, size_t bytes) {
     block_->copies[index(current_)].push_back({to, from, bytes});
@@ -124,7 +133,8 @@ class Machine {
   bool is_complete(int w, uint32_t mask) const;
   void release_warp(int w, uint32_t mask, size_t bytes);
   void open_barrier();
-  void* allocate_shared(size_t bytes);
+  Variable allocate_shared(const void* key, size_t bytes, size_t alignment);
+  size_t piece_bytes() const { return dynamic_bytes_ + kMostStaticShared + kPieceAlignment; }
   void begin_shared_memory();
   void end_shared_memory();
   void choose_order();
@@ -137,10 +147,10 @@ class Machine {
   Fiber* fiber_ = nullptr;  // running fiber
   const std::function<void()>* body_ = nullptr;
   int current_ = 0;
-  bool is_cooperative_ = false;         // the running launch
-  int64_t stops_ = 0;                   // how often a thread stopped elsewhere than in a spin loop
-  size_t dynamic_bytes_ = 0;            // of the launch
-  std::vector<unsigned char*> pieces_;  // pieces of shared memory; only with the thread sanitizer
+  bool is_cooperative_ = false;  // the running launch
+  int64_t stops_ = 0;            // how often a thread stopped elsewhere than in a spin loop
+  size_t dynamic_bytes_ = 0;     // of the launch
+  std::vector<char*> pieces_;    // pieces of shared memory; only with the thread sanitizer
   std::mt19937 random_;
   char begin_tag_ = 0, end_tag_ = 0, fence_tag_ = 0;  // thread sanitizer's synchronization
 };
@@ -295,47 +305,51 @@ void Machine::finish_copies() {
 
 // The thread sanitizer sees an allocation as a write of its thread. The first thread to use a variable must not be the
 // writer, so the memory is part of a piece that the scheduler has allocated.
-void* Machine::allocate_shared(size_t bytes) {
+Variable Machine::allocate_shared(const void* key, size_t bytes, size_t alignment) {
   block_->shared_bytes += bytes;
-  if (block_->shared_bytes > kMostSharedBytes) refuse("too much shared memory");
+  if (block_->shared_bytes > std::min(kMostSharedBytes, dynamic_bytes_ + kMostStaticShared))
+    refuse("too much shared memory");
 #if GPU_HOST_RACES
-  const size_t at = block_->piece_used;
-  block_->piece_used += (bytes + 15) / 16 * 16;
-  if (block_->piece_used > dynamic_bytes_ + kMostStaticShared) refuse("too much shared memory");
-  return block_->piece + at;
+  const size_t step = 2 * alignment, at = block_->piece_used + (step + alignment - block_->piece_used % step) % step;
+  block_->piece_used = at + bytes;
+  if (block_->piece_used > piece_bytes()) refuse("too many variables in shared memory");
+  return {key, block_->piece + at, alignment};
 #else
   void* data = nullptr;
-  if (posix_memalign(&data, 16, bytes) != 0) refuse("no memory for shared memory");
-  std::memset(data, 0xff, bytes);
-  return data;
+  if (posix_memalign(&data, std::max(kSharedAlignment, 2 * alignment), alignment + bytes) != 0)
+    refuse("no memory for shared memory");
+  ASAN_POISON_MEMORY_REGION(data, alignment);
+  char* const variable = static_cast<char*>(data) + alignment;
+  std::memset(variable, 0xff, bytes);
+  return {key, variable, alignment};
 #endif
 }
 
 void Machine::begin_shared_memory() {
   block_->shared_bytes = 0;
 #if GPU_HOST_RACES
-  const size_t bytes = dynamic_bytes_ + kMostStaticShared;
-  pieces_.push_back(static_cast<unsigned char*>(std::aligned_alloc(16, (bytes + 15) / 16 * 16)));
-  block_->piece = pieces_.back();
-  std::memset(block_->piece, 0xff, bytes);
+  void* data = nullptr;
+  if (posix_memalign(&data, kPieceAlignment, piece_bytes()) != 0) refuse("no memory for shared memory");
+  block_->piece = pieces_.emplace_back(static_cast<char*>(data));
+  std::memset(data, 0xff, piece_bytes());
   block_->piece_used = 0;
 #endif
-  block_->dynamic = dynamic_bytes_ > 0 ? allocate_shared(dynamic_bytes_) : nullptr;
+  block_->dynamic = dynamic_bytes_ > 0 ? allocate_shared(nullptr, dynamic_bytes_, kSharedAlignment) : Variable{};
 }
 
 void Machine::end_shared_memory() {
 #if !GPU_HOST_RACES
-  for (const Variable& variable : block_->variables) std::free(variable.data);
-  std::free(block_->dynamic);
+  for (const Variable& variable : block_->variables) std::free(variable.data - variable.alignment);
+  if (block_->dynamic.data) std::free(block_->dynamic.data - block_->dynamic.alignment);
 #endif
   block_->variables.clear();
 }
 
-void* Machine::variable(const void* key, size_t bytes) {
+void* Machine::variable(const void* key, size_t bytes, size_t alignment) {
   for (const Variable& variable : block_->variables) {
     if (variable.key == key) return variable.data;
   }
-  block_->variables.push_back({key, allocate_shared(bytes)});
+  block_->variables.push_back(allocate_shared(key, bytes, alignment));
   return block_->variables.back().data;
 }
 
@@ -449,13 +463,9 @@ void Machine::choose_order() {
 
 void Machine::run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, bool is_cooperative,
                        const std::function<void()>& body) {
-  const size_t n = size_t{block.x} * block.y * block.z;
   grid_size = grid;
   block_size = block;
   block_index = thread_index = {};
-  if (n == 0 || n > kMostThreads || block.z > 64) refuse("a launch with no threads in a block, or too many");
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
-    refuse("a launch with no blocks, or too many");
   body_ = &body;
   is_cooperative_ = is_cooperative;
   dynamic_bytes_ = dynamic_bytes;
@@ -480,7 +490,7 @@ void Machine::run_grid(dim3 grid, dim3 block, size_t dynamic_bytes, bool is_coop
   idle_fibers_.insert(idle_fibers_.begin(), ended_fibers_.rbegin(), ended_fibers_.rend());
   ended_fibers_.clear();
   acquire(&end_tag_);
-  for (unsigned char* piece : pieces_) std::free(piece);
+  for (char* piece : pieces_) std::free(piece);
   pieces_.clear();
 }
 
@@ -507,7 +517,9 @@ int threads_in_block() { return machine().num_threads(); }
 void block_barrier() { machine().barrier(false); }
 int block_barrier_count(bool predicate) { return machine().barrier(predicate); }
 void fence() { machine().fence(); }
-void* shared_variable(const void* key, size_t bytes) { return machine().variable(key, bytes); }
+void* shared_variable(const void* key, size_t bytes, size_t alignment) {
+  return machine().variable(key, bytes, alignment);
+}
 void* dynamic_shared() { return machine().dynamic(); }
 void async_copy(void* to, const void* from, size_t bytes) {
   if (reinterpret_cast<uintptr_t>(to) % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0) {

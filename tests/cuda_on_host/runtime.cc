@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,8 +66,9 @@ struct CUstream_st {
     bool exchanges;  // with other ranks
   };
   std::deque<Queued> work = {};
-  int64_t exchanges = 0;  // of these
-  bool runs = false;      // some of its work
+  bool is_destroyed = false;  // its work still runs, late
+  int64_t exchanges = 0;      // of these
+  bool runs = false;          // some of its work
   std::shared_ptr<CUgraph_st> capture = {};
   size_t lane = 0;  // of the capture
 };
@@ -87,6 +89,12 @@ constexpr size_t kPage = 4096, kLargePage = size_t{2} << 20;
 // What the device says of itself: compute capability, multiprocessors, and the most shared memory of a block.
 constexpr struct { int major = 9, processors = 4, shared_bytes = 227 << 10; } kDevice;
 constexpr int kMostThreadsOfProcessor = 2048, kMostBlocksOfProcessor = 32;
+// Limits of a launch, of docs.nvidia.com/cuda/cuda-c-programming-guide (Technical Specifications per Compute
+// Capability).
+constexpr size_t kMostThreads = 1024, kMostThreadsInZ = 64, kMostBlocks = 0x7fffffff, kMostBlocksInYZ = 65535;
+constexpr size_t kDefaultSharedBytes = 48 << 10;  // of dynamic shared memory
+// Below are no addresses of a program: position-independent code, heaps and stacks are above, a sanitizer's too.
+constexpr uintptr_t kLowestHostAddress = uintptr_t{0x5000} << 32;
 constexpr int kReservedSharedBytes = 1 << 10;  // of each block, beside its own
 constexpr size_t kAddressAlignment = 256;      // alignment of cudaMalloc
 
@@ -99,9 +107,13 @@ size_t memory_bytes() {
   return value ? std::strtoull(value, nullptr, 10) : size_t{4} << 30;
 }
 
-size_t padded_to_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-// Where a block starts in its pages: it ends with them, up to the alignment of its address.
-size_t start_in_pages(size_t bytes) { return (padded_to_pages(bytes) - bytes) / kAddressAlignment * kAddressAlignment; }
+// A block is as far at the end of its pages as its address allows, which is an odd multiple of the alignment: what only
+// holds for better aligned memory fails.
+size_t padded_to_pages(size_t bytes) { return (kAddressAlignment + bytes + kPage - 1) / kPage * kPage; }
+size_t start_in_pages(size_t bytes) {
+  constexpr size_t kStep = 2 * kAddressAlignment;
+  return (padded_to_pages(bytes) - bytes - kAddressAlignment) / kStep * kStep + kAddressAlignment;
+}
 
 // Memory of the host that has an address of the device, too.
 class MappedMemory {
@@ -159,11 +171,11 @@ class DeviceMemory {
     char* const data = begin_ + end_ + start_in_pages(bytes);
     const Block block{data, begin_ + end_, padded, bytes, device, file >= 0};
     end_ += padded + kPage;
-    if (file >= 0 && padded > 0 && mmap(block.pages, padded, PROT_NONE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
+    if (file >= 0 && mmap(block.pages, padded, PROT_NONE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
       return nullptr;
     if (alignment == kLargePage) madvise(block.pages, padded, MADV_HUGEPAGE);
-    if (padded > 0 && mprotect(block.pages, padded, open_ ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) return nullptr;
-    if (padded > 0) ASAN_POISON_MEMORY_REGION(block.pages, padded);
+    if (mprotect(block.pages, padded, open_ ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) return nullptr;
+    ASAN_POISON_MEMORY_REGION(block.pages, padded);
     ASAN_UNPOISON_MEMORY_REGION(data, bytes);
     blocks_[data] = block;
     if (!block.is_mapped) used_ += bytes;
@@ -177,9 +189,7 @@ class DeviceMemory {
     const auto found = blocks_.find(data);
     if (found == blocks_.end() || found->second.is_mapped != is_mapped) return false;
     const Block& block = found->second;
-    if (block.padded > 0) {
-      mmap(block.pages, block.padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    }
+    mmap(block.pages, block.padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     if (!is_mapped) used_ -= block.bytes;
     blocks_.erase(found);
     return true;
@@ -228,9 +238,7 @@ class DeviceMemory {
   };
 
   void protect(int protection) {
-    for (const auto& [data, block] : blocks_) {
-      if (block.padded > 0) mprotect(block.pages, block.padded, protection);
-    }
+    for (const auto& [data, block] : blocks_) mprotect(block.pages, block.padded, protection);
   }
 
   char* begin_ = nullptr;
@@ -270,8 +278,11 @@ struct Runtime {
   bool shows_mapped = true;
   size_t mapped_limit = SIZE_MAX;
   std::vector<CUstream_st> default_streams;
-  std::set<CUstream_st*> streams;
-  size_t events = 0, graphs = 0;
+  std::set<CUstream_st*> streams;  // destroyed ones, too, while they have work
+  std::set<CUevent_st*> events;
+  std::set<CUgraph_st*> graphs;
+  std::set<CUgraphExec_st*> executables;
+  std::map<const void*, size_t> allowed_shared;  // bytes that a kernel's blocks may have beyond the default
   int64_t calls = 0, failing = -1;
   cudaError_t last = cudaSuccess;
   std::map<const void*, gpu_host::Launches> launches;
@@ -319,9 +330,23 @@ cudaError_t call(F&& f) {
   return result(f());
 }
 
-CUstream_st& at(cudaStream_t stream) {
-  return stream ? *stream : runtime().default_streams[static_cast<size_t>(current)];
+// Objects that are used after they were destroyed end the program: CUDA leaves undefined what that does.
+template <typename T>
+T& live(T* object, const std::set<T*>& all, const char* kind) {
+  if (!all.contains(object)) {
+    std::fprintf(stderr, "cuda_on_host: %s that has been destroyed, or was never made, is used\n", kind);
+    std::abort();
+  }
+  return *object;
 }
+CUstream_st& at(cudaStream_t stream) {
+  if (!stream) return runtime().default_streams[static_cast<size_t>(current)];
+  return live(runtime().streams.contains(stream) && stream->is_destroyed ? nullptr : stream, runtime().streams,
+              "a stream");
+}
+CUevent_st& at(cudaEvent_t event) { return live(event, runtime().events, "an event"); }
+CUgraph_st& at(cudaGraph_t graph) { return live(graph, runtime().graphs, "a graph"); }
+CUgraphExec_st& at(cudaGraphExec_t executable) { return live(executable, runtime().executables, "a graph"); }
 
 // Runs the next work of a stream, unless it waits. Returns whether the stream has got on.
 bool run_one(CUstream_st& stream) {
@@ -351,6 +376,14 @@ void drain(CUstream_st& stream) {
   if (stream.work.empty()) return;
   const DeviceMemory::Access access(&runtime().memory);
   while (!stream.work.empty()) get_on(stream);
+}
+void drain_all() {
+  std::set<CUstream_st*>& streams = runtime().streams;
+  for (CUstream_st* stream : streams) drain(*stream);
+  std::erase_if(streams, [](CUstream_st* stream) {
+    const std::unique_ptr<CUstream_st> ended(stream->is_destroyed ? stream : nullptr);
+    return ended != nullptr;
+  });
 }
 
 // Only streams of the current device accept work. (CUDA allows copies on others, but our code never does that.)
@@ -403,20 +436,20 @@ bool captures() {
 }
 
 // Whether a copy may read or write the bytes, which are in device or host memory.
-bool is_accessible(const void* data, size_t bytes, bool on_device) {
+bool is_accessible(const void* data, size_t bytes, bool on_device, int device) {
   const DeviceMemory& memory = runtime().memory;
-  return on_device ? memory.contains(data, bytes, current) : data && !memory.is_address(data);
+  return on_device ? memory.contains(data, bytes, device) : data && !memory.is_address(data);
 }
 
 // Whether a copy whose direction is not given may: they are where the runtime knows the address.
-bool is_known(const void* data, size_t bytes) {
+bool is_known(const void* data, size_t bytes, int device) {
   const Runtime& r = runtime();
   const auto holds = [&](const void* begin, size_t size) {
     const auto* const first = static_cast<const char*>(begin);
     const auto* const at = static_cast<const char*>(data);
     return std::less_equal<>()(first, at) && std::less_equal<>()(at + bytes, first + size);
   };
-  return r.memory.contains(data, bytes, current, /*or_mapped=*/true) ||
+  return r.memory.contains(data, bytes, device, /*or_mapped=*/true) ||
          std::any_of(r.pinned.begin(), r.pinned.end(), [&](const auto& p) { return holds(p.first, p.second); }) ||
          std::any_of(r.mapped.begin(), r.mapped.end(),
                      [&](const auto& m) { return holds(m.first, m.second->bytes()); });
@@ -433,24 +466,58 @@ void fail_call(int64_t n) {
 int64_t calls() { return runtime().calls; }
 size_t live_objects() {
   Runtime& r = runtime();
-  return r.memory.blocks() + r.mapped.size() + r.pinned.size() + r.streams.size() - r.default_streams.size() +
-         r.events + r.graphs;
+  const auto streams =
+      std::count_if(r.streams.begin(), r.streams.end(), [](const CUstream_st* s) { return !s->is_destroyed; });
+  return r.memory.blocks() + r.mapped.size() + r.pinned.size() + static_cast<size_t>(streams) -
+         r.default_streams.size() + r.events.size() + r.graphs.size() + r.executables.size();
 }
 const std::map<const void*, Launches>& launches() { return runtime().launches; }
 bool is_device_memory(const void* data, size_t bytes) {
   const std::lock_guard lock(runtime().mutex);
-  return runtime().memory.contains(data, bytes, current);
+  return runtime().memory.contains(data, bytes, current, /*or_mapped=*/true);
 }
 void set_memory_bytes(size_t bytes) { runtime().memory.limit = bytes; }
 void set_mapped_bytes(size_t bytes) { runtime().mapped_limit = bytes; }
 
-cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, dim3 threads, size_t shared,
+cudaError_t allow_shared(const void* kernel, size_t bytes) {
+  if (bytes <= kDefaultSharedBytes) return cudaSuccess;
+  return call([&] {
+    if (bytes > static_cast<size_t>(shared_bytes())) return cudaErrorInvalidValue;
+    runtime().allowed_shared[kernel] = bytes;
+    return cudaSuccess;
+  });
+}
+
+bool holds_host_address(const void* argument, size_t bytes) {
+  const std::lock_guard lock(runtime().mutex);
+  for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
+    uintptr_t word;
+    std::memcpy(&word, static_cast<const char*>(argument) + at, sizeof word);
+    void* const address = reinterpret_cast<void*>(word);
+    if (word < kLowestHostAddress || runtime().memory.is_address(address)) continue;
+    // Asks the system, which tells open pages from numbers that look like addresses.
+    char byte;
+    const iovec to = {&byte, 1}, from = {address, 1};
+    if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1) return true;
+  }
+  return false;
+}
+
+cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, dim3 grid, dim3 block, size_t shared,
                            std::function<void()> work) {
   return call([&] {
+    const size_t threads = size_t{block.x} * block.y * block.z;
+    if (threads == 0 || threads > kMostThreads || block.z > kMostThreadsInZ) return cudaErrorInvalidConfiguration;
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > kMostBlocks || grid.y > kMostBlocksInYZ ||
+        grid.z > kMostBlocksInYZ)
+      return cudaErrorInvalidConfiguration;
+    const auto allowed = runtime().allowed_shared.find(kernel);
+    if (shared > (allowed == runtime().allowed_shared.end() ? kDefaultSharedBytes : allowed->second))
+      return cudaErrorInvalidValue;
     return enqueue(stream, [kernel, threads, shared, work = std::move(work)] {
       Launches& launches = runtime().launches[kernel];
       ++launches.runs;
-      launches.most_threads = std::max(launches.most_threads, size_t{threads.x} * threads.y * threads.z);
+      launches.most_threads = std::max(launches.most_threads, threads);
       launches.most_shared = std::max(launches.most_shared, shared);
       work();
       return true;
@@ -464,7 +531,7 @@ cudaError_t enqueue_cooperative_launch(cudaStream_t stream, const void* kernel, 
   const int resident = resident_blocks(static_cast<int>(threads), shared);
   if (blocks > static_cast<size_t>(resident) * static_cast<size_t>(processors()))
     return call([] { return cudaErrorCooperativeLaunchTooLarge; });
-  return enqueue_launch(stream, kernel, block, shared, std::move(work));
+  return enqueue_launch(stream, kernel, grid, block, shared, std::move(work));
 }
 
 cudaError_t enqueue_exchange(cudaStream_t stream, std::function<bool()> work) {
@@ -475,11 +542,17 @@ cudaError_t enqueue_exchange(cudaStream_t stream, std::function<bool()> work) {
 
 namespace {
 
+// The most threads of a block that fit whatever registers NVRTC gives a kernel: 65,536 of a block, 255 of a thread,
+// which a warp gets in units of 256; so no launch of one can fail for its registers, which the host does not know.
+// Static shared memory fits, too: it has 48 KiB at most.
+constexpr size_t kMostGeneratedThreads = 65536 / 256;
+
 // The library of a generated kernel (generated.cc).
 struct GeneratedKernel {
   void* library;
   void (*run)(dim3 grid, dim3 block, void* const* arguments);
   int parameters;
+  std::shared_ptr<int> holders = std::make_shared<int>();  // one more for each launch in a stream or a graph
 };
 
 GeneratedKernel* at(cudaLibrary_t library) { return reinterpret_cast<GeneratedKernel*>(library); }
@@ -530,6 +603,8 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   return call([&] {
     if (captures()) return cudaErrorStreamCaptureUnsupported;
+    *data = nullptr;
+    if (bytes == 0) return cudaSuccess;
     *data = runtime().memory.allocate(bytes, current);
     return *data ? cudaSuccess : cudaErrorMemoryAllocation;
   });
@@ -537,7 +612,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 cudaError_t cudaFree(void* data) {
   const Call now;
   if (captures()) return result(cudaErrorStreamCaptureUnsupported);
-  for (CUstream_st* stream : runtime().streams) drain(*stream);
+  drain_all();
   return result(!data || runtime().memory.free(data) ? cudaSuccess : cudaErrorInvalidValue);
 }
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
@@ -574,10 +649,10 @@ cudaError_t cudaHostGetDevicePointer(void** data, void* host, unsigned flags) {
     return cudaSuccess;
   });
 }
+// The documentation does not say that it waits for work that uses the memory, so it does not.
 cudaError_t cudaFreeHost(void* data) {
   const Call now;
   if (captures()) return result(cudaErrorStreamCaptureUnsupported);
-  for (CUstream_st* stream : runtime().streams) drain(*stream);
   if (const auto found = runtime().mapped.find(data); found != runtime().mapped.end()) {
     runtime().memory.free(found->second->device, /*is_mapped=*/true);
     runtime().mapped.erase(found);
@@ -592,14 +667,19 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     const bool to_host = kind == cudaMemcpyDeviceToHost, from_host = kind == cudaMemcpyHostToDevice;
     if (!to_host && !from_host && kind != cudaMemcpyDeviceToDevice && kind != cudaMemcpyDefault)
       return cudaErrorInvalidMemcpyDirection;
-    const auto allows = [&](const void* data, bool on_device) {
-      return kind == cudaMemcpyDefault ? is_known(data, bytes) : is_accessible(data, bytes, on_device);
+    const auto allows = [kind, bytes, device = current](const void* data, bool on_device) {
+      if (bytes == 0) return true;
+      return kind == cudaMemcpyDefault ? is_known(data, bytes, device) : is_accessible(data, bytes, on_device, device);
     };
-    if (bytes > 0 && (!allows(to, !to_host) || !allows(from, !from_host))) return cudaErrorInvalidValue;
+    const auto is_allowed = [=] { return allows(to, !to_host) && allows(from, !from_host); };
+    if (!is_allowed()) return cudaErrorInvalidValue;
     // The documentation leaves overlapping copies undefined.
     const auto *const a = static_cast<const char*>(to), *const b = static_cast<const char*>(from);
     if (bytes > 0 && std::less<>()(a, b + bytes) && std::less<>()(b, a + bytes)) return cudaErrorInvalidValue;
-    return enqueue(stream, [=] { return std::memcpy(to, from, bytes), true; });
+    return enqueue(stream, [=] {
+      if (!is_allowed()) gpu_host::refuse("a copy runs after its memory has been freed");
+      return std::memcpy(to, from, bytes), true;
+    });
   });
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
@@ -609,24 +689,26 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
   });
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+// Other streams wait for the default stream, and it for them.
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return call([&] {
+    if (flags != cudaStreamNonBlocking) return cudaErrorNotSupported;
     *stream = new CUstream_st{.device = current};
     runtime().streams.insert(*stream);
     return cudaSuccess;
   });
 }
+// Does not wait for the stream's work.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const Call now;
-  if (stream->capture) return result(cudaErrorStreamCaptureUnsupported);
-  drain(*stream);
-  runtime().streams.erase(stream);
-  delete stream;
+  if (!stream) return result(cudaErrorInvalidResourceHandle);
+  if (at(stream).capture) return result(cudaErrorStreamCaptureUnsupported);
+  stream->is_destroyed = true;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return call([&] {
-    if (at(stream).capture) return cudaErrorStreamCaptureUnsupported;
+    if (at(stream).capture || captures()) return cudaErrorStreamCaptureUnsupported;
     drain(at(stream));
     return cudaSuccess;
   });
@@ -634,7 +716,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   return call([&] {
     CUstream_st& to = at(stream);
-    const std::shared_ptr<CUgraph_st> graph = event->graph.lock();
+    const std::shared_ptr<CUgraph_st> graph = at(event).graph.lock();
     if (!graph) {
       if (to.capture) return cudaErrorStreamCaptureIsolation;
       return enqueue(stream, wait_for(event->done, event->stream));
@@ -659,19 +741,20 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return call([&] {
     *event = new CUevent_st{.device = current, .is_timed = !(flags & cudaEventDisableTiming)};
-    ++runtime().events;
+    runtime().events.insert(*event);
     return cudaSuccess;
   });
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   const std::lock_guard lock(runtime().mutex);
-  --runtime().events;
+  at(event);
+  runtime().events.erase(event);
   delete event;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return call([&] {
-    if (event->device != at(stream).device) return cudaErrorInvalidResourceHandle;
+    if (at(event).device != at(stream).device) return cudaErrorInvalidResourceHandle;
     event->done = std::make_shared<bool>(false);
     event->stream = &at(stream);
     event->graph.reset();
@@ -689,12 +772,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
   return call([&] {
     if (!at(stream).capture || flags != cudaEventRecordExternal) return cudaErrorNotSupported;
-    return enqueue(stream, [event] { return event->time = std::chrono::steady_clock::now(), true; });
+    if (at(event).device != at(stream).device) return cudaErrorInvalidResourceHandle;
+    return enqueue(stream, [event] { return at(event).time = std::chrono::steady_clock::now(), true; });
   });
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   return call([&] {
-    if (!start->is_timed || !end->is_timed || !start->time.time_since_epoch().count()) return cudaErrorInvalidValue;
+    if (!at(start).is_timed || !at(end).is_timed || !start->time.time_since_epoch().count())
+      return cudaErrorInvalidValue;
     if (!*start->done || !*end->done || end->time < start->time) return cudaErrorNotReady;
     *milliseconds = std::chrono::duration<float, std::milli>(end->time - start->time).count();
     return cudaSuccess;
@@ -703,7 +788,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   // cudaErrorNotReady is no error that cudaGetLastError reports.
   const Call now;
-  if (event->graph.lock()) return result(cudaErrorCapturedEvent);
+  if (at(event).graph.lock()) return result(cudaErrorCapturedEvent);
+  if (captures()) return result(cudaErrorStreamCaptureUnsupported);
   if (*event->done) return cudaSuccess;
   // The device goes on while the host asks.
   const DeviceMemory::Access access(&runtime().memory);
@@ -713,16 +799,18 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return call([&] {
     if (captures()) return cudaErrorStreamCaptureUnsupported;
-    if (event->graph.lock()) return cudaErrorCapturedEvent;
+    if (at(event).graph.lock()) return cudaErrorCapturedEvent;
     const DeviceMemory::Access access(&runtime().memory);
     while (!*event->done && !event->stream->work.empty()) get_on(*event->stream);
     return cudaSuccess;
   });
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+// In the mode Global other threads, too, must not allocate.
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   return call([&] {
-    if (stream && stream->device != current) return cudaErrorInvalidResourceHandle;
+    if (mode != cudaStreamCaptureModeThreadLocal) return cudaErrorNotSupported;
+    if (at(stream).device != current) return cudaErrorInvalidResourceHandle;
     if (!stream || stream->capture) return cudaErrorStreamCaptureUnsupported;
     stream->capture = std::make_shared<CUgraph_st>(CUgraph_st{.lanes = {stream}, .is_joined = {true}});
     stream->lane = 0;
@@ -740,29 +828,29 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
       if (!captured->is_joined[lane]) return cudaErrorStreamCaptureUnjoined;
     }
     *graph = new CUgraph_st(*captured);
-    ++runtime().graphs;
+    runtime().graphs.insert(*graph);
     return cudaSuccess;
   });
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
   return call([&] {
-    *executable = new CUgraphExec_st{graph->nodes, graph->events, {}};
+    *executable = new CUgraphExec_st{at(graph).nodes, graph->events, {}};
     write_trace(graph->nodes);
     for (size_t lane = 1; lane < graph->lanes.size(); ++lane) {
       auto& stream = (*executable)->lanes.emplace_back(new CUstream_st{.device = graph->lanes[lane]->device});
       runtime().streams.insert(stream.get());
     }
-    ++runtime().graphs;
+    runtime().executables.insert(*executable);
     return cudaSuccess;
   });
 }
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
-  return call([] { return cudaSuccess; });
+cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {
+  return call([&] { return at(executable), at(stream), cudaSuccess; });
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return call([&] {
     std::vector<std::shared_ptr<bool>> done;
-    for (int64_t i = 0; i < executable->events; ++i) done.push_back(std::make_shared<bool>(false));
+    for (int64_t i = 0; i < at(executable).events; ++i) done.push_back(std::make_shared<bool>(false));
     const auto stream_of = [&](size_t lane) { return lane == 0 ? stream : executable->lanes[lane - 1].get(); };
     for (const Node& node : executable->nodes) {
       Work work = node.work;
@@ -777,17 +865,18 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   const std::lock_guard lock(runtime().mutex);
-  --runtime().graphs;
+  at(graph);
+  runtime().graphs.erase(graph);
   delete graph;
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   const Call now;
-  --runtime().graphs;
-  for (const auto& lane : executable->lanes) {
+  for (const auto& lane : at(executable).lanes) {
     drain(*lane);
     runtime().streams.erase(lane.get());
   }
+  runtime().executables.erase(executable);
   delete executable;
   return cudaSuccess;
 }
@@ -803,6 +892,8 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorUnknown: return "unknown error";
     case cudaErrorInvalidValue: return "invalid argument";
     case cudaErrorMisalignedAddress: return "misaligned address";
+    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
     case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
     default: return "an error of the runtime on the host";
@@ -843,6 +934,7 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, co
 }
 cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
   const std::lock_guard lock(runtime().mutex);
+  if (at(library)->holders.use_count() > 1) gpu_host::refuse("a kernel is unloaded that a stream or a graph still has");
   dlclose(at(library)->library);
   delete at(library);
   return cudaSuccess;
@@ -852,9 +944,13 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   std::vector<void*> values;
   for (int i = 0; i < generated.parameters; ++i) values.push_back(*static_cast<void**>(arguments[i]));
   const auto& [grid, block, shared, stream, attributes, count] = *config;
-  return gpu_host::enqueue_launch(
-      stream, nullptr, block, shared,
-      [run = generated.run, values, blocks = grid, threads = block] { run(blocks, threads, values.data()); });
+  if (size_t{block.x} * block.y * block.z > kMostGeneratedThreads || shared > 0 || count > 0)
+    return call([] { return cudaErrorLaunchOutOfResources; });
+  if (gpu_host::holds_host_address(values.data(), values.size() * sizeof(void*)))
+    return call([] { return cudaErrorIllegalAddress; });
+  return gpu_host::enqueue_launch(stream, nullptr, grid, block, shared,
+                                  [run = generated.run, holder = generated.holders, values, blocks = grid,
+                                   threads = block] { run(blocks, threads, values.data()); });
 }
 
 }  // extern "C"

@@ -24,7 +24,7 @@ Sort::Result Sort::run(const Launch& launch, uint64_t* keys, void* workspace, in
     std::fill_n(keys, n, ~uint64_t{0});  // the library overwrites its operands
     if (places) std::fill_n(places, n, int64_t{-1});
   };
-  check(gpu_host::enqueue_launch(stream_of(launch), nullptr, {}, 0, sort), "sort");
+  check(gpu_host::enqueue_launch(stream_of(launch), nullptr, {}, {}, 0, sort), "sort");
   return sorted;
 }
 

@@ -1,5 +1,5 @@
 """Models on both systems (same.py): the repository's, networks that PyTorch exports, and the forward models of the operators'
-cases, each with its first float input as a weight. scripts/windows --test and scripts/test --arm-command run it, for each fourth
+cases, each with its first float input as a weight. scripts/windows --test and scripts/test --arm command run it, for each fourth
 case of an operator.
 
 Usage: python tests/other_systems/same_models.py [EVERY] [-- COMMAND...]"""
@@ -57,7 +57,7 @@ def export_networks(folder):
 
 def models_cases():
     forward = [(path, None) for path in sorted((ROOT / "models").glob("*.onnx"))]
-    forward += [(ROOT / "models" / "losses" / "yolo_64.onnx", None), *export_networks(ROOT / "build-windows" / "networks")]
+    forward += [(ROOT / "models" / "losses" / "yolo_64.onnx", None), *export_networks(ROOT / "build" / "other_systems")]
     for number, (path, loss) in enumerate(forward):
         for more in (BUILDS[0], BUILDS[1 + number % (len(BUILDS) - 1)]):
             loss_words = ["--loss", loss] if loss else []

@@ -18,10 +18,11 @@ import tables  # noqa: E402
 from googletest import GoogleTest  # noqa: E402
 from stages import LeftOut, Stages  # noqa: E402
 
-# Tests that speak as googletest does: A.dies ends its process, A.dies_after only where A.first has run in the same one.
+# Tests that speak as googletest does: A.dies ends its process, A.dies_after only where A.first has run in the same one; after
+# B.leaks the process ends as the leak sanitizer ends it.
 PROGRAM = """
     import os, signal, sys
-    tests = ["A.first", "A.fails", "A.dies", "A.dies_after", "B.skips", "B.last/0"]
+    tests = ["A.first", "A.fails", "A.dies", "A.dies_after", "A.dies_with_status_1", "B.skips", "B.last/0", "B.leaks"]
     flags = sys.argv[1:]
     for flag in list(flags):
         if flag.startswith("--gtest_flagfile="):
@@ -40,10 +41,12 @@ PROGRAM = """
         print(f"[ RUN      ] {test}", flush=True)
         if test == "A.dies" or (test == "A.dies_after" and chosen[0] == "A.first"):
             os.kill(os.getpid(), signal.SIGSEGV)
+        if test == "A.dies_with_status_1":  # as sanitizers do
+            os._exit(1)
         result = {"A.fails": "  FAILED  ", "B.skips": "  SKIPPED "}.get(test, "       OK ")
         status |= test == "A.fails"
         print(f"[{result}] {test}" + (", where GetParam() = 0" if "/" in test and result != "       OK " else "") + " (1 ms)", flush=True)
-    sys.exit(status)
+    sys.exit(23 if "B.leaks" in chosen else status)
 """
 
 
@@ -57,11 +60,33 @@ def program(tmp_path):
 
 def test_a_dying_test_is_named_and_the_others_run(program):
     names = program.names("*")
-    assert names == ["A.first", "A.fails", "A.dies", "A.dies_after", "B.skips", "B.last/0"]
-    found = program.run_all(names, 60)
-    assert [(d.status, d.test, d.before) for d in found.deaths] == [(-11, "A.dies", ["A.first", "A.fails"])]
+    assert names == ["A.first", "A.fails", "A.dies", "A.dies_after", "A.dies_with_status_1", "B.skips", "B.last/0", "B.leaks"]
+    found = program.run_all(names[:-1], 60)
+    deaths = [(-11, "A.dies", ["A.first", "A.fails"]), (1, "A.dies_with_status_1", ["A.dies_after"])]
+    assert [(d.status, d.test, d.before) for d in found.deaths] == deaths
     assert (found.passed, found.failed, found.skipped) == (["A.first", "A.dies_after", "B.last/0"], ["A.fails"], ["B.skips"])
     assert not found.not_run
+
+
+def test_a_process_that_dies_after_its_tests_is_no_test_s_death(program):
+    found = program.run_all(["A.first", "B.leaks"], 60)
+    assert [(d.status, d.test, d.before) for d in found.deaths] == [(23, "after the last test", ["A.first", "B.leaks"])]
+    assert found.passed == ["A.first", "B.leaks"] and not found.not_run
+
+
+def test_a_program_of_tests_runs_in_shards_and_says_what_became_of_each(program, tmp_path):
+    def run(chosen):
+        log = tmp_path / "log"
+        done = subprocess.run([sys.executable, ROOT / "bench/gpu/googletest.py", program.tests, "--filter", chosen, "--log", log],
+                              capture_output=True, text=True)  # fmt: skip
+        assert "[ RUN      ] A.first" in log.read_text()
+        return done.returncode, done.stdout.splitlines()
+
+    assert run("A.first:B.skips") == (0, ["2 tests: 1 passed, 1 skipped, 0 failed, 0 died, 0 not run"])
+    status, lines = run("*")
+    assert status == 1 and lines[0] == "8 tests: 4 passed, 1 skipped, 1 failed, 3 died, 0 not run"
+    assert sorted(lines[1:]) == ["died with status -11: A.dies", "died with status 1: A.dies_with_status_1",
+                                 "died with status 23: after the last test", "failed: A.fails"]  # fmt: skip
 
 
 def test_tests_are_shared_among_processes(program):

@@ -3,18 +3,13 @@
 
 #include "kernels/cpu/support/kernels.h"
 #include "kernels/cpu/support/parallel.h"
+#include "kernels/math/int4.h"
 #include "onnx_passes/functions/functions.h"
 
 namespace onnx_train::cpu {
 namespace {
 
-// Both integers of a byte, the low half first in memory.
-uint16_t unpacked(uint8_t byte) {
-  static_assert(std::endian::native == std::endian::little);
-  const auto bits = static_cast<uint32_t>(byte);
-  const uint32_t halves = (bits & 0x0f) | (bits << 4 & 0x0f00);
-  return static_cast<uint16_t>(halves | (halves & 0x0808) * 0x1e);  // the sign bit of each, four times more
-}
+static_assert(std::endian::native == std::endian::little);  // two bytes of the output are one number
 
 Prepared prepare_unpack_int4(const NodeSpec& spec) {
   Prepared prepared;
@@ -22,7 +17,7 @@ Prepared prepare_unpack_int4(const NodeSpec& spec) {
     const auto* from = launch.in<uint8_t>(0);
     auto* to = launch.out<uint16_t>();
     parallel_for(bytes, kElementGrain, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) to[i] = unpacked(from[i]);
+      for (int64_t i = begin; i < end; ++i) to[i] = math::unpacked_int4(from[i]);
     });
   };
   return prepared;
