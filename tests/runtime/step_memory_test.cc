@@ -1,6 +1,7 @@
 // What a step asks of the system: nothing. No allocation, no primitive, no page that it has not met, no wait for a
 // lock.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <algorithm>
