@@ -107,7 +107,7 @@ bool read_arguments(const Subcommand& subcommand, const std::vector<std::string>
   CLI::App app;
   app.set_help_flag();
   app.allow_windows_style_options(false);  // /models/m.onnx is a path everywhere
-  app.allow_extras();  // refuse_extra says what is meant
+  app.allow_extras();                      // refuse_extra says what is meant
   std::vector<const CLI::Option*> parsed;
   for (const CommandOption& option : subcommand.options) parsed.push_back(add(option, &app));
   try {

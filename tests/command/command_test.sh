@@ -250,6 +250,11 @@ for kind in "mkfifo pipe" "ln -s /dev/full pipe"; do
   says 'no regular file' err
   rm pipe
 done
+for text in "explain OT1001" "show train.onnx"; do  # less than a buffer of output, and more
+  "$command" $text > /dev/full 2> err
+  [ $? = 1 ] || fail "$text > /dev/full is no error"
+  says 'cannot write to standard output: No space left on device' err
+done
 expect 2 fit train.onnx --data train.csv --epochs 1 --out new --threads 4294967297
 says '--threads' err
 expect 2 bench train.onnx --data train.csv --seconds nan

@@ -39,9 +39,9 @@ bool write_all(int descriptor, const std::string& text) {
   return platform::write_all(descriptor, text.data(), text.size());
 }
 
-// What std::printf holds comes first.
+// What std::printf holds comes first. If its buffer was full before, an error was then, and the flush has none.
 void write_out(const std::string& text) {
-  if (std::fflush(stdout) != 0 || !write_all(kStandardOutput, text)) {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !write_all(kStandardOutput, text)) {
     fail("cannot write to standard output: ", std::strerror(errno));
   }
 }
