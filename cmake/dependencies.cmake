@@ -46,7 +46,7 @@ if(ONNX_TRAIN_TESTS)
   find_package(benchmark REQUIRED)
 endif()
 
-# Some systems, and vcpkg, have a library's headers in a folder of its name: openblas/cblas.h.
+# Some systems, and vcpkg, have the headers of OpenBLAS in a folder of its name.
 function(add_system_library target header library)
   find_path(${target}_include ${header} PATH_SUFFIXES ${target} REQUIRED)
   find_library(${target}_library ${library} REQUIRED)
