@@ -11,8 +11,8 @@
 namespace onnx_train {
 namespace {
 
-// Sizes are doubled from the first to the last until a run takes so many seconds: on a GPU, a hundred times what starting
-// a kernel takes. On a slow CPU the largest product would take minutes.
+// Sizes are doubled from the first to the last until a run takes so many seconds: on a GPU, a hundred times what
+// starting a kernel takes. On a slow CPU the largest product would take minutes.
 struct Sizes {
   int64_t first, last;
   double seconds;
