@@ -180,6 +180,10 @@ class CudaDevice : public Device {
 }  // namespace
 
 Device& cuda_device(int number) {
+  static std::mutex mutex;
+  static auto& devices = *new std::map<int, CudaDevice>;
+  const std::lock_guard lock(mutex);
+  if (const auto known = devices.find(number); known != devices.end()) return known->second;
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
@@ -188,9 +192,6 @@ Device& cuda_device(int number) {
   }
   check_device_number("cuda", number, count);
   cuda::nvrtc_version();  // throws without NVRTC, by which we and cuDNN compile kernels
-  static std::mutex mutex;
-  static auto& devices = *new std::map<int, CudaDevice>;
-  const std::lock_guard lock(mutex);
   return devices.try_emplace(number, number, count).first->second;
 }
 

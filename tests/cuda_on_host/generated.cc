@@ -20,7 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The end of a kernel's file: the number of its parameters, all of which have 8 bytes, and its launch.
+// The end of a kernel's file: the number of its parameters, all of which have 8 bytes, which of them are addresses, and
+// its launch.
 constexpr const char* kEnd = R"(
 #include <utility>
 template <typename... Parameters>
@@ -33,6 +34,13 @@ void run_with(void (*kernel)(Parameters...), dim3 grid, dim3 block, void* const*
 }
 template <typename... Parameters>
 constexpr int count(void (*)(Parameters...)) { return sizeof...(Parameters); }
+template <typename Kernel>
+struct Addresses;
+template <typename... Parameters>
+struct Addresses<void (*)(Parameters...)> {
+  bool at[sizeof...(Parameters)] = {std::is_pointer_v<Parameters>...};
+};
+extern "C" __attribute__((visibility("default"))) const Addresses<decltype(&fused)> fused_addresses{};
 extern "C" __attribute__((visibility("default"))) const int fused_parameters = count(fused);
 extern "C" __attribute__((visibility("default"))) void run_fused(dim3 grid, dim3 block, void* const* arguments) {
   run_with(fused, grid, block, arguments);
@@ -80,7 +88,7 @@ std::string hash_of(const std::string& text) { return std::to_string(XXH3_64bits
 
 std::string compile_kernel(const std::string& text, const std::string&) {
   static const std::string headers = hash_of(embedded_headers() + text_of(SOURCES "/tests/cuda_on_host/gpu_on_host.h"));
-  const fs::path path = fs::path(GENERATED_KERNELS) / concat(hash_of(headers + text), ".so");
+  const fs::path path = fs::path(GENERATED_KERNELS) / concat(hash_of(headers + text + kEnd), ".so");
   if (fs::exists(path)) return path.string();
   const fs::path include = precompiled(headers), folder = new_folder(path);
   const std::string source = (folder / "fused.cc").string();

@@ -3,7 +3,6 @@
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -93,10 +92,8 @@ constexpr int kMostThreadsOfProcessor = 2048, kMostBlocksOfProcessor = 32;
 // Capability).
 constexpr size_t kMostThreads = 1024, kMostThreadsInZ = 64, kMostBlocks = 0x7fffffff, kMostBlocksInYZ = 65535;
 constexpr size_t kDefaultSharedBytes = 48 << 10;  // of dynamic shared memory
-// Below are no addresses of a program: position-independent code, heaps and stacks are above, a sanitizer's too.
-constexpr uintptr_t kLowestHostAddress = uintptr_t{0x5000} << 32;
-constexpr int kReservedSharedBytes = 1 << 10;  // of each block, beside its own
-constexpr size_t kAddressAlignment = 256;      // alignment of cudaMalloc
+constexpr int kReservedSharedBytes = 1 << 10;     // of each block, beside its own
+constexpr size_t kAddressAlignment = 256;         // alignment of cudaMalloc
 
 // The host's times say nothing about a device; tests of choices turn them on.
 const int kChoicesByRule = setenv("ONNX_TRAIN_TIMED_CHOICES", "off", 0);
@@ -488,20 +485,7 @@ cudaError_t allow_shared(const void* kernel, size_t bytes) {
   });
 }
 
-bool holds_host_address(const void* argument, size_t bytes) {
-  const std::lock_guard lock(runtime().mutex);
-  for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
-    uintptr_t word;
-    std::memcpy(&word, static_cast<const char*>(argument) + at, sizeof word);
-    void* const address = reinterpret_cast<void*>(word);
-    if (word < kLowestHostAddress || runtime().memory.is_address(address)) continue;
-    // Asks the system, which tells open pages from numbers that look like addresses.
-    char byte;
-    const iovec to = {&byte, 1}, from = {address, 1};
-    if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1) return true;
-  }
-  return false;
-}
+bool is_device_address(const void* address) { return runtime().memory.is_address(address); }
 
 cudaError_t enqueue_launch(cudaStream_t stream, const void* kernel, dim3 grid, dim3 block, size_t shared,
                            std::function<void()> work) {
@@ -552,6 +536,7 @@ struct GeneratedKernel {
   void* library;
   void (*run)(dim3 grid, dim3 block, void* const* arguments);
   int parameters;
+  const bool* is_address;                                  // by parameter
   std::shared_ptr<int> holders = std::make_shared<int>();  // one more for each launch in a stream or a graph
 };
 
@@ -922,9 +907,10 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJi
   return call([&] {
     void* const handle = dlopen(static_cast<const char*>(code), RTLD_NOW | RTLD_LOCAL);
     if (!handle) return cudaErrorInvalidKernelImage;
-    auto* const kernel = new GeneratedKernel{handle, nullptr, 0};
+    auto* const kernel = new GeneratedKernel{handle, nullptr, 0, nullptr};
     kernel->run = reinterpret_cast<decltype(kernel->run)>(dlsym(handle, "run_fused"));
     kernel->parameters = *static_cast<const int*>(dlsym(handle, "fused_parameters"));
+    kernel->is_address = static_cast<const bool*>(dlsym(handle, "fused_addresses"));
     *library = reinterpret_cast<cudaLibrary_t>(kernel);
     return cudaSuccess;
   });
@@ -941,13 +927,15 @@ cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
   const GeneratedKernel& generated = *static_cast<const GeneratedKernel*>(kernel);
-  std::vector<void*> values;
-  for (int i = 0; i < generated.parameters; ++i) values.push_back(*static_cast<void**>(arguments[i]));
   const auto& [grid, block, shared, stream, attributes, count] = *config;
   if (size_t{block.x} * block.y * block.z > kMostGeneratedThreads || shared > 0 || count > 0)
     return call([] { return cudaErrorLaunchOutOfResources; });
-  if (gpu_host::holds_host_address(values.data(), values.size() * sizeof(void*)))
-    return call([] { return cudaErrorIllegalAddress; });
+  std::vector<void*> values;
+  for (int i = 0; i < generated.parameters; ++i) {
+    values.push_back(*static_cast<void**>(arguments[i]));
+    if (generated.is_address[i] && values.back() && !gpu_host::is_device_address(values.back()))
+      return call([] { return cudaErrorIllegalAddress; });
+  }
   return gpu_host::enqueue_launch(stream, nullptr, grid, block, shared,
                                   [run = generated.run, holder = generated.holders, values, blocks = grid,
                                    threads = block] { run(blocks, threads, values.data()); });
