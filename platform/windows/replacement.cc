@@ -9,6 +9,7 @@
 #include "platform/windows/wide.h"
 
 namespace onnx_train::platform {
+
 Replacement::~Replacement() {
   if (temporary_.empty()) return;
   if (file_.is_open()) file_.close_now();  // an open file keeps its name
