@@ -116,6 +116,7 @@ class CudaDevice : public Device {
       host_of_[data] = host;
       return data;
     } catch (...) {
+      cudaStreamSynchronize(nullptr);  // cudaFreeHost need not wait for the memset
       cudaFreeHost(host);
       throw;
     }

@@ -12,16 +12,18 @@ namespace {
 
 int64_t matrix_grain(int64_t n) { return std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, n * n * n)); }
 
+// In float64, so that a singular matrix of small integers has the determinant 0 in whatever order a compiler
+// multiplies.
 template <typename T>
 Prepared prepare_det(const NodeSpec& spec) {
   const int64_t n = spec.in_shape(0).back(), count = spec.out_size();
-  const size_t bytes = static_cast<size_t>(spec.in_size(0)) * sizeof(T);
+  const size_t bytes = static_cast<size_t>(spec.in_size(0)) * sizeof(double);
   return {[=](const Launch& launch) {
             parallel_for(count, matrix_grain(n), [&](int64_t begin, int64_t end) {
               for (int64_t i = begin; i < end; ++i) {
-                T* matrix = launch.scratch<T>() + i * n * n;
+                double* matrix = launch.scratch<double>() + i * n * n;
                 std::copy_n(launch.in<T>(0) + i * n * n, n * n, matrix);
-                launch.out<T>()[i] = math::determinant(n, matrix);
+                launch.out<T>()[i] = static_cast<T>(math::determinant(n, matrix));
               }
             });
           },
