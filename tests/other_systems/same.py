@@ -35,6 +35,7 @@ class Case:
 
 # What `check` says more in a build without kernels, alone or among other things.
 NO_KERNELS = re.compile(rb"\nWorth knowing:\n  kernels: [^\n]*\n(?!  )|(?<=\n)  kernels: whether there is one [^\n]*\n")
+CANNOT_RUN = b" is not written, for it could not be run: "
 
 
 def contents(folder):
@@ -81,6 +82,9 @@ def difference(case, folder):
     other, other_files = run(OTHER, case, case.windows or case.commands, folder / "other")
     folder.rmdir()
     what = []
+    # A command without kernels does not try what it writes.
+    if IS_WINE and any(CANNOT_RUN in errors for _, _, errors in own):
+        own, other, files, other_files = own[:1], own[:1], {}, {}
     for words, *pair in zip(case.commands, own, other):
         for part, a, b in zip(("status", "output", "errors"), *pair):
             if IS_WINE and part == "output" and words[:1] == ["check"]:

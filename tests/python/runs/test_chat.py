@@ -181,16 +181,18 @@ def test_what_is_refused_is_said_and_the_conversation_goes_on(folder):
 
 def test_ctrl_c_ends_an_answer_and_ctrl_d_the_conversation(folder):
     arguments = ["sample", folder.model, "--tokenizer", folder.path, "--chat", "--temperature", "0", "--tokens", "90000"]
+
+    def asks(output):  # answers of this model may have the signs of the prompt, too
+        return re.search(r"(\A|\n)> \Z", output.replace("\r", ""))
+
     with contextlib.closing(Terminal(80, 24, *arguments)) as shown:
-        for number in range(1, 3):
-            shown.until(lambda output, number=number: output.count("> ") == number)
+        for _ in range(2):
+            shown.until(asks)
             shown.forget()
             shown.press("Hi\n")
             shown.until(lambda output: len(output) > 100)  # far from its end
-            shown.forget()
-            shown._bytes = b"> " * number
             shown.press("\x03")
-        shown.until(lambda output: output.count("> ") == 3)
+        shown.until(asks)
         shown.press("\x04")
         assert shown.end() == 0
         assert int(READ.search(shown.output)[2]) < 90000
