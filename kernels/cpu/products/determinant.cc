@@ -12,8 +12,8 @@ namespace {
 
 int64_t matrix_grain(int64_t n) { return std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, n * n * n)); }
 
-// In float64, so that a singular matrix of small integers has the determinant 0 in whatever order a compiler
-// multiplies.
+// The elimination is in float64: in float32 the determinant of a singular matrix is a rounding error, whose size
+// depends on the compiler.
 template <typename T>
 Prepared prepare_det(const NodeSpec& spec) {
   const int64_t n = spec.in_shape(0).back(), count = spec.out_size();
