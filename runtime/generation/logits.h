@@ -11,6 +11,9 @@ namespace onnx_train {
 using Texts = std::vector<std::vector<int64_t>>;  // tokens
 using Logits = std::vector<std::vector<double>>;  // [texts, vocabulary]
 
+// A relative difference of logits that were computed in two ways, and are the same.
+constexpr double kRoundingOfLogits = 1e-3;
+
 // Of an output float[batch, tokens, vocabulary].
 bool are_logits(DType dtype, size_t rank);
 

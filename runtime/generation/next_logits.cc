@@ -17,11 +17,9 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-constexpr double kRounding = 1e-3;  // of logits
-
 // TextWindows are longer than texts, so logits must not depend on the positions after a text.
 void check_is_causal(const Logits& one, const Logits& other) {
-  if (relative_difference(one, other) > kRounding)
+  if (relative_difference(one, other) > kRoundingOfLogits)
     fail("the logits of a token change with the tokens after it: the model is not causal, and writes no text");
 }
 
@@ -183,7 +181,7 @@ bool NextLogits::reads_filled_texts(const Texts& texts, const Group& group, cons
   const Group alone{.texts = {text}, .filled = {0}, .length = std::ssize(texts[text])};
   const Texts read = side_by_side(texts, alone);
   CachedReader reader(*cached_, windows_.context(), std::vector<int64_t>(read.size()));
-  return relative_difference({reader.next(read)[0]}, {logits[static_cast<size_t>(most)]}) <= kRounding;
+  return relative_difference({reader.next(read)[0]}, {logits[static_cast<size_t>(most)]}) <= kRoundingOfLogits;
 }
 
 // Once, when there are two tokens.

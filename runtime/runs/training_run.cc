@@ -10,6 +10,7 @@
 #include "onnx_passes/model/table_metadata.h"
 #include "runtime/data/class_names.h"
 #include "runtime/data/selection.h"
+#include "runtime/generation/causality.h"
 #include "runtime/runs/metrics_log.h"
 #include "runtime/runs/resume.h"
 #include "runtime/runs/same_start.h"
@@ -120,7 +121,14 @@ std::unique_ptr<Trainer> TrainingRun::make_trainer(std::vector<std::string>* cha
 // Ranks have the same data, of which one looks at all.
 void TrainingRun::check_data() {
   if (settings_.no_data_check || session_.topology().rank() > 0) return;
+  const size_t before = checked_.size();
   data_.training.check(session_, training_entry(session_), &checked_);
+  // What is predicted takes all ranks.
+  if (checked_.size() > before && session_.topology().ranks() == 1) {
+    const std::string fault = seen_labels(&session_, *data_.training.dataset, training_entry(session_));
+    if (!fault.empty())
+      fail_as(ErrorCode::kData, data_.training.name, ": ", fault, " (--no-data-check trains on it nevertheless)");
+  }
   if (data_.evaluation) data_.evaluation->check(session_, Entry::kEvaluate, &checked_);
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/data/texts/label_shift.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/dispatch.h"
@@ -22,15 +23,28 @@ std::vector<int64_t> integers_of(const Dataset::Array& array, int64_t index) {
   return row;
 }
 
+// The arrays of the tokens and of their labels; null where the entry point takes none, or where they are no integers of
+// one shape.
+struct TokenArrays {
+  const Dataset::Array* tokens = nullptr;
+  const Dataset::Array* labels = nullptr;
+};
+
+TokenArrays token_arrays(const Dataset& data, const Model& model, const EntryName& entry) {
+  const std::vector<InputSpec> inputs = entry_inputs(model, entry);
+  const TokenInputs names = token_inputs(inputs);
+  if (!names.tokens || !names.labels) return {};
+  const Dataset::Array *tokens = data.find(names.tokens->name), *labels = data.find(names.labels->name);
+  if (!tokens || !labels || !tokens->per_sample || !labels->per_sample || tokens->row != labels->row) return {};
+  if (!is_integer(tokens->rows.dtype()) || !is_integer(labels->rows.dtype())) return {};
+  return {tokens, labels};
+}
+
 }  // namespace
 
 std::string copied_labels(const Dataset& data, const Model& model, const EntryName& entry) {
-  const std::vector<InputSpec> inputs = entry_inputs(model, entry);
-  const TokenInputs names = token_inputs(inputs);
-  if (!names.tokens || !names.labels) return "";
-  const Dataset::Array *tokens = data.find(names.tokens->name), *labels = data.find(names.labels->name);
-  if (!tokens || !labels || labels->rows.reader() || !tokens->per_sample || !labels->per_sample) return "";
-  if (tokens->row != labels->row || !is_integer(tokens->rows.dtype()) || !is_integer(labels->rows.dtype())) return "";
+  const auto [tokens, labels] = token_arrays(data, model, entry);
+  if (!tokens || labels->rows.reader()) return "";
   bool is_moved = false;  // whether the labels would be others if they followed the tokens
   for (int64_t sample = 0; sample < data.num_samples(); ++sample) {
     const std::vector<int64_t> from = integers_of(*tokens, data.row_of(sample)),
@@ -46,6 +60,24 @@ std::string copied_labels(const Dataset& data, const Model& model, const EntryNa
       "'", labels->name, "' equals '", tokens->name,
       "' wherever it is not negative, so that the model would learn to repeat its input: label t is the token "
       "after token t here, while the models of transformers shift labels inside; --shift-labels shifts them");
+}
+
+std::vector<int64_t> tokens_before_labels(const Dataset& data, const Model& model, const EntryName& entry) {
+  const auto [tokens, labels] = token_arrays(data, model, entry);
+  if (!tokens) return {};
+  constexpr int64_t kMostLooked = 64;  // of chats, samples without an answer have no labels
+  for (int64_t sample = 0; sample < std::min(data.num_samples(), kMostLooked); ++sample) {
+    const std::vector<int64_t> from = integers_of(*tokens, data.row_of(sample)),
+                               to = integers_of(*labels, data.row_of(sample));
+    bool is_moved = false;  // whether the labels would be others if they were the tokens
+    for (size_t t = 0; t + 1 < to.size(); ++t) {
+      if (to[t] < 0) continue;  // ignored
+      if (to[t] != from[t + 1]) return {};
+      is_moved = is_moved || to[t] != from[t];
+    }
+    if (is_moved) return from;
+  }
+  return {};
 }
 
 void shift_labels(DataArrays* data, const std::vector<InputSpec>& inputs, int64_t ignored) {

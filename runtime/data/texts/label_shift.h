@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/data/files/read_options.h"
 
@@ -13,6 +14,10 @@ namespace onnx_train {
 // do;
 // "" if they are not. Labels that files of tokens make are not looked at, nor texts whose tokens are all alike.
 std::string copied_labels(const Dataset& data, const Model& model, const EntryName& entry);
+
+// The tokens of the first sample with labels, where these are the tokens that follow wherever they are not negative; none
+// if they are not.
+std::vector<int64_t> tokens_before_labels(const Dataset& data, const Model& model, const EntryName& entry);
 
 // Moves the labels of language models one to the left: --shift-labels. The last one of a sample becomes `ignored`.
 // Throws UsageError where the inputs have no integers [batch, tokens] as labels, or these follow the tokens already.
