@@ -37,6 +37,7 @@ std::string seen_labels(Session* session, const Dataset& data, const EntryName& 
     return "";  // no language model in the form that `sample` reads
   }
   session->draw_again(Entry::kPredict);
+  session->drop_plans(Entry::kPredict);  // which may hold weights in another layout
   if (difference <= kRoundingOfLogits) return "";
   return "the labels are the tokens that follow, and the logits of a token change with the token after it, so that the "
          "model would learn to copy it: a model that reads in both directions, as BERT does, takes labels of masked "

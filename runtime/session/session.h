@@ -124,6 +124,8 @@ class Session {
   // The plan that `run` would use for inputs of these shapes, created on demand. Valid until it is dropped from the
   // cache.
   Plan& plan(const EntryName& entry, const std::map<std::string, Shape>& shapes);
+  // Frees the plans of an entry point that is not used again. None of its runs may be started.
+  void drop_plans(const EntryName& entry);
   // The same plan for the caller alone: allocates nothing and keeps nothing. Throws Error as `plan` does, except that
   // memory is not compared with what the device has left.
   std::unique_ptr<Plan> planned(const EntryName& entry, const std::map<std::string, Shape>& shapes);

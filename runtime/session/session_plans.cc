@@ -149,6 +149,10 @@ Plan& Session::plan(const EntryName& entry, const std::map<std::string, Shape>& 
   return make_plan(entry, sums, plain(entry, sums, shapes), shapes, first_sizes(entry)).plan();
 }
 
+void Session::drop_plans(const EntryName& entry) {
+  std::erase_if(plans_, [&](const auto& cached) { return cached->entry == entry; });
+}
+
 std::unique_ptr<Plan> Session::planned(const EntryName& entry, const std::map<std::string, Shape>& shapes) {
   const SessionThreads threads(options_.threads);
   const std::map<std::string, Shape> all = with_own_inputs(entry, shapes);
