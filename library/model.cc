@@ -155,7 +155,7 @@ void assign(const Tensor& value, const std::string& name, onnx::TensorProto* wei
   if (const auto index = reference_of(*weight)) {
     message->contents[*index] = contents;
   } else {
-    put_beside(contents, message, weight);
+    put_beside(contents, &message->contents, weight);
   }
 }
 

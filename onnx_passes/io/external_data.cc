@@ -263,9 +263,10 @@ void put_data(const void* data, size_t bytes, std::shared_ptr<const void> owner,
               onnx::TensorProto* tensor) {
   const auto dtype = static_cast<DType>(tensor->data_type());
   if (message && bytes >= kMinBytesBeside && has_four_bits(*tensor)) {
-    put_beside({DType::kUint8, {static_cast<int64_t>(bytes)}, data, std::move(owner)}, message, tensor);
+    put_beside({DType::kUint8, {static_cast<int64_t>(bytes)}, data, std::move(owner)}, &message->contents, tensor);
   } else if (message && bytes >= kMinBytesBeside && may_be_beside(dtype)) {
-    put_beside({dtype, {tensor->dims().begin(), tensor->dims().end()}, data, std::move(owner)}, message, tensor);
+    put_beside({dtype, {tensor->dims().begin(), tensor->dims().end()}, data, std::move(owner)}, &message->contents,
+               tensor);
   } else {
     tensor->set_raw_data(data, bytes);
   }

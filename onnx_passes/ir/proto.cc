@@ -1,24 +1,18 @@
 // Converts Model to ModelMessage and ModelProto and back. Shells keep every field that is not an edge, so the
 // conversion is lossless.
 #include <algorithm>
-#include <charconv>
-#include <cstring>
+#include <map>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/ir/message.h"
-#include "onnx_passes/ir/message_tensors.h"
+#include "onnx_passes/ir/stored_weights.h"
 
 namespace onnx_train {
 namespace {
 
-using Contents = std::vector<Tensor>;  // tensors that messages refer to
-
 constexpr int kMaxSubgraphDepth = 32;
-
-using Properties = google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto>;
 
 // ---- Roles and gradients, as metadata
 
@@ -26,24 +20,11 @@ constexpr const char* kRole = "onnx_train.role";
 constexpr const char* kRoleOf = "onnx_train.of";
 constexpr std::string_view kGradient = "onnx_train.gradient:";  // followed by the weight; the value is the gradient
 
-const std::string* find_property(const Properties& properties, const char* key) {
-  for (const auto& entry : properties) {
-    if (entry.key() == key) return &entry.value();
-  }
-  return nullptr;
-}
-
 void read_role(const Properties& properties, Value* value) {
   const std::string* name = find_property(properties, kRole);
   if (!name || name->empty()) return;
   const std::string* of = find_property(properties, kRoleOf);
   value->set_role({*name, of ? *of : ""});
-}
-
-void add_property(Properties* properties, std::string key, const std::string& value) {
-  auto* entry = properties->Add();
-  entry->set_key(std::move(key));
-  entry->set_value(value);
 }
 
 // Leaves properties unchanged that are correct already.
@@ -60,22 +41,6 @@ void write_role(const ValueRole* role, Properties* properties) {
 }
 
 // ---- Graphs
-
-const Tensor& referred(const Contents& contents, size_t index) {
-  if (index >= contents.size()) fail("a tensor refers to contents that the model does not have");
-  return contents[index];
-}
-
-void clear_data(onnx::TensorProto* tensor) {
-  tensor->clear_raw_data();
-  tensor->clear_external_data();
-  tensor->clear_data_location();
-}
-
-void put_contents(const Tensor& contents, onnx::TensorProto* tensor) {
-  clear_data(tensor);
-  tensor->set_raw_data(contents.data(), contents.bytes());
-}
 
 void read_graph(const onnx::GraphProto& proto, const Contents& contents, Graph* graph, int depth);
 
@@ -112,80 +77,6 @@ Value* read_initializer(const onnx::TensorProto& tensor, const Contents& content
   put_contents(referred(contents, *index), &whole);
   return graph->add_initializer(std::move(whole));
 }
-
-// ---- Frozen weights in 16 and in 4 bits
-//
-// An initializer of a training model that is stored in fewer bits is two things in a message: an initializer of
-// float16, bfloat16, int4 or uint4 under another name, whose metadata tell the weight's, and a Cast, which gives the
-// weight.
-
-constexpr const char* kWidened = "onnx_train.widened";
-
-void remove_property(const char* key, Properties* properties) {
-  for (int i = properties->size() - 1; i >= 0; --i) {
-    if (properties->Get(i).key() == key) properties->DeleteSubrange(i, 1);
-  }
-}
-
-// What the Cast makes of an initializer; kUndefined for types that no weight is stored in.
-DType cast_to(const onnx::TensorProto& stored) {
-  switch (stored.data_type()) {
-    case onnx::TensorProto::FLOAT16:
-    case onnx::TensorProto::BFLOAT16: return DType::kFloat;
-    case onnx::TensorProto::INT4: return DType::kInt8;
-    case onnx::TensorProto::UINT4: return DType::kUint8;
-    default: return DType::kUndefined;
-  }
-}
-
-// The weight's numbers.
-Tensor wide_contents(const onnx::TensorProto& stored, const Contents& contents) {
-  const auto index = reference_of(stored);
-  if (!has_four_bits(stored)) return Tensor::widened(index ? referred(contents, *index) : from_proto(stored));
-  const Shape shape(stored.dims().begin(), stored.dims().end());
-  return Tensor::unpacked(cast_to(stored), shape, index ? referred(contents, *index) : packed_bytes(stored));
-}
-
-// The initializers of a message that are stored in fewer bits, and the Casts after them.
-class StoredWeights {
- public:
-  explicit StoredWeights(const onnx::GraphProto& graph) {
-    std::unordered_map<std::string, const onnx::TensorProto*> stored;
-    for (const auto& tensor : graph.initializer()) {
-      if (find_property(tensor.metadata_props(), kWidened) && cast_to(tensor) != DType::kUndefined)
-        stored.emplace(tensor.name(), &tensor);
-    }
-    if (stored.empty()) return;
-    for (const auto& node : graph.node()) {
-      if (node.op_type() != "Cast" || !node.domain().empty() || node.input_size() != 1 || node.output_size() != 1)
-        continue;
-      const auto found = stored.find(node.input(0));
-      const bool is_it = found != stored.end() && node.attribute_size() == 1 && node.attribute(0).name() == "to" &&
-                         node.attribute(0).i() == static_cast<int64_t>(cast_to(*found->second)) &&
-                         *find_property(found->second->metadata_props(), kWidened) == node.output(0);
-      if (!is_it) continue;
-      tensors_.insert(found->second);
-      casts_.insert(&node);
-    }
-  }
-
-  bool contains(const onnx::TensorProto& tensor) const { return tensors_.contains(&tensor); }
-  bool contains(const onnx::NodeProto& node) const { return casts_.contains(&node); }
-
-  static Value* read(const onnx::TensorProto& tensor, const Contents& contents, Graph* graph) {
-    const std::string name = *find_property(tensor.metadata_props(), kWidened);
-    onnx::TensorProto message;
-    message.set_name(name);
-    *message.mutable_metadata_props() = tensor.metadata_props();
-    if (tensor.has_doc_string()) message.set_doc_string(tensor.doc_string());
-    remove_property(kWidened, message.mutable_metadata_props());
-    return graph->add_initializer(name, make_initializer(std::move(message), wide_contents(tensor, contents)));
-  }
-
- private:
-  std::unordered_set<const onnx::TensorProto*> tensors_;
-  std::unordered_set<const onnx::NodeProto*> casts_;
-};
 
 void read_graph(const onnx::GraphProto& proto, const Contents& contents, Graph* graph, int depth) {
   if (depth > kMaxSubgraphDepth)
@@ -256,50 +147,6 @@ bool may_leave_out(const onnx::TensorProto& tensor) {
   return tensor.raw_data().size() >= kMinBytesBeside && may_be_beside(static_cast<DType>(tensor.data_type()));
 }
 
-// The weights of a training model that its messages have in fewer bits: those that no entry point updates.
-class FrozenWeights {
- public:
-  explicit FrozenWeights(const Model& model) : model_(model) {
-    for (const EntryPoint& entry : model.entry_points) {
-      for (const auto* bindings : {&entry.update_bindings, &entry.initialization_bindings}) {
-        for (const Binding& binding : *bindings) updated_.insert(binding.state);
-      }
-    }
-  }
-
-  // What such a weight is stored in; null for other values.
-  const Tensor* stored(const Value& value) const {
-    const Tensor* beside = contents_beside(value.shared_initializer());
-    const bool is_frozen =
-        beside && beside->is_stored_in_fewer_bits() && !value.graph().is_input(&value) && !updated_.contains(&value);
-    return is_frozen ? &beside->stored() : nullptr;
-  }
-
-  // Its type: of 4-bit integers `stored` has the bytes.
-  static DType stored_type(const Value& value, const Tensor& stored) {
-    if (is_float(stored.dtype())) return stored.dtype();
-    return static_cast<DType>(value.dtype() == DType::kInt8 ? onnx::TensorProto::INT4 : onnx::TensorProto::UINT4);
-  }
-
-  // A name that nothing in the model has.
-  std::string stored_name(const Value& value) const {
-    std::string unique = concat(value.name(), "/stored");
-    while (is_taken(unique)) unique += "_";
-    return unique;
-  }
-
- private:
-  bool is_taken(const std::string& name) const {
-    const auto has = [&](const EntryPoint& entry) {
-      return entry.algorithm->find(name) || entry.initialization->find(name);
-    };
-    return model_.graph->find(name) || std::ranges::any_of(model_.entry_points, has);
-  }
-
-  const Model& model_;
-  std::unordered_set<const Value*> updated_;
-};
-
 // Writes graphs; contents stored beside messages go to `beside` or, if that is null, into the message. The weights of
 // `frozen`, which may be null, are written as StoredWeights reads them.
 class GraphWriter {
@@ -316,10 +163,7 @@ class GraphWriter {
     std::unordered_map<std::string, int> inputs, outputs, infos;
     for (const Value* v : graph.inputs()) write_info(*v, shell.input(), inputs, proto->add_input());
     for (const Value* v : graph.outputs()) write_info(*v, shell.output(), outputs, proto->add_output());
-    for (const Value* v : graph.initializers()) {
-      write_initializer(*v, proto->add_initializer());
-      if (frozen_ && frozen_->stored(*v)) write_widening(*v, proto);
-    }
+    for (const Value* v : graph.initializers()) write_initializer(*v, proto);
     for (const auto& info : shell.value_info()) {
       const Value* value = graph.find(info.name());
       if (value) write_info(*value, shell.value_info(), infos, proto->add_value_info());
@@ -340,7 +184,8 @@ class GraphWriter {
   }
 
  private:
-  void write_initializer(const Value& value, onnx::TensorProto* out) {
+  void write_initializer(const Value& value, onnx::GraphProto* proto) {
+    onnx::TensorProto* const out = proto->add_initializer();
     const onnx::TensorProto& tensor = *value.initializer();
     const Tensor* beside = contents_beside(value.shared_initializer());
     if (!options_.contents && (beside || may_leave_out(tensor))) {
@@ -352,37 +197,13 @@ class GraphWriter {
     out->set_name(value.name());
     write_role(value.role(), out->mutable_metadata_props());
     if (!beside || !options_.contents) return;
+    if (frozen_ && frozen_->contains(value)) return frozen_->write(value, out, proto->add_node(), beside_);
     if (beside_) {
       set_reference(beside_->size(), out);
       beside_->push_back(*beside);
     } else {
       put_contents(stored_contents(value), out);
     }
-  }
-
-  // Makes the last initializer, which is that of `value`, one in fewer bits, and adds the Cast after it.
-  void write_widening(const Value& value, onnx::GraphProto* proto) {
-    onnx::TensorProto* tensor = proto->mutable_initializer(proto->initializer_size() - 1);
-    const Tensor& stored = *frozen_->stored(value);
-    tensor->set_name(frozen_->stored_name(value));
-    tensor->set_data_type(static_cast<int>(FrozenWeights::stored_type(value, stored)));
-    add_property(tensor->mutable_metadata_props(), kWidened, value.name());
-    beside_->pop_back();
-    if (stored.bytes() < kMinBytesBeside) {
-      put_contents(stored, tensor);
-    } else {
-      set_reference(beside_->size(), tensor);
-      beside_->push_back(stored);
-    }
-    onnx::NodeProto* cast = proto->add_node();
-    cast->set_op_type("Cast");
-    cast->set_name(concat(value.name(), "/widened"));
-    cast->add_input(tensor->name());
-    cast->add_output(value.name());
-    auto* to = cast->add_attribute();
-    to->set_name("to");
-    to->set_type(onnx::AttributeProto::INT);
-    to->set_i(static_cast<int64_t>(value.dtype()));
   }
 
   void write_node(const Node& node, onnx::NodeProto* out) {
@@ -415,8 +236,6 @@ void to_proto(const Graph& graph, onnx::GraphProto* proto, ToProtoOptions option
 }
 
 namespace {
-
-constexpr const char* kReference = "contents";  // not a key that ONNX defines
 
 std::vector<Binding> read_bindings(const Properties& protos, const Graph& states, const Graph& values,
                                    const EntryName& entry) {
@@ -459,75 +278,6 @@ void read_gradients(EntryPoint* entry) {
 }
 
 }  // namespace
-
-bool has_four_bits(const onnx::TensorProto& tensor) {
-  return tensor.data_type() == onnx::TensorProto::INT4 || tensor.data_type() == onnx::TensorProto::UINT4;
-}
-
-Tensor packed_bytes(const onnx::TensorProto& tensor) {
-  std::string bytes = tensor.raw_data();
-  if (!tensor.has_raw_data()) {
-    for (const int32_t byte : tensor.int32_data()) bytes.push_back(static_cast<char>(byte));
-  }
-  const size_t needed = declared_bytes(tensor);
-  if (bytes.size() != needed)
-    fail("tensor '", tensor.name(), "' of 4-bit integers needs ", needed, " bytes and holds ", bytes.size(),
-         "; the file is damaged");
-  Tensor copy(DType::kUint8, {static_cast<int64_t>(bytes.size())});
-  if (!bytes.empty()) std::memcpy(copy.data(), bytes.data(), bytes.size());
-  return copy;
-}
-
-std::optional<size_t> reference_of(const onnx::TensorProto& tensor) {
-  if (tensor.data_location() != onnx::TensorProto::EXTERNAL || tensor.external_data_size() != 1) return std::nullopt;
-  const auto& entry = tensor.external_data(0);
-  if (entry.key() != kReference) return std::nullopt;
-  size_t index = 0;
-  const char* end = entry.value().data() + entry.value().size();
-  const bool number = std::from_chars(entry.value().data(), end, index).ptr == end && !entry.value().empty();
-  return number ? std::optional(index) : std::nullopt;
-}
-
-void set_reference(size_t index, onnx::TensorProto* tensor) {
-  clear_data(tensor);
-  tensor->set_data_location(onnx::TensorProto::EXTERNAL);
-  auto* entry = tensor->add_external_data();
-  entry->set_key(kReference);
-  entry->set_value(std::to_string(index));
-}
-
-void put_beside(const Tensor& contents, ModelMessage* message, onnx::TensorProto* tensor) {
-  if (contents.bytes() < kMinBytesBeside || !may_be_beside(contents.dtype())) return put_contents(contents, tensor);
-  set_reference(message->contents.size(), tensor);
-  message->contents.push_back(contents);
-}
-
-void widen_stored_weights(ModelMessage* message, const std::set<std::string>& names) {
-  const auto widen = [&](onnx::GraphProto* graph) {
-    const StoredWeights stored(*graph);
-    auto* nodes = graph->mutable_node();
-    for (int i = nodes->size() - 1; i >= 0; --i) {
-      if (stored.contains(nodes->Get(i)) && names.contains(nodes->Get(i).output(0))) nodes->DeleteSubrange(i, 1);
-    }
-    for (auto& tensor : *graph->mutable_initializer()) {
-      if (!stored.contains(tensor) || !names.contains(*find_property(tensor.metadata_props(), kWidened))) continue;
-      const Tensor wide = wide_contents(tensor, message->contents);
-      tensor.set_name(std::string(*find_property(tensor.metadata_props(), kWidened)));
-      tensor.set_data_type(static_cast<int>(wide.dtype()));
-      remove_property(kWidened, tensor.mutable_metadata_props());
-      put_beside(wide, message, &tensor);
-    }
-  };
-  widen(message->proto.mutable_graph());
-  for (auto& info : *message->proto.mutable_training_info()) widen(info.mutable_algorithm());
-}
-
-onnx::ModelProto with_contents(ModelMessage message) {
-  for_each_tensor(&message.proto, [&](onnx::TensorProto* tensor, bool) {
-    if (const auto index = reference_of(*tensor)) put_contents(referred(message.contents, *index), tensor);
-  });
-  return std::move(message.proto);
-}
 
 Model from_proto(onnx::ModelProto proto) { return from_message({std::move(proto), {}}); }
 

@@ -29,7 +29,7 @@ int64_t widen_four_bits(onnx::TensorProto* tensor, ModelMessage* message) {
   tensor->clear_int32_data();
   tensor->set_data_type(static_cast<int>(dtype));
   if (message) {
-    put_beside(wide, message, tensor);
+    put_beside(wide, &message->contents, tensor);
   } else {
     tensor->set_raw_data(wide.data(), wide.bytes());
   }

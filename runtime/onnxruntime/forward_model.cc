@@ -64,7 +64,7 @@ void set_weights(const OrtCheckpoint& checkpoint, ModelMessage* message) {
     initializer->set_name(input.name());
     initializer->set_data_type(static_cast<int32_t>(value.dtype()));
     for (const int64_t size : value.shape()) initializer->add_dims(size);
-    put_beside(value, message, initializer);
+    put_beside(value, &message->contents, initializer);
   }
   graph.mutable_input()->Swap(&inputs);
 }

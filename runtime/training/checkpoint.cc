@@ -70,7 +70,7 @@ void set_position(const TrainingPosition& position, ModelMessage* message) {
 ModelMessage checkpoint_message(const Model& model, const StateContents& state, const TrainingPosition& position) {
   ModelMessage message = to_message(model);
   for (onnx::TensorProto* tensor : stored_tensors(&message.proto)) {
-    if (is_state_of_session(*tensor)) put_beside(state(tensor->name()), &message, tensor);
+    if (is_state_of_session(*tensor)) put_beside(state(tensor->name()), &message.contents, tensor);
   }
   set_position(position, &message);
   return message;

@@ -124,7 +124,7 @@ ModelMessage make_shards(const Model& model, const ShardLayout& layout, int rank
     const auto& place = layout.places[i];
     const bool is_state = is_state_of_session(*tensors[i]);
     if (!place) {
-      if (is_state && rank == 0) put_beside(state(tensors[i]->name()), &message, tensors[i]);
+      if (is_state && rank == 0) put_beside(state(tensors[i]->name()), &message.contents, tensors[i]);
       continue;
     }
     const auto reference = reference_of(*tensors[i]);
