@@ -1,5 +1,8 @@
+#include <array>
+#include <charconv>
 #include <optional>
 
+#include "kernels/dispatch.h"
 #include "onnx_passes/io/loading.h"
 #include "onnx_passes/ir/error.h"
 #include "onnx_passes/model/table_metadata.h"
@@ -34,6 +37,11 @@ std::string csv_field(const std::string& text) {
   return quoted + "\"";
 }
 
+std::string name_of_sample(const Dataset& data, int64_t row) {
+  const std::string origin = data.origin(row);
+  return origin.empty() ? concat("sample ", row) : origin;
+}
+
 // "file,class,probability,index" for each sample, the class by its name or number, and the first of them as a table. Of
 // classes that are yes or no by themselves a column for the probability of each.
 class ClassTable {
@@ -52,10 +60,7 @@ class ClassTable {
  private:
   static constexpr int64_t kShown = 10;
 
-  std::string file(int64_t row) const {
-    const std::string origin = data_.origin(row);
-    return origin.empty() ? concat("sample ", row) : origin;
-  }
+  std::string file(int64_t row) const { return name_of_sample(data_, row); }
   std::string name(int64_t number) const {
     const auto i = static_cast<size_t>(number);
     return i < names_.size() ? names_[i] : std::to_string(number);
@@ -101,17 +106,61 @@ struct FoundClasses {
   PredictedClasses predicted;
 };
 
-// The classes of the outputs, and a sentence where what they are is a guess.
-std::optional<FoundClasses> classes_of(const Model& model, const TensorMap& results, size_t names, DataNotes* notes) {
-  const std::optional<ScoresOf> what = scores_of(model, results, names);
-  if (!what) return std::nullopt;
-  const Tensor& scores = results.at(what->output);
-  if (model.metadata(kScoresOf).empty()) {
-    const std::string how = what->probabilities ? "as they are" : what->yes_no ? "by the sigmoid" : "by softmax";
-    notes->push_back(concat("the model does not say which output holds scores of classes; taken is '", what->output,
-                            "' ", to_string(scores.shape()), ", probabilities ", how));
+// The classes of the outputs, and a sentence where what they are is a guess. A single number for each sample is a class
+// where classes are `wanted` or have names.
+std::optional<FoundClasses> classes_of(const Model& model, const TensorMap& results, size_t names, bool wanted,
+                                       DataNotes* notes) {
+  std::optional<ScoresOf> what = scores_of(model, results);
+  if (!what && (wanted || model.metadata(kScoresOf) != kNoScores)) {
+    what = guessed_scores(results, names, wanted || names > 0);
+    if (what) {
+      const std::string how = what->probabilities ? "as they are" : what->yes_no ? "by the sigmoid" : "by softmax";
+      notes->push_back(concat("the model does not say which output holds scores of classes; taken is '", what->output,
+                              "' ", to_string(results.at(what->output).shape()), ", probabilities ", how));
+    }
   }
-  return FoundClasses{*what, predicted_classes(scores, *what)};
+  if (!what) return std::nullopt;
+  return FoundClasses{*what, predicted_classes(results.at(what->output), *what)};
+}
+
+// As few digits as tell the element from its neighbours.
+std::string element_text(const Tensor& tensor, int64_t i) {
+  if (tensor.dtype() == DType::kDouble) return number_text(tensor.at(i));
+  std::array<char, 32> text;
+  const char* end = text.data();
+  if (is_integer(tensor.dtype())) {
+    dispatch_integer(tensor.dtype(), [&](auto tag) {
+      end = std::to_chars(text.begin(), text.end(), +tensor.data<decltype(tag)>()[i]).ptr;
+    });
+  } else {
+    end = std::to_chars(text.begin(), text.end(), static_cast<float>(tensor.at(i))).ptr;
+  }
+  return {static_cast<const char*>(text.data()), end};
+}
+
+// The outputs of each sample as a table: a column for one number, columns NAME[0], NAME[1], ... for several.
+std::string number_table(const Dataset& data, const TensorMap& outputs) {
+  std::string csv = "file";
+  for (const auto& [name, output] : outputs) {
+    const Shape& shape = output.shape();
+    const bool is_table = !shape.empty() && shape[0] == data.num_samples() && shape.size() <= 2;
+    if (!is_table) {
+      fail("output '", name, "' is ", to_string(shape), " for ", data.num_samples(),
+           " samples, which is no table: write it as .npz");
+    }
+    const int64_t columns = shape.size() == 2 ? shape[1] : 1;
+    for (int64_t c = 0; c < columns; ++c) csv += "," + csv_field(columns == 1 ? name : concat(name, "[", c, "]"));
+  }
+  csv += "\n";
+  for (int64_t row = 0; row < data.num_samples(); ++row) {
+    csv += csv_field(name_of_sample(data, row));
+    for (const auto& [name, output] : outputs) {
+      const int64_t columns = output.shape().size() == 2 ? output.shape()[1] : 1;
+      for (int64_t c = 0; c < columns; ++c) csv += "," + element_text(output, row * columns + c);
+    }
+    csv += "\n";
+  }
+  return csv;
 }
 
 // One class for each sample, or one yes or no for each of its classes.
@@ -132,22 +181,20 @@ int run(const PredictArguments& arguments) {
   const bool is_table = arguments.output.ends_with(kTable);
   DataNotes guesses;
   std::optional<FoundClasses> found;
-  if (is_table || arguments.classes || !names.empty()) found = classes_of(model, results, names.size(), &guesses);
+  if (is_table || arguments.classes || !names.empty())
+    found = classes_of(model, results, names.size(), arguments.classes, &guesses);
   std::optional<ClassTable> table;
   if (found && fits_table(*found, data.num_samples())) table.emplace(data, names, found->predicted);
   if (is_table || arguments.classes) notes.insert(notes.end(), guesses.begin(), guesses.end());
   print_notes(notes);
+  if (arguments.classes && !found) fail(arguments.model, " has no output with scores of classes: leave out --classes");
   if (is_table) {
-    if (!table) {
-      fail(arguments.model, found ? " gives several classes for each sample" : " has no output with scores of classes",
-           ": write them as .npz");
-    }
-    write_file(arguments.output, table->csv());
-    print(table->shown());
+    if (found && !table) fail(arguments.model, " gives several classes for each sample: write them as .npz");
+    write_file(arguments.output, table ? table->csv() : number_table(data, results));
+    if (table) print(table->shown());
     return 0;
   }
   if (arguments.classes) {
-    if (!found) fail(arguments.model, " has no output with scores of classes: leave out --classes");
     results = {{"class", found->predicted.classes},
                {"probability", found->predicted.probabilities.cast(DType::kFloat)}};
   }
@@ -177,7 +224,7 @@ Subcommand predict_command() {
            {"-o,--output",
             {&a->output, file_with(std::vector<std::string>{".npz", ".safetensors", kTable})},
             "the .npz or .safetensors file to write; keys are output names. Or a .csv file: file, class, probability, "
-            "index",
+            "index; of a model without classes, file and its outputs",
             "FILE",
             true},
            {"--classes", &a->classes,

@@ -102,22 +102,23 @@ void describe(Model* model, const std::vector<Part>& parts, const EntryPoint& ev
              ", \"grad_norm\": \"last\"}"));
 }
 
-// Records the output of the model that holds scores of classes, for `predict`.
+// Records the output of the model that holds scores of classes, for `predict`, or that none does.
 void describe_scores(Model* model, const std::vector<LossTerm>& terms) {
   const Graph& graph = *model->graph;
+  std::string scores;
   for (const LossTerm& term : terms) {
     const Prediction prediction = term.row ? prediction_of(term) : Prediction::kOther;
+    if (prediction == Prediction::kEstimate) scores = kNoScores;
     if (prediction != Prediction::kClasses && prediction != Prediction::kYesNo) continue;
     const Value* output = graph.find(term.arguments.names[0].text);
     if (!output || !graph.is_output(output)) continue;
     const int64_t axis =
         is_over_classes(*term.row) ? integer_of(term, "axis") : std::min<int64_t>(1, output->rank() - 1);
-    model->set_metadata(kScoresOf,
-                        json_list({output->name(), prediction == Prediction::kClasses ? "classes" : "yes_no",
-                                   std::to_string(axis), probabilities_of(*output) ? "probabilities" : "scores"}));
-    return;
+    scores = json_list({output->name(), prediction == Prediction::kClasses ? "classes" : "yes_no", std::to_string(axis),
+                        probabilities_of(*output) ? "probabilities" : "scores"});
+    break;
   }
-  if (!model->metadata(kScoresOf).empty()) model->set_metadata(kScoresOf, "");  // of an earlier loss
+  if (scores != model->metadata(kScoresOf)) model->set_metadata(kScoresOf, scores);  // that of an earlier loss goes
 }
 
 // An output whose node is inlined when it is differentiated would become another value; inlines such nodes now.

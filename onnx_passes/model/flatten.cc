@@ -198,7 +198,8 @@ const EntryPoint& find_entry(const Model& model, const EntryName& name) {
   if (const EntryPoint* found = model.find_entry_point(name)) return *found;
   std::string known = concat(name_of(Entry::kPredict), ", ", name_of(Entry::kInitialize));
   for (const EntryPoint& entry : model.entry_points) known += concat(", ", entry.name());
-  fail_as(ErrorCode::kNoEntryPoint, "the model has no entry point '", name, "'; it has ", known);
+  fail_as(ErrorCode::kNoEntryPoint, "the model has no entry point '", name, "'; it has ", known,
+          model.entry_points.empty() ? ": it is a forward model; onnx-train build makes a training model of it" : "");
 }
 
 // The states that one entry point reads or writes: initializers of the graph, then of the algorithm.

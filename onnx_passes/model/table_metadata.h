@@ -19,7 +19,8 @@ inline constexpr const char* kTableMetadata[] = {kClassNames,     kTableColumns,
 
 // Which output holds scores of classes: a JSON list of texts, its name, "classes" (one of them) or "yes_no" (each for
 // itself), the axis of the classes, and "scores" (of which softmax or the sigmoid makes probabilities) or
-// "probabilities".
+// "probabilities". kNoScores: none does, outputs are numbers.
 inline constexpr const char* kScoresOf = "onnx_train.scores";
+inline constexpr const char* kNoScores = "[]";
 
 }  // namespace onnx_train

@@ -301,7 +301,7 @@ TensorMap save_for_peft(const Model& training, const std::string& folder, const 
   }
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) fail_as(ErrorCode::kFile, "cannot make the folder ", folder, ": ", error.message());
+  if (error) fail_as(ErrorCode::kCannotWrite, "cannot make the folder ", folder, ": ", error.message());
   write_safetensors((fs::path(folder) / kTensors).generic_string(), tensors, {{"format", "pt"}});
   const AdapterJson config = config_of(spec, targets, inputs, saved, fan_in_fan_out, own);
   write_file((fs::path(folder) / kConfig).generic_string(),

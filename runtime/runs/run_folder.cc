@@ -80,7 +80,7 @@ void prepare_folder(const std::string& folder) {
   // Files are written under a hidden name and then renamed.
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) fail("cannot make the folder ", folder, ": ", error.message());
+  if (error) fail_as(ErrorCode::kCannotWrite, "cannot make the folder ", folder, ": ", error.message());
   constexpr const char* kFiles[] = {"last.onnx",    "best.onnx",   "metrics.jsonl", "metrics.csv",    "epochs.jsonl",
                                     "options.json", "report.html", "train.onnx",    "evaluation.json"};
   std::vector<fs::path> leftovers;

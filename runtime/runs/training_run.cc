@@ -127,7 +127,7 @@ void TrainingRun::check_data() {
   if (checked_.size() > before && session_.topology().ranks() == 1) {
     const std::string fault = seen_labels(&session_, *data_.training.dataset, training_entry(session_));
     if (!fault.empty())
-      fail_as(ErrorCode::kData, data_.training.name, ": ", fault, " (--no-data-check trains on it nevertheless)");
+      fail_as(ErrorCode::kData, data_.training.name, ": ", fault, " (--no-data-check leaves this check out)");
   }
   if (data_.evaluation) data_.evaluation->check(session_, Entry::kEvaluate, &checked_);
 }

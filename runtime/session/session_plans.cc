@@ -118,6 +118,21 @@ void check_inputs(const std::vector<Value*>& declared, const EntryName& entry, c
   }
 }
 
+// A step on no samples would still decay weights and moments.
+void expect_samples(const std::vector<Value*>& declared, const EntryName& entry, const TensorMap& inputs) {
+  if (entry != Entry::kStep && entry != Entry::kAccumulate) return;
+  const Value* empty = nullptr;
+  for (const Value* input : declared) {
+    const auto given = inputs.find(input->name());
+    if (input->is_initializer() || given == inputs.end()) continue;
+    if (given->second.size() > 0) return;
+    empty = input;
+  }
+  if (!empty) return;
+  fail_as(ErrorCode::kInputShape, "the batch of entry point '", entry, "' is empty: '", empty->name(), "' is ",
+          onnx_train::name(empty->dtype()), to_string(inputs.at(empty->name()).shape()));
+}
+
 }  // namespace
 
 namespace {
@@ -178,6 +193,7 @@ Session::CachedPlan& Session::find_plan(const EntryName& entry, GradientSums sum
   }
   Model model = plain(entry, sums, shapes_of(inputs));
   check_inputs(model.graph->inputs(), entry, inputs, state_.names());
+  expect_samples(model.graph->inputs(), entry, inputs);
   CachedPlan& made = make_plan(entry, sums, std::move(model), shapes_of(inputs), sizes);
   if (!matches(made.plan(), inputs, &made.inputs)) {
     fail_as(ErrorCode::kData, "entry point '", entry, "': an input has no value");

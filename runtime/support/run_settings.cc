@@ -13,7 +13,7 @@ std::map<std::string, std::string> recorded(const std::vector<Setting>& settings
 std::vector<std::string> compare(const std::vector<Setting>& settings,
                                  const std::map<std::string, std::string>& before) {
   std::vector<std::string> changes;
-  std::string refused;
+  std::string refused, way_out;
   for (const Setting& setting : settings) {
     const auto saved = before.find(setting.name);
     const std::string old = saved == before.end() ? "not recorded" : saved->second;
@@ -24,11 +24,13 @@ std::vector<std::string> compare(const std::vector<Setting>& settings,
       changes.push_back(change);
     } else {
       refused += concat(refused.empty() ? "" : ", ", change);
+      if (setting.name == "model")
+        way_out = "; give the model with the weights of the start, or a checkpoint of the run: last.onnx in its folder";
     }
   }
   if (!refused.empty()) {
     fail_as(ErrorCode::kCannotResume, "cannot resume: ", refused,
-            "; a run keeps these from its start (docs/training.md), another run begins with ", "another --out");
+            "; a run keeps these from its start (docs/training.md), another run begins with another --out", way_out);
   }
   return changes;
 }

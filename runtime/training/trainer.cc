@@ -87,8 +87,8 @@ std::vector<std::string> step_metrics(const Model& model) {
 
 Entry training_entry(const Session& session) {
   if (const EntryPoint* point = session.model().training_entry_point()) return point->name().kind();
-  fail("the model has neither an entry point '", name_of(Entry::kStep), "' nor '", name_of(Entry::kAccumulate),
-       "'; make one with: onnx-train build");
+  fail_as(ErrorCode::kNoEntryPoint, "the model has neither an entry point '", name_of(Entry::kStep), "' nor '",
+          name_of(Entry::kAccumulate), "'; make one with: onnx-train build");
 }
 
 Trainer::Trainer(Session* session, const Dataset* training, const Dataset* evaluation, const TrainerOptions& options)

@@ -165,9 +165,21 @@ TEST(Session, BadInputsAreNamed) {
   EXPECT_THAT(message(batch), testing::AllOf(testing::StartsWith("OT5003 "), testing::HasSubstr("double")));
 }
 
+TEST(Session, AStepOnNoSamplesIsRefusedAndAPredictionIsEmpty) {
+  Session session(make_training_model());
+  try {
+    session.run("step", make_batch(0));
+    FAIL() << "a step on no samples";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "the batch of entry point 'step' is empty: 'target' is float[0,2]");
+  }
+  EXPECT_EQ(session.contents("state/step").at(0), 0);
+  EXPECT_EQ(session.run("predict", {{"x", make_batch(0).at("x")}}).at("y").shape(), Shape({0, 2}));
+}
+
 TEST(Session, InputsInDeviceMemoryGiveTheBitsOfInputsOnTheHost) {
   Session a(make_training_model()), b(make_training_model());
-  for (const int64_t n : {8, 3, 8, 0}) {
+  for (const int64_t n : {8, 3, 8}) {
     const TensorMap batch = make_batch(n);
     const DeviceCopies copies(b.device(), batch);
     TensorMap inputs = copies.tensors();

@@ -16,7 +16,7 @@ namespace onnx_train {
 RunLog::RunLog(const std::string& folder) : path_(folder + "/log.txt") {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) fail_as(ErrorCode::kFile, "cannot make the folder ", folder, ": ", error.message());
+  if (error) fail_as(ErrorCode::kCannotWrite, "cannot make the folder ", folder, ": ", error.message());
   file_ = platform::open_log(path_);
   if (!file_.is_open()) fail_as(ErrorCode::kFile, "cannot write ", path_, ": ", std::strerror(errno));
   locked_ = platform::lock_file(file_);

@@ -64,7 +64,7 @@ TensorBoardLog::TensorBoardLog(const std::string& folder, int64_t step) {
   const std::string own = folder + "/tensorboard";
   std::error_code error;
   fs::create_directories(own, error);
-  if (error) fail_as(ErrorCode::kFile, "cannot make the folder ", own, ": ", error.message());
+  if (error) fail_as(ErrorCode::kCannotWrite, "cannot make the folder ", own, ": ", error.message());
   std::vector<fs::path> earlier;
   for (fs::directory_iterator it(own, error), end; step == 0 && !error && it != end; it.increment(error)) {
     if (it->path().filename().string().starts_with(kPrefix)) earlier.push_back(it->path());

@@ -262,7 +262,7 @@ std::string DataCheck::first_fault(const int64_t* samples, int64_t count) const 
 std::string DataCheck::refusal(const std::string& option) const {
   const Fault fault = find(nullptr, data_.num_samples());
   if (!fault.array && copied_labels_.empty()) return "";
-  const std::string nevertheless = concat(" (", option, " trains on it nevertheless)");
+  const std::string nevertheless = concat(" (", option, " leaves this check out)");
   if (!fault.array) return copied_labels_ + nevertheless;
   return fault.text + way_out(fault) + (fault.range ? "" : nevertheless);
 }

@@ -96,7 +96,7 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
   return results;
 }
 
-std::optional<ScoresOf> scores_of(const Model& model, const TensorMap& outputs, size_t names) {
+std::optional<ScoresOf> scores_of(const Model& model, const TensorMap& outputs) {
   const auto said = nlohmann::json::parse(model.metadata(kScoresOf), nullptr, /*allow_exceptions=*/false);
   if (said.is_array() && said.size() == 4 &&
       std::ranges::all_of(said, [](const auto& item) { return item.is_string(); })) {
@@ -112,13 +112,17 @@ std::optional<ScoresOf> scores_of(const Model& model, const TensorMap& outputs, 
     }
     return what;
   }
+  return std::nullopt;
+}
+
+std::optional<ScoresOf> guessed_scores(const TensorMap& outputs, size_t names, bool may_be_yes_no) {
   for (const auto& [name, tensor] : outputs) {
     const Shape& shape = tensor.shape();
     if (!is_float(tensor.dtype()) || shape.empty()) continue;
     const bool yes_no = shape.size() == 1 || (shape.size() == 2 && shape[1] == 1);
     const int64_t axis = shape.size() == 3 ? 2 : 1;
     const int64_t classes = yes_no ? 2 : shape[static_cast<size_t>(axis)];
-    if (names > 0 && classes != static_cast<int64_t>(names)) continue;
+    if ((names > 0 && classes != static_cast<int64_t>(names)) || (yes_no && !may_be_yes_no)) continue;
     return ScoresOf{name, yes_no, axis, rows_are_probabilities(tensor)};
   }
   return std::nullopt;

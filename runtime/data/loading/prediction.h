@@ -23,11 +23,14 @@ struct ScoresOf {
   bool probabilities = false;  // already
 };
 
-// As the model says. Without a word of it, nothing if no output has scores: else the first output of floats with an
-// axis besides the batch, whose rows are probabilities where they sum to 1; an output of one number for each sample is
-// yes or no. `names` is the number of names of classes; if there are some, only an output of so many classes is taken.
-// Throws Error for metadata that no output fits.
-std::optional<ScoresOf> scores_of(const Model& model, const TensorMap& outputs, size_t names);
+// As the model says; nothing if it says that outputs are numbers, or does not say it. Throws Error for metadata that no
+// output fits.
+std::optional<ScoresOf> scores_of(const Model& model, const TensorMap& outputs);
+// A guess for a model that does not say it: the first output of floats with an axis besides the batch, whose rows are
+// probabilities where they sum to 1; an output of one number for each sample is yes or no, if it `may_be_yes_no`.
+// `names` is the number of names of classes; if there are some, only an output of so many classes is taken. Nothing if
+// there is none.
+std::optional<ScoresOf> guessed_scores(const TensorMap& outputs, size_t names, bool may_be_yes_no);
 
 // For each position the class with the largest score, int64, and its probability, double: the shape of the scores
 // without the axis of the classes. Of yes or no: 1 or 0 for each element, and the probability of a yes, in the scores'

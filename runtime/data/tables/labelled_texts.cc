@@ -47,7 +47,7 @@ DataTable without_column(const DataTable& table, size_t left_out, const std::str
     if (i % table.columns.size() != left_out) rest.fields.push_back(table.fields[i]);
   }
   if (target.empty() || place_in(rest.columns, target)) return rest;
-  for (const char* name : {"class", "label", "labels"}) {
+  for (const std::string& name : kLabelColumns) {
     if (const auto place = place_in(rest.columns, name)) {
       rest.columns[*place] = target;
       break;

@@ -21,7 +21,6 @@ std::optional<size_t> column_of(const DataTable& table, const std::vector<std::s
 }
 
 const std::vector<std::string> kPathColumns = {"path", "file", "filename"};
-const std::vector<std::string> kClassColumns = {"class", "label", "labels"};
 
 class PictureTableReader {
  public:
@@ -37,7 +36,7 @@ class PictureTableReader {
   PictureTable read() {
     read_paths();
     const std::vector<size_t> named = named_columns();
-    std::vector<std::string> class_columns = kClassColumns;
+    std::vector<std::string> class_columns = kLabelColumns;
     if (target_) class_columns.insert(class_columns.begin(), target_->name);
     const auto one = named.size() == 1 ? std::optional(named[0])
                      : named.empty()   ? column_of(table_, class_columns)

@@ -70,6 +70,7 @@ class TableReader {
     for (const InputSpec& spec : inputs_) {
       const auto found = assigned.find(spec.name);
       if (found == assigned.end()) continue;
+      note_labels(spec, found->second);
       for (const size_t column : found->second) {
         if (columns.count(column) == 0) columns.emplace(column, read_column(column, spec));
       }
@@ -91,6 +92,13 @@ class TableReader {
     }
     return names;
   }
+  // Which column is taken for the labels, where nobody has said it.
+  void note_labels(const InputSpec& spec, const std::vector<size_t>& columns) {
+    const std::string& name = table_.columns[columns[0]];
+    const bool is_named = spec.name == name || !options_.map.empty() || !options_.columns.empty();
+    if (spec.from_loss && !is_named && std::ranges::count(kLabelColumns, name) > 0)
+      result_.notes.push_back(concat(table_.path, ": column '", name, "' is taken for '", spec.name, "'"));
+  }
   nlohmann::json known_of(const ColumnValues& column) const {
     if (column.is_label) return known_classes_;
     const bool is_there = known_columns_.is_object() && known_columns_.contains(column.name);
@@ -107,7 +115,8 @@ class TableReader {
     size_t first = 0;  // that is not missing
     while (first < rows && is_missing(table_.field(first, index))) ++first;
     const bool was_text = names_in(known_of(column)).has_value();
-    const bool may_be_text = !spec.from_loss || is_integer(spec.type.dtype);
+    // Of a loss over numbers, texts are yes and no.
+    const bool may_be_text = !spec.from_loss || is_integer(spec.type.dtype) || values_of(index, 3).size() <= 2;
     const bool is_text =
         first < rows && may_be_text && (!number_in(table_.field(first, index)) || (was_text && !column.is_label));
     if (is_text) {
@@ -128,11 +137,17 @@ class TableReader {
     return column;
   }
 
-  void read_texts(size_t index, ColumnValues* column) {
+  // The different values of a column, at most `most` of them.
+  std::set<std::string_view> values_of(size_t index, size_t most) const {
     std::set<std::string_view> found;
-    for (size_t row = 0; row < table_.rows(); ++row) {
+    for (size_t row = 0; row < table_.rows() && found.size() < most; ++row) {
       if (const std::string_view field = table_.field(row, index); !is_missing(field)) found.insert(field);
     }
+    return found;
+  }
+
+  void read_texts(size_t index, ColumnValues* column) {
+    const std::set<std::string_view> found = values_of(index, table_.rows());
     const auto known = names_in(known_of(*column));
     const bool trains = options_.role.value_or(DataRole::kTrain) == DataRole::kTrain;
     std::set<std::string_view> known_set;

@@ -39,9 +39,13 @@ using KnownColumns = std::map<std::string, std::vector<std::string>>;
 KnownColumns trained_columns(const std::map<std::string, std::string>& metadata);
 std::string columns_to_json(const KnownColumns& columns);
 
+// Columns that hold the labels where none has the name of the loss's target.
+inline const std::vector<std::string> kLabelColumns = {"class", "label", "labels"};
+
 // The columns that each input takes, by position: those that --columns names; else the column of its name; else NAME0,
-// NAME1, ... or NAME_0, NAME_1, ...; else those of `known`, by input, that the model was trained on; the model's first
-// input, where it has none of these, takes all that are left. --map renames columns first.
+// NAME1, ... or NAME_0, NAME_1, ...; else those of `known`, by input, that the model was trained on; the loss's first
+// target else one of kLabelColumns; the model's first input, where it has none of these, takes all that are left. --map
+// renames columns first. Throws Error where these are not as many as the input has elements.
 using AssignedColumns = std::map<std::string, std::vector<size_t>>;
 AssignedColumns assign_columns(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options,
                                const KnownColumns& known);

@@ -1,8 +1,10 @@
 // Which columns of a table go to which input.
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/first_few.h"
 #include "onnx_passes/text/expression.h"
 #include "runtime/data/files/readers.h"
 #include "runtime/data/tables/table.h"
@@ -26,6 +28,23 @@ Columns numbered_columns(const std::map<std::string, size_t>& index, const std::
   return {};
 }
 
+// What a table says that is separated by something else than commas.
+std::string of_separator(const DataTable& table) {
+  if (table.columns.size() != 1) return "";
+  for (const auto& [separator, name] : {std::pair(';', "semicolons"), {'\t', "tabs"}}) {
+    if (table.columns[0].find(separator) != std::string::npos)
+      return concat(": its fields are separated by ", name, ", and commas separate those of a .csv");
+  }
+  return "";
+}
+
+[[noreturn]] void fail_without(const DataTable& table, const char* option, const std::string& column) {
+  const std::string why = of_separator(table);
+  throw UsageError(concat(option, ": ", table.path, " has no column '", column, "'",
+                          why.empty() ? did_you_mean(column, table.columns) : why),
+                   ErrorCode::kTableColumn);
+}
+
 // The columns under the names that --map gives them.
 std::map<std::string, size_t> index_of(const DataTable& table, const ReadOptions& options) {
   const std::vector<NamedList> map = named_lists(options.map, "--map");
@@ -37,9 +56,7 @@ std::map<std::string, size_t> index_of(const DataTable& table, const ReadOptions
   }
   for (const NamedList& pair : map) {
     if (std::count(table.columns.begin(), table.columns.end(), pair.name) > 0) continue;
-    throw UsageError(
-        concat("--map: ", table.path, " has no column '", pair.name, "'", did_you_mean(pair.name, table.columns)),
-        ErrorCode::kTableColumn);
+    fail_without(table, "--map", pair.name);
   }
   return index;
 }
@@ -55,11 +72,7 @@ AssignedColumns named_columns(const DataTable& table, const std::vector<InputSpe
     }
     for (const std::string& column : list.values) {
       const auto found = index.find(column);
-      if (found == index.end()) {
-        throw UsageError(
-            concat("--columns: ", table.path, " has no column '", column, "'", did_you_mean(column, table.columns)),
-            ErrorCode::kTableColumn);
-      }
+      if (found == index.end()) fail_without(table, "--columns", column);
       assigned[list.name].push_back(found->second);
     }
   }
@@ -84,6 +97,39 @@ Columns known_columns(const DataTable& table, const InputSpec& input, const Know
   return columns;
 }
 
+// A column of labels that no input takes.
+Columns label_column(const std::map<std::string, size_t>& index, const std::vector<InputSpec>& inputs) {
+  for (const std::string& name : kLabelColumns) {
+    const auto found = index.find(name);
+    const auto has_name = [&](const InputSpec& spec) { return spec.name == name; };
+    if (found != index.end() && std::ranges::none_of(inputs, has_name)) return {found->second};
+  }
+  return {};
+}
+
+// The elements of a sample; nothing where the model leaves them open.
+std::optional<int64_t> elements_of(const InputSpec& input) {
+  if (!input.type.has_rank() || input.type.rank() == 0) return std::nullopt;
+  int64_t elements = 1;
+  for (int64_t i = 1; i < input.type.rank(); ++i) {
+    const Dim& dim = (*input.type.dims)[static_cast<size_t>(i)];
+    if (!dim.known()) return std::nullopt;
+    elements *= dim.value();
+  }
+  return elements;
+}
+
+// All that are left, for the model's first input.
+void expect_all_fit(const DataTable& table, const InputSpec& input, const Columns& columns, bool lacks_target) {
+  const std::optional<int64_t> elements = elements_of(input);
+  if (!elements || *elements == std::ssize(columns)) return;
+  if (const std::string why = of_separator(table); !why.empty()) fail_as(ErrorCode::kArrayMisfit, table.path, why);
+  const std::string names = first_few(std::span<const size_t>(columns), 8, [&](size_t i) { return table.columns[i]; });
+  fail_as(ErrorCode::kArrayMisfit, table.path, " has ", columns.size(), " columns for '", input.name, "' ",
+          to_string(input.type), ", which takes ", *elements, ": ", names, "; --columns ", input.name,
+          "=... says which", lacks_target ? ", --map COLUMN=labels which one is the loss's target" : "");
+}
+
 }  // namespace
 
 AssignedColumns assign_columns(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options,
@@ -97,6 +143,7 @@ AssignedColumns assign_columns(const DataTable& table, const std::vector<InputSp
                       : exact != index.end()        ? Columns{exact->second}
                                                     : numbered_columns(index, spec.name);
     if (columns.empty()) columns = known_columns(table, spec, known);
+    if (columns.empty() && spec.name == first_label(inputs)) columns = label_column(index, inputs);
     if (columns.empty()) continue;
     taken.insert(columns.begin(), columns.end());
     assigned[spec.name] = std::move(columns);
@@ -107,7 +154,11 @@ AssignedColumns assign_columns(const DataTable& table, const std::vector<InputSp
   for (size_t i = 0; i < table.columns.size(); ++i) {
     if (!taken.count(i)) rest.push_back(i);
   }
-  if (!rest.empty()) assigned.emplace(first, std::move(rest));
+  if (rest.empty()) return assigned;
+  const auto is_first = [&](const InputSpec& spec) { return spec.name == first; };
+  const std::string label = first_label(inputs);
+  expect_all_fit(table, *std::ranges::find_if(inputs, is_first), rest, !label.empty() && !assigned.contains(label));
+  assigned.emplace(first, std::move(rest));
   return assigned;
 }
 

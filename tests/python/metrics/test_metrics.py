@@ -365,6 +365,30 @@ def test_predict_writes_classes_by_name_and_probability(trained):
 
 
 @pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize("loss", ["mse", "huber", "its own"])
+def test_a_table_of_predicted_numbers_has_the_outputs(loss, columns, tmp_path):
+    model = identity(columns)
+    if loss == "its own":  # nothing says what the outputs are
+        onnx.save(model, tmp_path / "model.onnx")
+    else:
+        onnx_train.build(model, loss, "sgd", train="w").export().save(tmp_path / "model.onnx")
+    x = RNG.normal(size=(12, columns)).astype(np.float32) * 1e3
+    line = ["predict", tmp_path / "model.onnx", "--inputs", tool.save(tmp_path / "x.npz", {"x": x}), "-o"]
+    said = tool.run(*line, tmp_path / "y.csv")
+    lines = [text.split(",") for text in (tmp_path / "y.csv").read_text().splitlines()]
+    if loss == "its own" and columns == 3:
+        assert "does not say which output holds scores" in said and lines[0] == ["file", "class", "probability", "index"]
+        return
+    tool.run(*line, tmp_path / "y.npz")
+    ((name, y),) = tool.load(tmp_path / "y.npz").items()
+    assert lines[0] == ["file", *([name] if columns == 1 else [f"{name}[{i}]" for i in range(3)])]
+    assert np.array_equal(np.array([row[1:] for row in lines[1:]]).astype(np.float32), y.reshape(12, columns))
+    assert lines[1][0] == "sample 0"
+    tool.run(*line, tmp_path / "c.csv", "--classes")  # who asks for them gets a guess
+    assert (tmp_path / "c.csv").read_text().startswith("file,class,probability,index")
+
+
+@pytest.mark.parametrize("columns", [1, 3])
 def test_predict_of_yes_and_no_takes_the_sigmoid(columns, tmp_path):
     onnx_train.build(identity(columns), "bce_with_logits", "sgd", train="w").export().save(tmp_path / "model.onnx")
     x = RNG.normal(size=(12, columns)).astype(np.float32)
