@@ -13,8 +13,6 @@ from numbers import Integral, Real
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
-import numpy as np
-
 from ._errors import UsageError
 from ._option_types import DATA, FLAGS, NAMES, BuildOptions, FitOptions
 
@@ -62,12 +60,12 @@ def options_of(among: Collection[str] | None = None, /, **arguments: Any) -> lis
         option = _OPTIONS.get(argument) or argument.replace("_", "-")
         if value is None or (among is not None and option not in among):
             continue
-        if option.startswith("no-"):
-            if not isinstance(value, (bool, int, np.bool_)):
-                raise UsageError(f"{argument} takes True or False, not {value!r}", "OT6001")
-            value = not value
         if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) and argument in _single_numbers():
             raise UsageError(f"{argument} takes one value, not a {type(value).__name__}", "OT6001")
+        if option.startswith("no-"):
+            if isinstance(value, (str, bytes)):
+                raise UsageError(f"{argument} takes True or False, not {value!r}", "OT6001")
+            value = not value
         options.extend((option, text) for text in _texts_of(option, value))
     return options
 

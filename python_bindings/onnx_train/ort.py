@@ -237,7 +237,6 @@ class _Entry:
             for value in taken
             if value.name in self.inputs and self.inputs[value.name].shape is not None
         }
-        self.axes = {name: core.sample_axis(entry, name) for name in self.types if self.inputs[name].default is None}
         self.reads = [name for name in names if name in states]
         # An input that only the graph of another entry point reads is none of this one.
         self.unread = [name for name in self.inputs if name not in names]
@@ -361,6 +360,7 @@ class _OrtCore(_core.Session):
             if name not in given and port.default is None:
                 dtype = _written(*run.types[name]) if name in run.types else port.dtype
                 raise DataError(f"entry point '{entry}': the input '{name}', {dtype}, is missing", "OT5002")
+        _expect_samples(entry, run, given)
         _expect_shapes(run, given)
         for name, port in run.inputs.items():
             if name not in run.unread:
@@ -410,8 +410,16 @@ def _written(dtype: str, shape: Sequence[Any]) -> str:
     return f"{dtype}[{','.join('?' if size is None or size == '' else str(size) for size in shape)}]"
 
 
+def _expect_samples(entry: str, run: _Entry, given: Mapping[str, Array]) -> None:
+    """Raises DataError as the library does for a step on no samples, which would still decay weights and moments."""
+    data = [name for name, port in run.inputs.items() if port.default is None and name in run.types]
+    if entry in ("step", "accumulate") and data and all(given[name].size == 0 for name in data):
+        found = _written(run.types[data[-1]][0], given[data[-1]].shape)
+        raise DataError(f"the batch of entry point '{entry}' is empty: '{data[-1]}' is {found}", "OT5001")
+
+
 def _expect_shapes(run: _Entry, given: Mapping[str, Array]) -> None:
-    """Raises DataError as the library does for shapes that the model does not take, and for a batch of no samples."""
+    """Raises DataError as the library does for shapes that the model does not take."""
     sizes: dict[str, tuple[int, str]] = {}  # by the name of the size, with the input that sets it
     for name, (dtype, declared) in run.types.items():
         if name not in given:
@@ -429,10 +437,6 @@ def _expect_shapes(run: _Entry, given: Mapping[str, Array]) -> None:
                     f"input '{name}' has {size} for '{symbol}', but input '{other}' has {known}; give both the same size",
                     "OT5001",
                 )
-    for name, axis in run.axes.items():
-        dtype, declared = run.types[name]
-        if name in given and axis < len(declared) and declared[axis] != 0 and given[name].shape[axis] == 0:
-            raise DataError(f"the batch is empty: '{name}' is {_written(dtype, given[name].shape)}", "OT5001")
 
 
 def _ranges(run: _Entry, arrays: Mapping[str, Any]) -> str:

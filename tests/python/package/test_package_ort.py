@@ -222,12 +222,15 @@ def test_tokens_out_of_range_are_named_by_our_own_runtime_with_the_cause(exporte
     assert str(theirs.__cause__).startswith("Error in execution")
 
 
-@pytest.mark.parametrize("entry", ["step", "evaluate", "predict"])
-def test_an_empty_batch_is_an_error(entry):
-    _, theirs = sessions(mlp())
-    inputs = dict(x=X[:0], labels=LABELS[:0])
-    error = error_of(theirs, entry, {name: inputs[name] for name in inputs if entry != "predict" or name == "x"})
-    assert type(error) is onnx_train.DataError and str(error) == "the batch is empty: 'x' is float[0,4]"
+@pytest.mark.parametrize("entry", ["step", "accumulate"])
+def test_a_step_on_no_samples_is_an_error_and_a_prediction_is_none(entry):
+    _, theirs = sessions(mlp(accumulate=entry == "accumulate"))
+    before = dict(theirs.state)
+    error = error_of(theirs, entry, dict(x=X[:0], labels=LABELS[:0]))
+    assert type(error) is onnx_train.DataError and error.code == "OT5001"
+    assert str(error) == f"the batch of entry point '{entry}' is empty: 'labels' is int64[0]"
+    assert all(np.array_equal(value, before[name]) for name, value in theirs.state.items())
+    assert theirs.predict(X[:0]).logits.shape == (0, 3)
 
 
 def test_a_failure_that_our_own_runtime_cannot_tell_has_one_line_and_the_ranges_of_integers(monkeypatch):
