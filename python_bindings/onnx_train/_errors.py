@@ -134,8 +134,9 @@ _CLASSES: Final = (
 def spelled(text: str) -> str:
     """A message of the library with options as the package names them.
 
-    ``--batch-size`` is ``batch_size``, ``--scale 1/255`` is ``scale=1/255``, ``--train '*' --train fc1`` is
-    ``train=['*', 'fc1']``. Commands to type stay as they are.
+    ``--batch-size`` is ``batch_size``, ``--scale 1/255`` is ``scale=1/255``, ``--loss EXPR`` is ``loss='EXPR'``,
+    ``--map NAME=labels`` is ``map={'NAME': 'labels'}``, ``--train '*' --train fc1`` is ``train=['*', 'fc1']``. Commands to
+    type stay as they are.
     """
     if "--" not in text or "onnx-train " in text:
         return text
@@ -156,11 +157,41 @@ def spelled(text: str) -> str:
             return found[0]
         if found[1].startswith("no-"):
             return f"{name}=False"
-        return f"{name}={found[2]}" if found[2] else name
+        if found[2]:
+            return f"{name}={found[2] if found[2][0] in _QUOTES else _literal(found[2])}"
+        if not found[3]:
+            return name
+        pairs = found[3].rstrip(".,")
+        return f"{name}={_mapping(pairs)}{found[3][len(pairs) :]}"
 
     word = r"('[^']*'|[^\s,;:)']+)"
     text = re.sub(rf"--([a-z-]+) {word} --\1 {word}", of_list, text)
-    return re.sub(r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?: (\d[^\s,;:)]*|'[^']*'|\"[^\"]*\"))?", argument, text)
+    option = r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
+    value = r"(\d[^\s,;:)]*|'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b(?![=(]))"  # a number, a quoted text, or NAME
+    pairs = r"([A-Za-z_][\w.*/]*=[^\s;:()]+)"  # NAME=labels, rank=8,alpha=16
+    return re.sub(f"{option}(?: (?:{value}|{pairs}))?", argument, text)
+
+
+_QUOTES = ("'", '"')
+
+
+def _literal(text: str) -> str:
+    """Numbers, and what stands for one (N), as they are; other words as texts."""
+    is_number = text[:1].isdigit() or text == "ID" or (len(text) == 1 and text.isupper())
+    return text if is_number else f"'{text}'"
+
+
+def _mapping(pairs: str) -> str:
+    """``rank=8,targets=q,v`` as ``{'rank': 8, 'targets': ['q', 'v']}``."""
+    values: dict[str, list[str]] = {}
+    name = ""
+    for part in pairs.split(","):
+        before, equals, after = part.partition("=")
+        if equals:
+            name = before
+        values.setdefault(name, []).append(_literal(after if equals else part))
+    lists = (f"'{name}': {of[0] if len(of) == 1 else '[' + ', '.join(of) + ']'}" for name, of in values.items())
+    return "{" + ", ".join(lists) + "}"
 
 
 def error_of(status: int, message: str, code: str) -> Error:

@@ -7,8 +7,9 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,10 +18,10 @@ import numpy as np
 from ._errors import UsageError, warn
 from ._model import Model, _as_model, _expect_names, warn_of_loss
 from ._option_types import DATA, FIT, FORWARD, NAMES, SAMPLES, SESSION, FitOptions
-from ._options import check_suffix, options_of, takes
+from ._options import check_suffix, options_of, takes, whole_number
 from ._progress import Progress, make_progress
 from ._session import Session
-from ._source import Data, Source, _arrays_of
+from ._source import Data, Source, _arrays_of, expect_data
 from ._tables import as_file, is_table
 
 if TYPE_CHECKING:
@@ -263,11 +264,20 @@ def fit(
     >>> np.array_equal(again.losses, history.losses)
     True
     """
+    expect_data("data", data)
+    if eval_data is not None:
+        expect_data("eval_data", eval_data)
+    called = list(callbacks) if isinstance(callbacks, Iterable) else None
+    if called is None or not all(isinstance(each, Callback) or callable(each) for each in called):
+        raise UsageError(f"callbacks takes a list of Callback objects and functions, not {callbacks!r}")
     if checkpoint is not None:
         check_suffix(checkpoint, ".onnx")
     folder = options.get("folder")
     kept = _options_of_run(folder) if options.get("resume") else {}
     given = {name: value for name, value in options.items() if value is not None}
+    for count in ("epochs", "steps", "accumulate"):
+        if count in given:
+            given[count] = whole_number(count, given[count])
     _expect_names(given.get("metric"))
     reading = options_of(DATA, **given)
     build = options_of(FORWARD, **given)
@@ -287,7 +297,7 @@ def fit(
             session = Session(_build_for(model, session, data, build, reading), **machine)
     elif build:
         raise UsageError(f"the model is built already; leave out {build[0][0]}, or give the forward model")
-    accumulate = options.get("accumulate")
+    accumulate = cast("int | None", given.get("accumulate"))
     entry = _entry_of(session, accumulate)
     samples = options_of(SAMPLES, **given)
     is_scaled = "scale" in given or "preprocess" in given or bool(kept)
@@ -301,9 +311,11 @@ def fit(
     if samples and checkpoint is not None:
         raise UsageError(f"checkpoint takes all samples of data; with {samples[0][0].replace('-', '_')} give folder")
     size = given.get("batch_size")
+    if isinstance(size, Integral) and not isinstance(size, bool):
+        size = int(size)
     is_found = size == "auto"
     if not is_found and size is not None and (not isinstance(size, int) or size < 1):
-        raise UsageError(f"batch_size is {size!r}; it must be a whole number of at least 1, or 'auto'")
+        raise UsageError(f"batch_size is {size!r}; it must be a whole number of at least 1, or 'auto'", "OT6001")
     has_arrays = source.samples > 0 or (evaluation is not None and evaluation.samples > 0)
     if not has_arrays and isinstance(size, int) and getattr(data, "batch_size", None) != size:
         warn(f"fit: batch_size={size} has no effect: data makes its own batches; set their size there")
@@ -320,11 +332,11 @@ def fit(
     if end.get("epochs") is not None and steps_per_epoch > 0 and not samples and not is_found:
         totals.append(cast(int, end["epochs"]) * steps_per_epoch)
     total = min(totals, default=None)  # None, too, where the library selects samples
-    wait = bool(callbacks) or checkpoint is not None
+    wait = bool(called) or checkpoint is not None
     training = options_of(FIT, **given, wait_for_steps=wait)
     history = History(session)
     with make_progress(progress, total) as shown, _Interrupt() as interrupt:
-        reports = _Reports(history, list(callbacks), shown, interrupt)
+        reports = _Reports(history, called, shown, interrupt)
         if checkpoint is not None:
             path = checkpoint
             source.save_epochs(reports, lambda: session.save(path), steps_per_epoch)

@@ -491,7 +491,8 @@ def _text_of(loss: Any) -> str | None:
 
 
 def _expect_names(metric: Any) -> None:
-    for given in [metric] if metric is None or isinstance(metric, str) or callable(metric) else metric:
+    is_one = isinstance(metric, str) or callable(metric) or not isinstance(metric, Iterable)
+    for given in [metric] if is_one else metric:
         if callable(given):
             raise UsageError(
                 "build takes metrics by name, which become part of the graph: a Python function has none; give it to "

@@ -9,11 +9,12 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
+from numbers import Integral, Real
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 from ._errors import UsageError
-from ._option_types import DATA, FLAGS, NAMES
+from ._option_types import DATA, FLAGS, NAMES, BuildOptions, FitOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -59,10 +60,31 @@ def options_of(among: Collection[str] | None = None, /, **arguments: Any) -> lis
         option = _OPTIONS.get(argument) or argument.replace("_", "-")
         if value is None or (among is not None and option not in among):
             continue
+        if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) and argument in _single_numbers():
+            raise UsageError(f"{argument} takes one value, not a {type(value).__name__}", "OT6001")
         if option.startswith("no-"):
+            if isinstance(value, (str, bytes)):
+                raise UsageError(f"{argument} takes True or False, not {value!r}", "OT6001")
             value = not value
         options.extend((option, text) for text in _texts_of(option, value))
     return options
+
+
+@functools.cache
+def _single_numbers() -> frozenset[str]:
+    """The arguments that are one number, or True or False."""
+    kinds = [*FitOptions.__annotations__.items(), *BuildOptions.__annotations__.items()]
+    return frozenset(name for name, kind in kinds if kind.startswith(("int", "float", "bool")) and "Iterable" not in kind)
+
+
+def whole_number(argument: str, value: object) -> int:
+    """The number, where Python counts with what the library reads as a text elsewhere; the errors are the library's."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value)
+    what = f"{value} is out of range" if isinstance(value, Real) and not isinstance(value, bool) else f"{value!r} is no number"
+    raise UsageError(f"{argument}: {what}; take a whole number of at least 1", "OT6001")
 
 
 def takes(options: type) -> Callable[[Function], Function]:

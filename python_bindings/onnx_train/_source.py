@@ -27,6 +27,16 @@ _ONE_EPOCH = (
 )
 
 
+def expect_data(name: str, data: object) -> None:
+    """Raises UsageError for what is no data at all; `name` is the argument's."""
+    if data is None:
+        raise UsageError(f"{name} is missing: give arrays by name, a path, a table or an iterable of batches")
+    has_batches = hasattr(data, "__iter__") or hasattr(data, "__getitem__")
+    if not has_batches and not isinstance(data, os.PathLike) and not is_table(data):
+        kind = type(data).__name__
+        raise UsageError(f"{name} is of type {kind}: give arrays by name, a path, a table or an iterable of batches")
+
+
 class Source:
     """Data in the form that the library takes: files, whole arrays, or batches of an iterable of the user's."""
 

@@ -16,6 +16,7 @@ Only this module imports ONNX Runtime: ``pip install onnxruntime``, or the packa
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,13 +34,15 @@ import numpy as np
 
 from . import _core, _session
 from ._arrays import as_input
-from ._errors import DataError, DeviceError, OutOfMemoryError, UnsupportedError, UsageError
+from ._errors import DataError, DeviceError, Error, OutOfMemoryError, UnsupportedError, UsageError
 from ._model import Model, _as_model
 from ._option_types import SessionOptions
-from ._result import Port
+from ._result import Port, Result
 from ._state import State
 
 if TYPE_CHECKING:
+    from ._session import Metric
+
     Array = np.ndarray[Any, Any]
 
 __all__ = ["Session"]
@@ -66,6 +69,9 @@ class Session(_session.Session):
 
     - ``session.state[name]`` is a copy, read-only; assigning changes the state.
     - `evaluate` and `predict` take arrays, no paths and no pictures.
+    - A batch is checked before a run, and errors are those of `onnx_train.Session`, but for integers out of range: the
+      provider finds these, and then one run of onnx_train's own runtime on the host names them. What ONNX Runtime alone
+      refuses is an error in its words, whose ``__cause__`` is its own.
     - `fit`, `generate`, `plan`, and options of a session that this one does not take are of onnx_train's own runtime:
       `UnsupportedError` says so. `onnx_train.learning_rate` gives the rates of a loop of your own.
 
@@ -126,6 +132,42 @@ class Session(_session.Session):
         self._device = ", ".join(runtime.names)
         self._entries = {}
         self._state = State(core)
+
+    def evaluate(self, *batch: Any, metrics: Mapping[str, Metric] | None = None, **reading: Any) -> Result:
+        """The loss and metrics of a batch in inference mode; changes no state.
+
+        Args:
+            batch: arrays, as `step` takes them. Not a path: `onnx_train.load_data` reads its arrays, to be given in batches.
+            metrics: functions of two mappings of arrays, the outputs of the model and the data, by the name of what they
+                return.
+            reading: what `onnx_train.Session` takes of a path is an error here.
+
+        Returns:
+            ``loss``; ``accuracy`` for losses over classes; the metrics that the model was built with, as numbers, and
+            what they say by class, as arrays.
+
+        Raises:
+            UnsupportedError: for a path.
+
+        >>> session.evaluate(x, labels).loss > 0
+        True
+        """
+        return super().evaluate(*batch, metrics=metrics, **reading)
+
+    def predict(self, *batch: Any, **reading: Any) -> Result:
+        """The outputs of the inference model for a batch.
+
+        Args:
+            batch: arrays, as `step` takes them, without the targets. Neither a path nor pictures.
+            reading: what `onnx_train.Session` takes of a path is an error here.
+
+        Raises:
+            UnsupportedError: for a path or pictures.
+
+        >>> session.predict(x).logits.shape
+        (4, 3)
+        """
+        return super().predict(*batch, **reading)
 
 
 class _Runtime:
@@ -189,6 +231,12 @@ class _Entry:
         states = frozenset(core.states())
         taken = [*self.session.get_inputs(), *self.session.get_overridable_initializers()]
         names = [value.name for value in taken]
+        # The types of the model's own inputs, with the names of open sizes: ("float", ["batch", 4]). Ranks may be unknown.
+        self.types = {
+            value.name: (value.type.removeprefix("tensor(").removesuffix(")"), value.shape)
+            for value in taken
+            if value.name in self.inputs and self.inputs[value.name].shape is not None
+        }
         self.reads = [name for name in names if name in states]
         # An input that only the graph of another entry point reads is none of this one.
         self.unread = [name for name in self.inputs if name not in names]
@@ -220,9 +268,7 @@ class _OrtCore(_core.Session):
                 values = run.binding.get_outputs()[: len(run.results)]
                 results = {name: _as_python(value.numpy()) for name, value in zip(run.results, values)}
             except Exception as error:
-                text = f"entry point '{entry}' on ONNX Runtime: {_message_of(error)}"
-                out_of_memory = "Failed to allocate memory" in text or isinstance(error, MemoryError)
-                raise (OutOfMemoryError(text, "OT8002") if out_of_memory else DataError(text)) from error
+                raise self._explained(entry, run, arrays, error) from error
             finally:  # results belong to the caller, and may be of other sizes the next time
                 for name in run.results:
                     run.binding.bind_output(name)
@@ -304,17 +350,21 @@ class _OrtCore(_core.Session):
         return run
 
     def _bind(self, entry: str, run: _Entry, arrays: dict[str, Any]) -> None:
-        for name in arrays:
+        given = {}
+        for name, value in arrays.items():
             if name not in run.inputs:
                 names = ", ".join(run.inputs)
                 raise DataError(f"entry point '{entry}' has no input '{name}'; it has {names}", "OT5002")
+            given[name] = as_input(value, run.inputs[name].dtype, name)
         for name, port in run.inputs.items():
-            value = arrays.get(name, port.default)
-            if value is None:
-                shape = "" if port.shape is None else list(port.shape)
-                raise DataError(f"entry point '{entry}': the input '{name}', {port.dtype}{shape}, is missing", "OT5002")
+            if name not in given and port.default is None:
+                dtype = _written(*run.types[name]) if name in run.types else port.dtype
+                raise DataError(f"entry point '{entry}': the input '{name}', {dtype}, is missing", "OT5002")
+        _expect_samples(entry, run, given)
+        _expect_shapes(run, given)
+        for name, port in run.inputs.items():
             if name not in run.unread:
-                array = as_input(value, port.dtype, name)
+                array = given[name] if name in given else as_input(port.default, port.dtype, name)
                 run.binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
         for name in run.reads:
             run.binding.bind_ortvalue_input(name, self._front[name])
@@ -322,6 +372,21 @@ class _OrtCore(_core.Session):
             run.binding.bind_output(name)
         for name, state in run.writes.items():
             run.binding.bind_ortvalue_output(name, self._back[state])
+
+    def _explained(self, entry: str, run: _Entry, arrays: dict[str, Any], error: Exception) -> Error:
+        """Why ONNX Runtime failed. What is wrong with the data onnx_train's own runtime says, in a session that is freed."""
+        text = f"entry point '{entry}' on ONNX Runtime: {_message_of(error)}"
+        if "Failed to allocate memory" in text or isinstance(error, MemoryError):
+            return OutOfMemoryError(text, "OT8002")
+        if re.search(r"\b(CUDA|CUDNN|CUBLAS|HIP|MIOPEN) (failure|error)", text):
+            return DeviceError(text)
+        try:
+            _core.Session(self._model._core, [("allow-non-finite", "true")]).run(entry, arrays)
+        except DataError as fault:
+            return fault
+        except Exception:  # without memory for it, or a kernel, it cannot tell
+            return DataError(text + _ranges(run, arrays))
+        return UnsupportedError(text)  # ONNX Runtime alone refuses it
 
     def _value_of(self, array: Array, name: str) -> Any:
         """A tensor on the device. On the host it is the array's memory."""
@@ -338,6 +403,51 @@ class _OrtCore(_core.Session):
     def _give(self) -> None:
         for name in self._front:
             self.set_state(name, super().state(name))
+
+
+def _written(dtype: str, shape: Sequence[Any]) -> str:
+    """A type as messages have it: ``float[batch,4]``."""
+    return f"{dtype}[{','.join('?' if size is None or size == '' else str(size) for size in shape)}]"
+
+
+def _expect_samples(entry: str, run: _Entry, given: Mapping[str, Array]) -> None:
+    """Raises DataError as the library does for a step on no samples, which would still decay weights and moments."""
+    data = [name for name, port in run.inputs.items() if port.default is None and name in run.types]
+    if entry in ("step", "accumulate") and data and all(given[name].size == 0 for name in data):
+        found = _written(run.types[data[-1]][0], given[data[-1]].shape)
+        raise DataError(f"the batch of entry point '{entry}' is empty: '{data[-1]}' is {found}", "OT5001")
+
+
+def _expect_shapes(run: _Entry, given: Mapping[str, Array]) -> None:
+    """Raises DataError as the library does for shapes that the model does not take."""
+    sizes: dict[str, tuple[int, str]] = {}  # by the name of the size, with the input that sets it
+    for name, (dtype, declared) in run.types.items():
+        if name not in given:
+            continue
+        shape = given[name].shape
+        if len(shape) != len(declared) or any(isinstance(d, int) and d not in (-1, n) for d, n in zip(declared, shape)):
+            found, expected = _written("", shape), _written(dtype, declared)
+            raise DataError(f"input '{name}' has shape {found}; the model takes {expected}", "OT5001")
+        for symbol, size in zip(declared, shape):
+            if not isinstance(symbol, str) or not symbol:
+                continue
+            known, other = sizes.setdefault(symbol, (size, name))
+            if known != size:
+                raise DataError(
+                    f"input '{name}' has {size} for '{symbol}', but input '{other}' has {known}; give both the same size",
+                    "OT5001",
+                )
+
+
+def _ranges(run: _Entry, arrays: Mapping[str, Any]) -> str:
+    """The least and largest value of each input of integers, which may be indices out of range."""
+    found = ""
+    for name, port in run.inputs.items():
+        if name in arrays and np.dtype(port.dtype).kind in "iu":
+            array = as_input(arrays[name], port.dtype, name)
+            if array.size > 0:
+                found += f"{', ' if found else '; '}'{name}' holds {array.min()} to {array.max()}"
+    return found
 
 
 def _expect_finite(entry: str, run: _Entry, results: Mapping[str, Any]) -> None:
@@ -360,9 +470,10 @@ def _refuse(what: str, way_out: str) -> NoReturn:
 
 
 def _message_of(error: Exception) -> str:
-    """ONNX Runtime's own words, without what it puts before all of them."""
+    """The first line of ONNX Runtime's own words, without what it puts before all of them."""
     text = str(error)
     for start in ("Error in execution: ", "[ONNXRuntimeError] : "):
         text = text.removeprefix(start)
     parts = text.split(" : ", 2)
-    return parts[2] if len(parts) == 3 and parts[0].isdigit() else text
+    text = parts[2] if len(parts) == 3 and parts[0].isdigit() else text
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)

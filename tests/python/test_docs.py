@@ -158,6 +158,18 @@ def test_the_tutorial_of_cpp_shows_the_whole_example():
     assert code(shown) == code((tool.ROOT / "examples/cpp/train.cc").read_text())
 
 
+def test_the_page_about_installation_says_for_each_system_what_runs_there_and_where_to_read_on():
+    page = pages.text_of("docs/install.md")
+    rows = [row.strip("| ").split(" | ") for row in page.split("## Packages")[0].splitlines() if row.startswith("| ")][2:]
+    systems = " ".join(row[0] for row in rows)
+    for system in "x86-64 aarch64 Raspberry 32-bit Windows WSL macOS Android iOS browser GPUs".split():
+        assert system in systems
+    for system, *cells in rows:
+        assert len(cells) == 3 and all("](" in cell for cell in cells), system
+    readme = pages.text_of("README.md")
+    assert "docs/install.md#what-runs-where" in re.search(r"^\| machines \| .*", readme, re.MULTILINE)[0]
+
+
 def test_the_readme_counts_what_there_is():
     """Losses, metrics, optimizers and commands are those of the command's tables."""
     script, page = tool.run("completion", "fish"), pages.text_of("README.md")

@@ -334,6 +334,12 @@ def test_a_loss_that_is_not_finite_is_an_error():
         ({"epochs": 1, "schedule": "step"}, "step_every"),
         ({"time_limit": 1.0, "schedule": "cosine"}, "number of steps"),
         ({"epochs": 1, "batch_size": 0}, "batch_size is 0"),
+        ({"epochs": "x"}, "epochs: 'x' is no number; take a whole number of at least 1"),
+        ({"epochs": 1.5}, "epochs: 1.5 is out of range; take a whole number of at least 1"),
+        ({"steps": [1, 2]}, r"steps: \[1, 2\] is no number; take a whole number of at least 1"),
+        ({"steps": 1, "accumulate": "x"}, "accumulate: 'x' is no number"),
+        ({"steps": 1, "callbacks": print}, "callbacks takes a list"),
+        ({"steps": 1, "callbacks": [3]}, "callbacks takes a list"),
         ({"epochs": 1, "min_delta": 0.1}, "give early_stop, too"),
         ({"epochs": 1, "skip": 40}, "skip=40 of 40 samples leaves none"),
     ],
@@ -341,6 +347,27 @@ def test_a_loss_that_is_not_finite_is_an_error():
 def test_wrong_options_are_named(options, text):
     with pytest.raises(onnx_train.UsageError, match=text):
         onnx_train.fit(training(), DATA, **options)
+
+
+def test_a_wrong_type_is_the_same_error_whichever_option_has_it():
+    errors = {}
+    for option in ("epochs", "steps"):
+        with pytest.raises(onnx_train.UsageError) as raised:
+            onnx_train.fit(training(), DATA, **{option: "x"})
+        errors[option] = raised.value
+    assert str(errors["epochs"]).replace("epochs", "steps") == str(errors["steps"])
+    assert errors["epochs"].code == errors["steps"].code == "OT6001"
+    assert len(onnx_train.fit(training(), DATA, epochs="2", batch_size=np.int64(20), threads=1).steps) == 4
+
+
+def test_data_that_are_none_are_missing_and_the_way_to_name_a_loss_is_pythons():
+    for model in (MLP, training()):
+        with pytest.raises(onnx_train.UsageError, match="^data is missing: give arrays by name"):
+            onnx_train.fit(model, None, epochs=1)
+    with pytest.raises(onnx_train.UsageError, match="^eval_data is of type int: give arrays by name"):
+        onnx_train.fit(training(), DATA, eval_data=3, epochs=1)
+    with pytest.raises(onnx_train.DataError, match="name a loss: loss='EXPR' .*, or, .*: map={'NAME': 'labels'}$"):
+        onnx_train.fit(MLP, {"x": X}, epochs=1)
 
 
 def test_samples_are_not_selected_among_batches_of_the_program():

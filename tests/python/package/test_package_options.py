@@ -104,3 +104,25 @@ def test_messages_name_arguments_as_python_does():
     assert spelled("take another --out") == "take another folder"
     assert spelled("onnx-train fit m.onnx --lr 1") == "onnx-train fit m.onnx --lr 1"  # to type
     assert spelled("--elastic is the command's") == "--elastic is the command's"
+    assert spelled("name a loss: --loss EXPR (docs)") == "name a loss: loss='EXPR' (docs)"
+    assert spelled("as labels: --map NAME=labels, or --map COLUMN=INPUT.") == (
+        "as labels: map={'NAME': 'labels'}, or map={'COLUMN': 'INPUT'}.")  # fmt: skip
+    assert spelled("build --head OUTPUT=3 gives it") == "build head={'OUTPUT': 3} gives it"
+    assert spelled("--lora rank=8,targets=q,v trains") == "lora={'rank': 8, 'targets': ['q', 'v']} trains"
+    assert spelled("--folds K needs --fold I, from 1 to K") == "folds=K needs fold=I, from 1 to K"
+    assert spelled("--tokenizer FILE.") == "tokenizer='FILE'."
+    assert spelled("--lr Is no number") == "lr Is no number"
+
+
+@pytest.mark.parametrize("options, message", [
+    (dict(lr=[0.1]), "lr takes one value, not a list"),
+    (dict(clip={"x": 1}), "clip takes one value, not a dict"),
+    (dict(shuffle="x"), "shuffle takes True or False, not 'x'"),
+])  # fmt: skip
+def test_an_option_of_one_value_takes_no_list_and_a_flag_no_text(options, message):
+    from onnx_train._options import options_of
+
+    with pytest.raises(onnx_train.UsageError, match=message):
+        options_of(**options)
+    assert options_of(lr=0.1, shuffle=False, freeze=["a", "b"]) == [
+        ("lr", "0.1"), ("no-shuffle", "true"), ("freeze", "a"), ("freeze", "b")]  # fmt: skip

@@ -169,10 +169,10 @@ def test_sessions_swap_with_their_like():
 
 
 @pytest.mark.parametrize("batch, message", [
-    ((X, LABELS + 9), "entry point 'step' on ONNX Runtime: .*out of data bounds"),
+    ((X, LABELS + 9), "node 'loss' .*: label 9 at position 0 is outside the 3 classes 0 to 2"),
     ((X * np.nan, LABELS), "the loss is NaN; no weight is changed"),
-    ((X[:, :3], LABELS), "entry point 'step' on ONNX Runtime: .*Expected: 4"),
-    ((X,), "the input 'labels', int64.*, is missing"),
+    ((X[:, :3], LABELS), r"input 'x' has shape \[4,3\]; the model takes float\[batch,4\]"),
+    ((X,), r"the input 'labels', int64\[batch\], is missing"),
     ((X.astype(complex), LABELS), "'x' is complex128; it must be float32"),
 ])  # fmt: skip
 def test_a_run_that_fails_changes_nothing(batch, message):
@@ -183,6 +183,102 @@ def test_a_run_that_fails_changes_nothing(batch, message):
         theirs.step(*batch)
     assert all(np.array_equal(value, before[name]) for name, value in theirs.state.items())
     assert theirs.step(X, LABELS).loss > 0
+
+
+FAULTS = {
+    "labels above the classes": ("step", dict(x=X, labels=LABELS + 9)),
+    "negative labels": ("evaluate", dict(x=X, labels=LABELS - 7)),
+    "a wrong width": ("step", dict(x=X[:, :3], labels=LABELS)),
+    "a missing axis": ("predict", dict(x=X[0])),
+    "an axis too many": ("step", dict(x=X, labels=LABELS[:, None])),
+    "more labels than rows": ("step", dict(x=X, labels=np.zeros(5, np.int64))),
+    "one label for all rows": ("step", dict(x=X, labels=np.zeros(1, np.int64))),
+    "an unknown name": ("step", dict(x=X, y=LABELS)),
+    "a missing input": ("step", dict(labels=LABELS)),
+    "labels that are no integers": ("step", dict(x=X, labels=LABELS / 2)),
+    "two learning rates": ("step", dict(x=X, labels=LABELS, learning_rate=np.ones(2, np.float32))),
+}
+
+
+def error_of(session, entry, inputs):
+    with pytest.raises(onnx_train.Error) as raised:
+        session.run(entry, inputs)
+    return raised.value
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_with_a_batch_is_said_as_our_own_session_says_it(fault):
+    ours, theirs = (error_of(session, *FAULTS[fault]) for session in sessions(mlp()))
+    assert (type(theirs), theirs.code, str(theirs)) == (type(ours), ours.code, str(ours)) and ours.code
+
+
+def test_tokens_out_of_range_are_named_by_our_own_runtime_with_the_cause(exported):
+    example, path = exported("gpt2", tokens=16, dropout=0.1, train=True)
+    data = reference.repeated(example, 1)
+    tokens = next(name for name, array in data.items() if name != "labels" and array.dtype.kind == "i")
+    wrong = {**data, tokens: np.full_like(data[tokens], 1 << 20)}
+    ours, theirs = (error_of(session, "step", wrong) for session in sessions(onnx_train.build(path, example.loss)))
+    assert (type(theirs), theirs.code, str(theirs)) == (type(ours), "OT3005", str(ours))
+    assert str(theirs.__cause__).startswith("Error in execution")
+
+
+@pytest.mark.parametrize("entry", ["step", "accumulate"])
+def test_a_step_on_no_samples_is_an_error_and_a_prediction_is_none(entry):
+    _, theirs = sessions(mlp(accumulate=entry == "accumulate"))
+    before = dict(theirs.state)
+    error = error_of(theirs, entry, dict(x=X[:0], labels=LABELS[:0]))
+    assert type(error) is onnx_train.DataError and error.code == "OT5001"
+    assert str(error) == f"the batch of entry point '{entry}' is empty: 'labels' is int64[0]"
+    assert all(np.array_equal(value, before[name]) for name, value in theirs.state.items())
+    assert theirs.predict(X[:0]).logits.shape == (0, 3)
+
+
+def test_a_failure_that_our_own_runtime_cannot_tell_has_one_line_and_the_ranges_of_integers(monkeypatch):
+    _, theirs = sessions(mlp())
+    theirs.step(X, LABELS)
+
+    class Session:
+        def __init__(self, model, options):
+            raise onnx_train.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(onnx_train.ort._core, "Session", Session)
+    error = error_of(theirs, "step", dict(x=X, labels=LABELS + 9))
+    assert type(error) is onnx_train.DataError
+    assert str(error).startswith("entry point 'step' on ONNX Runtime: ") and str(error).endswith("; 'labels' holds 9 to 11")
+    assert str(error.__cause__).startswith("Error in execution")
+
+
+@pytest.mark.parametrize("raised, expected", [
+    (RuntimeError("Error in execution: [ONNXRuntimeError] : 1 : FAIL : first\nsecond"), onnx_train.UnsupportedError),
+    (RuntimeError("CUDA failure 700: an illegal memory access"), onnx_train.DeviceError),
+    (MemoryError("no memory"), onnx_train.OutOfMemoryError),
+])  # fmt: skip
+def test_what_onnx_runtime_alone_refuses_is_an_error_of_ours_with_its_first_line(monkeypatch, raised, expected):
+    _, theirs = sessions(mlp())
+    theirs.step(X, LABELS)
+
+    class Refusing:
+        def __init__(self, session):
+            self._session = session
+
+        def __getattr__(self, name):
+            return getattr(self._session, name)
+
+        def run_with_iobinding(self, binding):
+            raise raised
+
+    run = theirs._core._runs["step"]
+    run.session = Refusing(run.session)
+    error = error_of(theirs, "step", dict(x=X, labels=LABELS))
+    assert type(error) is expected and error.__cause__ is raised
+    assert str(error).startswith("entry point 'step' on ONNX Runtime: ") and "second" not in str(error)
+
+
+def test_help_promises_no_paths():
+    for method in (onnx_train.ort.Session.evaluate, onnx_train.ort.Session.predict):
+        assert "npz" not in method.__doc__ and "UnsupportedError" in method.__doc__
+    with pytest.raises(onnx_train.UsageError, match="are for a path of data"):
+        sessions(mlp())[1].evaluate(X, LABELS, batch_size=2)
 
 
 def test_non_finite_losses_are_taken_where_they_are_allowed():
