@@ -17,6 +17,7 @@ import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -48,7 +49,7 @@ final class Loader {
         return;
       }
     } catch (IOException error) {
-      throw explained("the natives cannot be written: " + error + "; the property onnxtrain.cache.path names another folder for "
+      throw explained("the natives cannot be written to " + error.getMessage() + "; the property onnxtrain.cache.path names another folder for "
           + "them, onnxtrain.library.path one that has them", error);
     }
     try {
@@ -93,21 +94,27 @@ final class Loader {
         fill(folder, natives, names);
         return folder;
       } catch (IOException error) {
-        if (failure == null) failure = error;
+        if (failure == null) failure = new IOException(folder + ": " + error, error);
       }
     }
     throw failure;
   }
 
   /** That which the user has chosen; or one in the cache of the command and, where that cannot be written, a temporary one. */
-  private static Path[] folders(String version) throws IOException {
+  private static List<Path> folders(String version) throws IOException {
     final String name = "java-" + version;
     final String chosen = System.getProperty("onnxtrain.cache.path", System.getenv("ONNX_TRAIN_CACHE"));
-    if (chosen != null && !chosen.isEmpty()) return new Path[] {Paths.get(chosen, name).toAbsolutePath()};
+    if (chosen != null && !chosen.isEmpty()) return Collections.singletonList(Paths.get(chosen, name).toAbsolutePath());
+    final List<Path> folders = new ArrayList<>();
     final String cache = System.getenv("XDG_CACHE_HOME");
-    final Path home = Paths.get(System.getProperty("user.home"), ".cache");
-    return new Path[] {(cache == null || cache.isEmpty() ? home : Paths.get(cache)).resolve("onnx-train").resolve(name).toAbsolutePath(),
-        Paths.get(System.getProperty("java.io.tmpdir"), "onnx-train-" + user() + "-" + name).toAbsolutePath()};
+    final Path home = Paths.get(System.getProperty("user.home"));  // "?" of a user without one
+    if (cache != null && !cache.isEmpty()) {
+      folders.add(Paths.get(cache, "onnx-train", name).toAbsolutePath());
+    } else if (Files.isDirectory(home)) {
+      folders.add(home.resolve(".cache").resolve("onnx-train").resolve(name).toAbsolutePath());
+    }
+    folders.add(Paths.get(System.getProperty("java.io.tmpdir"), "onnx-train-" + user() + "-" + name).toAbsolutePath());
+    return folders;
   }
 
   private static Object user() throws IOException {
@@ -122,7 +129,7 @@ final class Loader {
     } catch (FileAlreadyExistsException exists) {
       final Map<String, Object> is = Files.readAttributes(folder, "unix:uid,mode", LinkOption.NOFOLLOW_LINKS);
       if (((int) is.get("mode") & 0170022) != 0040000 || !is.get("uid").equals(user())) {  // a folder, without g+w and o+w
-        throw new IOException(folder + " is no folder that this user alone may write to");
+        throw new IOException("it is no folder that this user alone may write to");
       }
     }
   }
