@@ -9,7 +9,7 @@ import "runtime"
 // for. Files are mapped: do not change them in place while it lives.
 type Dataset struct{ handle *C.onnx_train_dataset }
 
-func (c *scope) dataset(f func(to **C.onnx_train_dataset) C.onnx_train_status, keep ...any) (*Dataset, error) {
+func (c *scope) dataset(f func(to **C.onnx_train_dataset) C.onnx_train_status, keep ...handle) (*Dataset, error) {
 	dataset := &Dataset{}
 	if err := c.call(func() C.onnx_train_status { return f(&dataset.handle) }, keep...); err != nil {
 		return nil, err
@@ -74,12 +74,14 @@ func (d *Dataset) Close() error {
 	return nil
 }
 
-func (d *Dataset) holds(uint64) error {
-	if d.handle == nil {
+func (d *Dataset) open() error {
+	if d != nil && d.handle == nil {
 		return usage("the dataset is closed")
 	}
 	return nil
 }
+
+func (d *Dataset) holds(uint64) error { return d.open() }
 
 // Arrays gives them in the element types of the file, views of it where that is possible: not to be written to.
 func (d *Dataset) Arrays() ([]Tensor, error) {

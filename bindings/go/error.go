@@ -18,6 +18,11 @@ const (
 	Internal    Status = C.ONNX_TRAIN_INTERNAL    // a bug of the library
 )
 
+var statusNames = map[Status]string{Usage: "usage", File: "file", Unsupported: "unsupported", DataError: "data", Memory: "memory",
+	Device: "device", Internal: "internal"}
+
+func (s Status) String() string { return nameIn(statusNames, s) }
+
 // Error is a failure of the library, as it says it: errors.As finds it.
 type Error struct {
 	Status Status

@@ -31,6 +31,11 @@ const (
 	Target      StopReason = C.ONNX_TRAIN_TARGET  // the option "stop-at"
 )
 
+var stopNames = map[StopReason]string{Finished: "finished", Interrupted: "interrupted", EarlyStop: "early-stop",
+	TimeLimit: "time-limit", Stopped: "stopped", Target: "target"}
+
+func (r StopReason) String() string { return nameIn(stopNames, r) }
+
 // Batches are made by the program.
 type Batches interface {
 	// Begin starts an epoch, counted from 0.

@@ -36,8 +36,15 @@ func (m *Model) Close() error {
 	return nil
 }
 
+func (m *Model) open() error {
+	if m != nil && m.handle == nil {
+		return usage("the model is closed")
+	}
+	return nil
+}
+
 // model gives what f makes.
-func (c *scope) model(f func(to **C.onnx_train_model) C.onnx_train_status, keep ...any) (*Model, error) {
+func (c *scope) model(f func(to **C.onnx_train_model) C.onnx_train_status, keep ...handle) (*Model, error) {
 	var handle *C.onnx_train_model
 	if err := c.call(func() C.onnx_train_status { return f(&handle) }, keep...); err != nil {
 		return nil, err

@@ -63,6 +63,55 @@ func batch() []Input {
 	return []Input{NewInput("x", []int64{8, 4}, x), NewInput("labels", []int64{8}, labels)}
 }
 
+// closed says whether err is the line of a closed object.
+func closed(t *testing.T, what string, err error) {
+	t.Helper()
+	fails(t, err, Usage)
+	equal(t, err.Error(), "the "+what+" is closed")
+}
+
+func TestClosedObjectsSayWhichTheyAre(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data.safetensors")
+	if err := SaveSafetensors(path, batch(), nil); err != nil {
+		t.Fatal(err)
+	}
+	model, session, data, ctx := built(), newSession(t), must(OpenSafetensors(path)), context.Background()
+	forward := must(LoadModel(mlpPath))
+	array := must(data.Arrays())[0]
+	data.Close()
+	_, err := data.Arrays()
+	closed(t, "dataset", err)
+	_, _, err = data.Size(1)
+	closed(t, "dataset", err)
+	_, err = View[int64](array)
+	closed(t, "dataset", err)
+	_, err = session.Fit(ctx, Training{Data: Data{Files: data}, Options: oneEpoch})
+	closed(t, "dataset", err)
+	_, err = session.Fit(ctx, Training{Data: Data{Arrays: batch()}, Evaluation: Data{Files: data}, Options: oneEpoch})
+	closed(t, "dataset", err)
+	session.Close()
+	_, err = session.States()
+	closed(t, "session", err)
+	_, err = session.Run("step", batch()...)
+	closed(t, "session", err)
+	closed(t, "session", newSession(t).SwapState(session, "fc2.bias"))
+	_, err = OpenDataset(path, session, "", nil) // not one without a session
+	closed(t, "session", err)
+	model.Close()
+	_, err = NewSession(model, nil)
+	closed(t, "model", err)
+	closed(t, "model", model.Save(path))
+	_, err = forward.BuildWithLoss(model, nil)
+	closed(t, "model", err)
+	_, err = forward.Derivative("gradient", model, nil) // not one without a loss
+	closed(t, "model", err)
+}
+
+func TestConstantsHaveNames(t *testing.T) {
+	equal(t, fmt.Sprint(Usage, DataError, Finished, EarlyStop, Float16, Bool, Status(99), StopReason(99)),
+		"usage data finished early-stop float16 bool 99 99")
+}
+
 var oneEpoch = Options{"epochs": 1, "batch-size": 4, "lr": 0.1}
 
 func TestErrorsHaveTheTextTheStatusAndTheCodeOfTheLibrary(t *testing.T) {
@@ -192,6 +241,7 @@ func TestRunsReadInputsInPlaceAndGiveViews(t *testing.T) {
 	loss := must(outputs.Get("loss"))
 	_, err = View[int64](loss)
 	fails(t, err, Usage)
+	equal(t, err.Error(), "tensor 'loss' has elements of type float32, not int64")
 	before := append([]float32(nil), must(State[float32](session, "fc2.bias"))...)
 	must(session.Run("step", append(batch(), Scalar("learning_rate", float32(0)))...))
 	equal(t, must(State[float32](session, "fc2.bias")), before)
@@ -205,7 +255,9 @@ func TestRunsReadInputsInPlaceAndGiveViews(t *testing.T) {
 	}
 	fails(t, wrong(NewInput("x", []int64{8, 5}, make([]float32, 32))), DataError)
 	fails(t, wrong(NewInput("x", []int64{1 << 62, 1 << 62}, make([]float32, 32))), DataError)
-	fails(t, wrong(NewInputOf("x", Float16, []int64{8, 4}, make([]float32, 32))), Usage)
+	err = wrong(NewInputOf("x", Float16, []int64{8, 4}, make([]float32, 32)))
+	fails(t, err, Usage)
+	equal(t, err.Error(), "input 'x' of type float16 is given as a slice of type float32")
 	fails(t, wrong(NewInput("x", []int64{-8, 4}, make([]float32, 32))), DataError)
 	fails(t, wrong(loss.Input()), Usage)
 	fails(t, wrong(Tensor{}.Input()), Usage)
@@ -263,6 +315,7 @@ func TestStatesAreSeenWhereTheyAre(t *testing.T) {
 	fails(t, SetState(session, "fc2.bias", []float64{4, 4, 4}), Usage)
 	_, err := State[float64](session, "fc2.bias")
 	fails(t, err, Usage)
+	equal(t, err.Error(), "state 'fc2.bias' has elements of type float32, not float64")
 	_, err = State[float32](session, "fc9")
 	fails(t, err, Usage)
 	address, onHost, err := session.Address("fc2.bias")

@@ -110,10 +110,18 @@ func (c *scope) inputs(inputs []Input, copies bool) (*C.onnx_train_tensor, C.siz
 	return array, C.size_t(len(inputs))
 }
 
+// handle is what a call needs to be open. Nil is what it does without.
+type handle interface{ open() error }
+
 // call gives the error of f, which calls C. Objects in keep live until then.
-func (c *scope) call(f func() C.onnx_train_status, keep ...any) error {
+func (c *scope) call(f func() C.onnx_train_status, keep ...handle) error {
 	if c.err != nil {
 		return c.err
+	}
+	for _, object := range keep {
+		if err := object.open(); err != nil {
+			return err
+		}
 	}
 	// The text of a failure is that of a thread.
 	runtime.LockOSThread()

@@ -42,9 +42,16 @@ func (s *Session) Close() error {
 	return nil
 }
 
-func (s *Session) holds(call uint64) error {
-	if s.handle == nil {
+func (s *Session) open() error {
+	if s != nil && s.handle == nil {
 		return usage("the session is closed")
+	}
+	return nil
+}
+
+func (s *Session) holds(call uint64) error {
+	if err := s.open(); err != nil {
+		return err
 	}
 	if call != s.calls {
 		return usage("the outputs of an earlier call of the session are gone: copy what is needed longer")
@@ -53,12 +60,12 @@ func (s *Session) holds(call uint64) error {
 }
 
 // call is one of C that may end what earlier ones gave; read is one that does not.
-func (s *Session) call(c *scope, f func() C.onnx_train_status, keep ...any) error {
+func (s *Session) call(c *scope, f func() C.onnx_train_status, keep ...handle) error {
 	s.calls++
 	return s.read(c, f, keep...)
 }
 
-func (s *Session) read(c *scope, f func() C.onnx_train_status, keep ...any) error {
+func (s *Session) read(c *scope, f func() C.onnx_train_status, keep ...handle) error {
 	s.inside++
 	defer func() { s.inside-- }()
 	return c.call(f, append(keep, s)...)
@@ -270,7 +277,7 @@ func (s *Session) described(name string) (kind Type, shape []int64, err error) {
 func countOf[T Number](s *Session, name string) (int, error) {
 	kind, shape, err := s.described(name)
 	if err == nil && !standsFor[T](kind) {
-		err = usage("state '%s' has elements of type %d", name, kind)
+		err = usage("state '%s' has elements of type %v, not %v", name, kind, typeOf[T]())
 	}
 	return elements(shape), err
 }

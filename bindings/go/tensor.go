@@ -7,6 +7,7 @@ import "C"
 import (
 	"fmt"
 	"runtime"
+	"strconv"
 	"unsafe"
 )
 
@@ -28,6 +29,19 @@ const (
 	Uint64   Type = C.ONNX_TRAIN_UINT64
 	Bool     Type = C.ONNX_TRAIN_BOOL // seen as uint8
 )
+
+var typeNames = map[Type]string{Float32: "float32", Float64: "float64", Float16: "float16", BFloat16: "bfloat16", Int8: "int8",
+	Int16: "int16", Int32: "int32", Int64: "int64", Uint8: "uint8", Uint16: "uint16", Uint32: "uint32", Uint64: "uint64", Bool: "bool"}
+
+func (t Type) String() string { return nameIn(typeNames, t) }
+
+// nameIn gives the name of a constant, or the number that the library has for what this package does not know.
+func nameIn[T ~int](names map[T]string, value T) string {
+	if name, isKnown := names[value]; isKnown {
+		return name
+	}
+	return strconv.Itoa(int(value))
+}
 
 // Number is an element of a tensor as Go sees it.
 type Number interface {
@@ -110,7 +124,7 @@ func NewInput[T Number | bool](name string, shape []int64, data []T) Input {
 func NewInputOf[T Number | bool](name string, kind Type, shape []int64, data []T) Input {
 	input := Input{name: name, kind: kind, shape: append([]int64(nil), shape...)}
 	if !standsFor[T](kind) {
-		input.err = usage("input '%s' of type %d is given as a slice of type %d", name, kind, typeOf[T]())
+		input.err = usage("input '%s' of type %v is given as a slice of type %v", name, kind, typeOf[T]())
 	} else if elements(shape) != len(data) {
 		input.err = wrongShape(name, shape, len(data))
 	} else if len(data) > 0 {
@@ -204,7 +218,7 @@ func tensors(array *C.onnx_train_tensor, count C.size_t, owner owner, call uint6
 
 func check[T Number](t Tensor) error {
 	if !standsFor[T](t.Type) {
-		return usage("tensor '%s' has elements of type %d", t.Name, t.Type)
+		return usage("tensor '%s' has elements of type %v, not %v", t.Name, t.Type, typeOf[T]())
 	}
 	if t.owner == nil {
 		return usage("tensor '%s' is of no session and no dataset", t.Name)

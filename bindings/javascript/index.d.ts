@@ -206,6 +206,7 @@ export class Session {
   setAdapter(name: string): void;
   initialize(seed: number): Promise<void>;
   model(): Promise<Model>;
+  /** Frees the session, after the call that it works at; another call throws at once. */
   close(): void;
 }
 

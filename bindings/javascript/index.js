@@ -10,6 +10,8 @@ const END_TEXT = 4;
 
 const SECRET = Symbol('of the library');  // constructors of Model, Session and Dataset are not for programs
 
+const closed = (what) => new TypeError(`the ${what} is closed`);
+
 // What owns a handle. The garbage collector frees one that is not closed.
 class Owner {
   #handle;
@@ -21,11 +23,13 @@ class Owner {
 
   static handle(owner, type) {
     if (!(owner instanceof type)) throw new TypeError(`${owner} is no ${type.name}`);
+    if (!owner.#handle) throw closed(type.name.toLowerCase());
     return owner.#handle;
   }
 
   close() {
-    addon.close(this.#handle);
+    if (this.#handle) addon.close(this.#handle);
+    this.#handle = null;
   }
 }
 
@@ -210,8 +214,9 @@ class Session extends Owner {
   }
 
   get #handle() {
+    const handle = Owner.handle(this, Session);
     if (this.#busy) throw works();
-    return Owner.handle(this, Session);
+    return handle;
   }
 
   // The handle for a call after which outputs of earlier ones are gone.
@@ -249,7 +254,7 @@ class Session extends Owner {
     for (const { buffer } of list) {
       if (this.#closed) addon.detach(buffer);
     }
-    if (this.#closed) throw new TypeError('the session has been closed during the call');
+    if (this.#closed) throw closed('session');
     this.#outputs = list.map(({ buffer }) => buffer);
     return new Outputs(list, portsOf);
   }
@@ -409,7 +414,7 @@ class Session extends Owner {
     return new Model(SECRET, await this.#long((handle) => addon.sessionModel(true, handle)));
   }
 
-  /** Frees the session, after the call that it works at. Arrays over its memory are empty then. */
+  /** Frees the session, after the call that it works at. Arrays over its memory are empty then. Another call throws at once. */
   close() {
     this.#closed = true;
     for (const buffer of this.#outputs) addon.detach(buffer);

@@ -8,25 +8,22 @@ fn installed() -> Option<PathBuf> {
     (asked.status.success() && !folder.trim().is_empty()).then(|| PathBuf::from(folder.trim()))
 }
 
-fn built() -> Option<PathBuf> {
-    let folder = Path::new(&std::env::var_os("CARGO_MANIFEST_DIR")?).join("../../build").canonicalize().ok()?;
-    folder.join("libonnx_train.so").exists().then_some(folder)
+fn built() -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build");
+    folder.canonicalize().unwrap_or(folder)
 }
 
 fn main() {
     println!("cargo:rerun-if-env-changed=ONNX_TRAIN_LIB_DIR");
     println!("cargo:rerun-if-env-changed=PKG_CONFIG_PATH");
     println!("cargo:rerun-if-changed=build.rs");
-    let given = std::env::var_os("ONNX_TRAIN_LIB_DIR").map(PathBuf::from);
-    let folder = match given.or_else(installed).or_else(built) {
-        Some(folder) => folder,
-        None => {
-            eprintln!(
-                "libonnx_train.so is not found: set ONNX_TRAIN_LIB_DIR to its folder, or install it for pkg-config"
-            );
-            std::process::exit(1);
-        }
-    };
+    let given = std::env::var_os("ONNX_TRAIN_LIB_DIR").filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let folder = given.or_else(installed).unwrap_or_else(built);
+    if !folder.join("libonnx_train.so").exists() {
+        let says = "has no libonnx_train.so: set ONNX_TRAIN_LIB_DIR to its folder, or install it for pkg-config";
+        eprintln!("{} {says}", folder.display());
+        std::process::exit(1);
+    }
     println!("cargo:rustc-link-search=native={}", folder.display());
     println!("cargo:rustc-link-lib=dylib=onnx_train");
     // Of this package's tests and examples; build scripts of packages that use it see DEP_ONNX_TRAIN_LIB_DIR.

@@ -50,11 +50,8 @@ namespace OnnxTrain {
             get {
                 onnx_train_tensor* arrays;
                 UIntPtr count;
-                Results.Check(Native.onnx_train_dataset_arrays(handle, &arrays, &count));
-                var dataset = this;
-                var tensors = Results.Tensors(arrays, count, () => {
-                    if (dataset.handle.IsClosed) throw new ObjectDisposedException(nameof(Dataset));
-                });
+                Results.Check(Native.onnx_train_dataset_arrays(Files, &arrays, &count));
+                var tensors = Results.Tensors(arrays, count, () => Handle.Open(handle, nameof(Dataset)));
                 foreach (var tensor in tensors) tensor.IsReadOnly = true;
                 return tensors;
             }
@@ -71,7 +68,7 @@ namespace OnnxTrain {
                 var entries = new Dictionary<string, string>();
                 byte* key;
                 for (long i = 0;; ++i) {
-                    var text = Results.Text(Native.onnx_train_dataset_metadata(handle, Results.Size(i), &key));
+                    var text = Results.Text(Native.onnx_train_dataset_metadata(Files, Results.Size(i), &key));
                     if (text == null) return entries;
                     entries[Results.Text(key)] = text;
                 }
@@ -82,11 +79,11 @@ namespace OnnxTrain {
 
         public void Dispose() => handle.Dispose();
 
-        internal override DatasetHandle Files => handle;
+        internal override DatasetHandle Files => Handle.Open(handle, nameof(Dataset));
 
         private (long Samples, long Batches) Size(long batchSize) {
             long samples, batches;
-            Results.Check(Native.onnx_train_dataset_size(handle, batchSize, &samples, &batches));
+            Results.Check(Native.onnx_train_dataset_size(Files, batchSize, &samples, &batches));
             return (samples, batches);
         }
     }

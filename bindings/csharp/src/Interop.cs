@@ -11,6 +11,12 @@ namespace OnnxTrain {
         }
 
         public override bool IsInvalid => handle == IntPtr.Zero;
+
+        // The handle for a call, unless its owner has been disposed.
+        internal static T Open<T>(T handle, string owner) where T : Handle {
+            if (!handle.IsClosed) return handle;
+            throw new ObjectDisposedException(owner, $"the {owner.ToLowerInvariant()} is closed");
+        }
     }
 
     internal sealed class ModelHandle : Handle {
@@ -61,6 +67,10 @@ namespace OnnxTrain {
         private readonly List<IntPtr> blocks = new List<IntPtr>();
         private readonly List<GCHandle> pinned = new List<GCHandle>();
 
+        internal Arguments() {
+            Library.Load();
+        }
+
         internal byte* Text(string text) {
             if (text == null) throw new ArgumentNullException(nameof(text));
             if (text.IndexOf('\0') >= 0) throw new ArgumentException("a text has the character 0");
@@ -74,6 +84,7 @@ namespace OnnxTrain {
         internal byte* TextOrNull(string text) => text == null ? null : Text(text);
 
         internal onnx_train_option* Options(ValueTuple<string, string>[] options) {
+            if (options == null) throw new ArgumentNullException(nameof(options));
             var list = (onnx_train_option*)Block((long)options.Length * sizeof(onnx_train_option));
             for (var i = 0; i < options.Length; ++i) {
                 list[i] = new onnx_train_option { name = Text(options[i].Item1), value = Text(options[i].Item2) };
@@ -82,6 +93,7 @@ namespace OnnxTrain {
         }
 
         internal onnx_train_tensor* Tensors(IReadOnlyList<Tensor> tensors) {
+            if (tensors == null) throw new ArgumentNullException(nameof(tensors));
             var list = (onnx_train_tensor*)Block((long)tensors.Count * sizeof(onnx_train_tensor));
             for (var i = 0; i < tensors.Count; ++i) {
                 var tensor = tensors[i] ?? throw new ArgumentNullException(nameof(tensors));

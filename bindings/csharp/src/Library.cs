@@ -4,7 +4,26 @@ namespace OnnxTrain {
     /// <summary>What needs no model.</summary>
     public static unsafe class Library {
         /// <summary>The version of the library, "0.1.0".</summary>
-        public static string Version => Results.Text(Native.onnx_train_version());
+        public static string Version {
+            get {
+                Load();
+                return Results.Text(Native.onnx_train_version());
+            }
+        }
+
+        // Before the first call: says what to do where the runtime finds no library.
+        internal static void Load() {
+            if (loaded) return;
+            try {
+                Native.onnx_train_version();
+            } catch (DllNotFoundException error) {
+                throw new DllNotFoundException("libonnx_train.so, or a library that it needs, is not found: set LD_LIBRARY_PATH to its folder "
+                                               + "before the program starts, or copy it to the folder of OnnxTrain.dll; ldd lists what it needs", error);
+            }
+            loaded = true;
+        }
+
+        private static volatile bool loaded;
 
         /// <summary>The options of "build", "session", "fit", "data" and others, as onnx_train_options lists them, a line each.</summary>
         public static string Options(string of) {

@@ -5,11 +5,13 @@ using System.Runtime.InteropServices;
 namespace OnnxTrain {
     /// <summary>A forward model, a training model or a checkpoint. Any number of threads may read one.</summary>
     public sealed unsafe class Model : IDisposable {
+        private readonly ModelHandle handle;
+
         internal Model(IntPtr address) {
-            Handle = new ModelHandle(address);
+            handle = new ModelHandle(address);
         }
 
-        internal ModelHandle Handle { get; }
+        internal ModelHandle Handle => OnnxTrain.Handle.Open(handle, nameof(Model));
 
         /// <summary>Reads an .onnx file; its large tensors are mapped, so it must not be changed while the model lives.</summary>
         public static Model Load(string path) {
@@ -22,6 +24,7 @@ namespace OnnxTrain {
 
         public static Model FromBytes(byte[] bytes) {
             if (bytes == null) throw new ArgumentNullException(nameof(bytes));
+            Library.Load();
             IntPtr model;
             byte none;
             fixed (byte* data = bytes) {
@@ -81,6 +84,7 @@ namespace OnnxTrain {
 
         /// <summary>The same with a loss that is a model.</summary>
         public Model BuildWithLoss(Model loss, params ValueTuple<string, string>[] options) {
+            if (loss == null) throw new ArgumentNullException(nameof(loss));
             using (var arguments = new Arguments()) {
                 IntPtr training;
                 Results.Check(Native.onnx_train_model_build_with_loss(Handle, loss.Handle, arguments.Options(options),
@@ -91,7 +95,7 @@ namespace OnnxTrain {
 
         /// <summary>For data in files, which choose the loss if the options have none; the note says what was chosen.</summary>
         public (Model Training, string Note) BuildForData(string path, params ValueTuple<string, string>[] options) =>
-            BuildForData(path, new Tensor[0], options);
+            BuildForData(path ?? throw new ArgumentNullException(nameof(path)), new Tensor[0], options);
 
         /// <summary>The same for arrays.</summary>
         public (Model Training, string Note) BuildForData(Tensor[] arrays, params ValueTuple<string, string>[] options) =>
@@ -207,6 +211,6 @@ namespace OnnxTrain {
             }
         }
 
-        public void Dispose() => Handle.Dispose();
+        public void Dispose() => handle.Dispose();
     }
 }

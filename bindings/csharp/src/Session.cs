@@ -9,18 +9,20 @@ namespace OnnxTrain {
     /// it works throws. Dispose() frees it; the finalizer frees one that was not disposed.
     /// </summary>
     public sealed unsafe class Session : IDisposable {
+        private readonly SessionHandle handle;
         private long calls;
 
         public Session(Model training, params ValueTuple<string, string>[] options) {
+            if (training == null) throw new ArgumentNullException(nameof(training));
             using (var arguments = new Arguments()) {
                 IntPtr session;
                 Results.Check(Native.onnx_train_session_create(training.Handle, arguments.Options(options),
                                                                Results.Size(options.Length), &session));
-                Handle = new SessionHandle(session);
+                handle = new SessionHandle(session);
             }
         }
 
-        internal SessionHandle Handle { get; }
+        internal SessionHandle Handle => OnnxTrain.Handle.Open(handle, nameof(Session));
 
         /// <summary>Runs an entry point: "step", "evaluate", "predict", "accumulate", "apply". Inputs are read in place.</summary>
         public Outputs Run(string entry, params Tensor[] inputs) {
@@ -37,7 +39,7 @@ namespace OnnxTrain {
         /// <summary>Trains until a limit is reached or a callback ends it; `evaluation` and `observer` may be null.</summary>
         public StopReason Fit(DataSource training, DataSource evaluation, Observer observer, params ValueTuple<string, string>[] options) {
             using (var arguments = new Arguments())
-            using (var callbacks = new Callbacks(training, observer))
+            using (var callbacks = new Callbacks(training ?? throw new ArgumentNullException(nameof(training)), observer))
             using (var other = evaluation == null ? null : new Callbacks(evaluation, null, null, callbacks)) {
                 var data = callbacks.Data();
                 var heldOut = other?.Data() ?? default(onnx_train_data);
@@ -58,7 +60,7 @@ namespace OnnxTrain {
         /// <summary>The same with an observer, whose OnNote is called.</summary>
         public IReadOnlyDictionary<string, double> Evaluate(DataSource data, Observer observer, params ValueTuple<string, string>[] options) {
             using (var arguments = new Arguments())
-            using (var callbacks = new Callbacks(data, observer)) {
+            using (var callbacks = new Callbacks(data ?? throw new ArgumentNullException(nameof(data)), observer)) {
                 var view = callbacks.Data();
                 var told = callbacks.View;
                 onnx_train_metric* metrics;
@@ -75,7 +77,7 @@ namespace OnnxTrain {
         /// <summary>The same with an observer, whose OnNote is called.</summary>
         public Outputs Predict(DataSource data, Observer observer, params ValueTuple<string, string>[] options) {
             using (var arguments = new Arguments())
-            using (var callbacks = new Callbacks(data, observer)) {
+            using (var callbacks = new Callbacks(data ?? throw new ArgumentNullException(nameof(data)), observer)) {
                 var view = callbacks.Data();
                 var told = callbacks.View;
                 onnx_train_tensor* outputs;
@@ -110,6 +112,7 @@ namespace OnnxTrain {
         /// the text and the token; Next.EndText completes this text, and Next.Stop ends all.
         /// </summary>
         public long[][] Generate(long[][] prompts, Func<int, long, Next> onToken, params ValueTuple<string, string>[] options) {
+            if (prompts == null || Array.IndexOf(prompts, null) >= 0) throw new ArgumentNullException(nameof(prompts));
             var texts = new List<long>[prompts.Length];
             for (var i = 0; i < texts.Length; ++i) texts[i] = new List<long>();
             Func<int, long, Next> drawn = (text, token) => {
@@ -288,6 +291,7 @@ namespace OnnxTrain {
 
         /// <summary>Exchanges the values of a state with those of another session of the same model.</summary>
         public void Swap(string name, Session other) {
+            if (other == null) throw new ArgumentNullException(nameof(other));
             using (var arguments = new Arguments()) Results.Check(Native.onnx_train_session_swap(Called, other.Called, arguments.Text(name)));
         }
 
@@ -313,7 +317,7 @@ namespace OnnxTrain {
             return new Model(model);
         }
 
-        public void Dispose() => Handle.Dispose();
+        public void Dispose() => handle.Dispose();
 
         // The handle for a call after which outputs of earlier ones are not valid.
         private SessionHandle Called {
@@ -326,7 +330,7 @@ namespace OnnxTrain {
         private Outputs Given(onnx_train_tensor* tensors, UIntPtr count, Port[] ports) {
             var made = calls;
             return new Outputs(Results.Tensors(tensors, count, () => {
-                if (Handle.IsClosed) throw new ObjectDisposedException(nameof(Session));
+                OnnxTrain.Handle.Open(handle, nameof(Session));
                 if (calls != made) throw new InvalidOperationException("outputs are valid until the next call with the session");
             }), ports);
         }

@@ -24,8 +24,8 @@ namespace OnnxTrain {
         private Tensor(string name, ElementType type, long[] shape, Array array) {
             Name = name ?? throw new ArgumentNullException(nameof(name));
             Type = type;
-            Dimensions = (long[])shape.Clone();
-            Array = array;
+            Dimensions = Copy(shape);
+            Array = array ?? throw new ArgumentNullException("values");
         }
 
         /// <summary>A tensor over an array, without a copy. It is not to be written to while a call reads it.</summary>
@@ -50,11 +50,11 @@ namespace OnnxTrain {
 
         /// <summary>A tensor over memory of the program, which holds as many elements as the shape says.</summary>
         public static Tensor At(string name, ElementType type, long[] shape, IntPtr memory) =>
-            new Tensor(name, type, (long[])shape.Clone(), memory, null);
+            new Tensor(name, type, Copy(shape), memory, null);
 
         /// <summary>The same over memory of the session's device.</summary>
         public static Tensor OnDevice(string name, ElementType type, long[] shape, IntPtr memory) =>
-            new Tensor(name, type, (long[])shape.Clone(), memory, null) { IsOnDevice = true };
+            new Tensor(name, type, Copy(shape), memory, null) { IsOnDevice = true };
 
         public string Name { get; }
         public ElementType Type { get; }
@@ -69,7 +69,10 @@ namespace OnnxTrain {
                 long count = 1;
                 foreach (var size in Dimensions) {
                     if (size < 0) throw new ArgumentException($"the shape of '{Name}' has the size {size}");
-                    count = checked(count * size);
+                    if (size > 0 && count > long.MaxValue / 8 / size) {  // an element has at most 8 bytes
+                        throw new ArgumentException($"the shape [{string.Join(", ", Dimensions)}] of '{Name}' has more elements than a memory holds");
+                    }
+                    count *= size;
                 }
                 return count;
             }
@@ -103,6 +106,8 @@ namespace OnnxTrain {
         public T[] ToArray<T>() where T : struct => Elements<T>().ToArray();
 
         public override string ToString() => $"{Name} {Type}[{string.Join(", ", Dimensions)}]";
+
+        private static long[] Copy(long[] shape) => (long[])(shape ?? throw new ArgumentNullException(nameof(shape))).Clone();
 
         internal long[] Dimensions { get; }
         internal Array Array { get; }

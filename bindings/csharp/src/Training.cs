@@ -31,7 +31,7 @@ namespace OnnxTrain {
             private readonly Tensor[] arrays;
 
             internal ArraySource(Tensor[] arrays) {
-                this.arrays = (Tensor[])arrays.Clone();
+                this.arrays = (Tensor[])(arrays ?? throw new ArgumentNullException(nameof(arrays))).Clone();
             }
 
             public override Tensor[] Next() => new Tensor[0];
@@ -105,10 +105,11 @@ namespace OnnxTrain {
 
         internal onnx_train_data Data() {
             var data = new onnx_train_data { size = (UIntPtr)(ulong)sizeof(onnx_train_data), user = User };
-            if (source.Files != null) {
+            var files = source.Files;
+            if (files != null) {
                 var got = false;
-                source.Files.DangerousAddRef(ref got);
-                held = source.Files;
+                files.DangerousAddRef(ref got);
+                held = files;
                 data.dataset = held.DangerousGetHandle();
             } else if (source.Arrays != null) {
                 data.arrays = arrays.Tensors(source.Arrays);

@@ -1,4 +1,4 @@
-// Every part of the binding once, and what it says of mistakes. Usage: Tests ROOT FOLDER
+// Every part of the binding once, and what it says of mistakes. Usage: Tests ROOT FOLDER; without them it says the version
 using System;
 using System.Collections.Generic;
 using System.IO;
@@ -10,6 +10,10 @@ internal static class Tests {
     private static string root, folder;
 
     private static int Main(string[] arguments) {
+        if (arguments.Length == 0) {
+            Console.WriteLine($"version {Library.Version}");
+            return 0;
+        }
         root = arguments[0];
         folder = arguments[1];
         Errors();
@@ -39,6 +43,17 @@ internal static class Tests {
             return error;
         }
         throw new Exception($"line {line}: threw no {typeof(T).Name}");
+    }
+
+    // The one line of all bindings. .NET adds another with the object's name.
+    private static void Closed(string owner, Action call, [CallerLineNumber] int line = 0) {
+        var error = Thrown<ObjectDisposedException>(call, line);
+        Expect(error.ObjectName == owner && error.Message.Split('\n')[0].Trim() == $"the {owner.ToLower()} is closed", error.Message, line);
+    }
+
+    private static void Null(string name, Action call, [CallerLineNumber] int line = 0) {
+        var error = Thrown<ArgumentNullException>(call, line);
+        Expect(error.ParamName == name, error.ParamName, line);
     }
 
     private static Model Digits() {
@@ -127,7 +142,9 @@ internal static class Tests {
         var closed = Mlp();
         closed.Dispose();
         closed.Dispose();
-        Thrown<ObjectDisposedException>(() => closed.ToBytes());
+        Closed("Model", () => closed.ToBytes());
+        Closed("Model", () => new Session(closed));
+        using (var forward = Model.Load(Path("tests/fixtures/mlp.onnx"))) Closed("Model", () => forward.Derivative("gradient", closed));
         Expect(Library.LearningRate(0, ("lr", "0.5"), ("schedule", "linear"), ("steps", "4"), ("warmup", "2")) == 0.25);
         var split = Library.Split(10, ("val-split", "0.2"), ("seed", "1"));
         Expect(split.Training.Length == 8 && split.Evaluation.Length == 2);
@@ -177,8 +194,33 @@ internal static class Tests {
             using (var memory = new Memory(values)) session.SetFromDevice("fc1.bias", memory.Address, 4 * values.Length);
             Expect(session.Get<float>("fc1.bias")[0] == 7);
         }
+        Nulls();
+        var large = Thrown<ArgumentException>(() => Tensor.Of("x", new[] { 1L << 62, 1L << 62 }, 1f)).Message;
+        Expect(large == "the shape [4611686018427387904, 4611686018427387904] of 'x' has more elements than a memory holds", large);
         Thrown<ArgumentException>(() => Tensor.Of("x", new long[] { 3 }, 1f));
         Thrown<ArgumentException>(() => Tensor.Of("x", ElementType.Bool, new long[] { 1 }, new[] { 1f }));
+    }
+
+    private static void Nulls() {
+        using (var training = Mlp())
+        using (var session = new Session(training)) {
+            Null("training", () => new Session(null));
+            Null("options", () => new Session(training, null));
+            Null("training", () => session.Fit(null));
+            Null("data", () => session.Evaluate(null));
+            Null("data", () => session.Predict(null));
+            Null("arrays", () => DataSource.Of(null));
+            Null("tensors", () => session.Run("step", null));
+            Null("prompts", () => session.Generate(null, null));
+            Null("prompts", () => session.Generate(new long[][] { null }, null));
+            Null("other", () => session.Swap("fc1.bias", null));
+            Null("values", () => session.Set<float>("fc1.bias", null));
+            Null("loss", () => training.BuildWithLoss(null));
+            Null("path", () => training.BuildForData((string)null));
+            Null("shape", () => Tensor.Of("x", null, 1f));
+            Null("shape", () => Tensor.At("x", ElementType.Float, null, IntPtr.Zero));
+            Null("bytes", () => Model.FromBytes(null));
+        }
     }
 
     private sealed class Memory : IDisposable {
@@ -216,8 +258,9 @@ internal static class Tests {
             var last = session.Run("predict", rows)[0];
             session.Dispose();
             session.Dispose();
-            Thrown<ObjectDisposedException>(() => last.ToArray<float>());
-            Thrown<ObjectDisposedException>(() => session.Run("predict", rows));
+            Closed("Session", () => last.ToArray<float>());
+            Closed("Session", () => session.Run("predict", rows));
+            Closed("Session", () => Dataset.Open(Path("models/data/digits_test.npz"), session));
         }
     }
 
@@ -334,13 +377,18 @@ internal static class Tests {
         var file = System.IO.Path.Combine(folder, "weights.safetensors");
         Dataset.SaveSafetensors(file, new[] { Tensor.Of("a", new long[] { 2 }, 1f, 2f) }, ("note", "f\u00fcr"));
         Tensor kept;
+        var closed = Dataset.OpenSafetensors(file);
+        closed.Dispose();
+        using (var training = Mlp())
+        using (var session = new Session(training)) Closed("Dataset", () => session.Fit(closed, ("epochs", "1")));
+        Closed("Dataset", () => closed.Metadata.ToString());
         using (var dataset = Dataset.OpenSafetensors(file)) {
             Expect(dataset.Metadata["note"] == "f\u00fcr");
             kept = dataset.Tensors[0];
             Expect(kept.Name == "a" && kept.ToArray<float>()[1] == 2 && kept.AsReadOnlySpan<float>()[0] == 1);
             Thrown<InvalidOperationException>(() => kept.AsSpan<float>());
         }
-        Thrown<ObjectDisposedException>(() => kept.ToArray<float>());
+        Closed("Dataset", () => kept.ToArray<float>());
         using (var training = Digits())
         using (var session = new Session(training))
         using (var dataset = Dataset.Open(Path("models/data/digits_test.npz"), session)) {

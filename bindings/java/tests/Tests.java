@@ -163,7 +163,7 @@ public final class Tests {
     final Model closed = mlp();
     closed.close();
     closed.close();
-    thrown(IllegalStateException.class, closed::toBytes);
+    expect(thrown(IllegalStateException.class, closed::toBytes).getMessage().equals("the model is closed"), "model");
     expect(OnnxTrain.learningRate(0, "lr", "0.5", "schedule", "linear", "steps", "4", "warmup", "2") == 0.25, "rate");
     final long[][] rows = OnnxTrain.split(10, "val-split", "0.2", "seed", "1");
     expect(rows[0].length == 8 && rows[1].length == 2, "split");
@@ -211,6 +211,19 @@ public final class Tests {
     thrown(IllegalArgumentException.class, () -> Tensor.of("x", new long[] {3}, 1f));
     thrown(IllegalArgumentException.class, () -> Tensor.of("x", ElementType.FLOAT, new long[] {1}, ByteBuffer.allocate(4)));
     thrown(IllegalArgumentException.class, () -> Tensor.of("x", ElementType.FLOAT, new long[] {2}, ByteBuffer.allocateDirect(4)));
+    final ByteBuffer foreign = ByteBuffer.allocateDirect(4);  // BIG_ENDIAN, as Java makes them
+    if (ByteOrder.nativeOrder() == ByteOrder.BIG_ENDIAN) foreign.order(ByteOrder.LITTLE_ENDIAN);
+    foreign.asFloatBuffer().put(1);
+    final String order = thrown(IllegalArgumentException.class,
+        () -> Tensor.of("x", ElementType.FLOAT, new long[] {1}, foreign)).getMessage();
+    expect(order.equals("the buffer of 'x' is " + foreign.order() + ", and the machine " + ByteOrder.nativeOrder()
+        + ": set order(ByteOrder.nativeOrder()) before elements are put into it"), order);
+    Tensor.of("x", ElementType.UINT8, new long[] {4}, foreign);  // bytes have no order
+    for (long[] shape : new long[][] {{1L << 62, 1L << 62}, {1L << 62}}) {  // of the second one, only the bytes overflow
+      final String large = thrown(IllegalArgumentException.class,
+          () -> Tensor.of("x", ElementType.FLOAT, shape, ByteBuffer.allocateDirect(0).order(ByteOrder.nativeOrder()))).getMessage();
+      expect(large.startsWith("the shape [4611686018427387904") && large.endsWith("of 'x' has more elements than a memory holds"), large);
+    }
   }
 
   /** Memory is shared without copies, and is there as long as the documentation says. */
@@ -236,8 +249,10 @@ public final class Tests {
       final Tensor last = session.run("predict", rows).iterator().next();
       session.close();
       session.close();
-      thrown(IllegalStateException.class, last::buffer);
-      thrown(IllegalStateException.class, () -> session.run("predict", rows));
+      for (Call call : new Call[] {last::buffer, session::states, () -> session.run("predict", rows)}) {
+        final String said = thrown(IllegalStateException.class, call).getMessage();
+        expect(said.equals("the session is closed"), said);
+      }
       kept = bias;
     }
     for (int i = 0; i < 3; ++i) {
@@ -373,7 +388,7 @@ public final class Tests {
       expect(kept.name().equals("a") && kept.toFloats()[1] == 2 && kept.buffer().isReadOnly(), kept);
       values = kept.floats();
     }
-    thrown(IllegalStateException.class, kept::floats);
+    expect(thrown(IllegalStateException.class, kept::floats).getMessage().equals("the dataset is closed"), "dataset");
     System.gc();
     expect(values.get(1) == 2, "the memory of a kept buffer is gone");
     try (Model training = digits(); Session session = new Session(training);

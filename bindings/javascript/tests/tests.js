@@ -14,6 +14,7 @@ const path = (name) => join(ROOT, name);
 
 const floats = (shape, values) => new Tensor(Float32Array.from(values || { length: shape.reduce((a, b) => a * b, 1) }, values ? undefined : () => 0), shape);
 const labelled = (...values) => new Tensor(BigInt64Array.from(values.map(BigInt)), [values.length]);
+const closed = (what) => ({ name: 'TypeError', message: `the ${what} is closed` });
 const digits = async () => (await Model.load(path('models/digits_cnn.onnx'))).build({ loss: 'cross_entropy', optimizer: 'adamw' });
 const mlp = async () => (await Model.load(path('tests/fixtures/mlp.onnx'))).build({ loss: 'cross_entropy', optimizer: 'sgd(momentum=0.9)' });
 
@@ -76,7 +77,9 @@ const tests = {
     await assert.rejects(forward.buildWithLoss(forward), OnnxTrainError);
     training.close();
     training.close();
-    await assert.rejects(training.toBytes(), /closed/);
+    await assert.rejects(training.toBytes(), closed('model'));
+    await assert.rejects(Session.create(training), closed('model'));
+    await assert.rejects(forward.derivative('gradient', {}, training), closed('model'));
     assert.strictEqual(learningRate(0, { lr: 0.5, schedule: 'linear', steps: 4, warmup: 2 }), 0.25);
     const rowsOf = split(10, { valSplit: 0.2, seed: 1 });
     assert.deepStrictEqual([rowsOf.training.length, rowsOf.evaluation.length], [8, 2]);
@@ -158,10 +161,12 @@ const tests = {
     const pending = session.run('predict', { x: rows });
     session.close();  // is freed after the call
     assert.strictEqual(bias.length > 0, true);
-    await assert.rejects(pending, /closed/);
+    assert.throws(() => session.states, closed('session'));  // not that it works
+    await assert.rejects(session.run('predict', { x: rows }), closed('session'));
+    await assert.rejects(pending, closed('session'));  // its outputs are gone
     assert.deepStrictEqual([bias.length, last.get('logits').data.length], [0, 0]);
     session.close();
-    assert.throws(() => session.runSync('predict', { x: rows }), /closed/);
+    assert.throws(() => session.runSync('predict', { x: rows }), closed('session'));
   },
 
   /** The event loop goes on while a worker's thread trains. */
@@ -237,7 +242,7 @@ const tests = {
     await assert.rejects(session.fit({ next: () => ({ x: 'text' }) }, { epochs: 2 }), TypeError);
     await assert.rejects(session.fit(batches(), { epoch: 2 }), OnnxTrainError);
     assert.strictEqual(await session.fit(batches(), { epochs: 2 }, { onStep: () => session.close() }), 'finished');
-    assert.throws(() => session.states, /closed/);  // freed after the call
+    assert.throws(() => session.states, closed('session'));  // freed after the call
   },
 
   async data() {
@@ -247,11 +252,48 @@ const tests = {
     assert.strictEqual(weights.metadata.note, 'f\u00fcr');
     assert.deepStrictEqual(weights.tensors().map(({ name, data }) => [name, ...data]), [['a', 1, 2]]);
     weights.close();
-    assert.throws(() => weights.tensors(), /closed/);
+    assert.throws(() => weights.tensors(), closed('dataset'));
     const session = await Session.create(await digits());
+    await assert.rejects(session.fit(weights, { epochs: 1 }), closed('dataset'));
     const dataset = await Dataset.open(path('models/data/digits_test.npz'), session);
     assert.deepStrictEqual([dataset.samples, dataset.batchesOf(100)], [360, 4]);
     await assert.rejects(Dataset.open('no.npz'), { code: 'OT4001' });
+  },
+
+  /** Where the addon's build looks for the library and its header. */
+  async library() {
+    const file = (...parts) => {
+      const name = join(FOLDER, 'library', ...parts);
+      fs.mkdirSync(join(name, '..'), { recursive: true });
+      fs.writeFileSync(name, '');
+    };
+    const find = (what, env) => {
+      const { stdout, stderr } = spawnSync(process.execPath, [script, what], { encoding: 'utf8', env: { PATH: process.env.PATH, ...env } });
+      return stdout.trim() || stderr.trim();
+    };
+    const folder = (...parts) => fs.realpathSync(join(FOLDER, 'library', ...parts));
+    file('bindings/javascript/find_library.js');  // a checkout of its own, which is not built
+    const script = join(FOLDER, 'library/bindings/javascript/find_library.js');
+    fs.copyFileSync(join(__dirname, '../find_library.js'), script);
+    const none = { PKG_CONFIG_LIBDIR: '/nowhere' };
+    assert.match(find('lib', none), /^onnx-train: libonnx_train.so is not in .*library\/build: set ONNX_TRAIN_LIB_DIR to its folder, or install it for pkg-config$/);
+    assert.match(find('include', none), /^onnx-train: onnx_train\/onnx_train.h is not in .*: set ONNX_TRAIN_INCLUDE_DIR/);
+    file('build/libonnx_train.so');
+    file('include/onnx_train/onnx_train.h');
+    assert.deepStrictEqual([find('lib', none), find('include', none)], [folder('build'), folder('include')]);
+    file('usr/lib/libonnx_train.so');
+    file('usr/include/onnx_train/onnx_train.h');
+    fs.writeFileSync(join(FOLDER, 'library/usr/lib/onnx_train.pc'), `libdir=${folder('usr/lib')}\nName: a\nDescription: b\nVersion: 1\n`);
+    const installed = { PKG_CONFIG_LIBDIR: folder('usr/lib') };
+    if (spawnSync('pkg-config', ['--version']).status === 0) {
+      assert.deepStrictEqual([find('lib', installed), find('include', installed)], [folder('usr/lib'), folder('usr/include')]);
+    } else {
+      console.log('pkg-config is not installed: what it finds is skipped');
+    }
+    const given = { ...installed, ONNX_TRAIN_LIB_DIR: folder('build') };
+    assert.deepStrictEqual([find('lib', given), find('include', given)], [folder('build'), folder('include')]);
+    assert.strictEqual(find('include', { ...given, ONNX_TRAIN_INCLUDE_DIR: folder('usr/include') }), folder('usr/include'));
+    assert.match(find('lib', { ONNX_TRAIN_LIB_DIR: '/nowhere' }), /is not in \/nowhere: set/);
   },
 
   async texts() {

@@ -52,8 +52,8 @@ impl Status {
     }
 }
 
-/// One line that names the node, tensor or file, what was found, and what to do.
-#[derive(Debug)]
+/// One line that names the node, tensor or file, what was found, and what to do. It is also what `Debug` prints, and so what
+/// a `main` that returns a `Result` says.
 pub struct Error {
     status: Status,
     code: String,
@@ -93,6 +93,12 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -47,6 +47,8 @@ fn errors_have_the_text_the_status_and_the_code_of_the_library() {
     let expected = std::fs::read_to_string(root().join("bindings/errors.txt")).unwrap();
     assert_eq!(said, expected.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>());
     assert_eq!(failures[0].1.status(), Status::File);
+    // What a main that returns a Result prints.
+    assert_eq!(format!("{:?}", failures[0].1), failures[0].1.message());
 }
 
 #[test]

@@ -259,7 +259,7 @@ public final class Session implements AutoCloseable {
     final long made = calls;
     for (Tensor tensor : tensors) {
       tensor.validFor(() -> {
-        if (handle.isClosed()) throw new IllegalStateException("the session of these outputs is closed");
+        if (handle.isClosed()) throw new IllegalStateException("the session is closed");
         if (calls != made) throw new IllegalStateException("outputs are valid until the next call with the session");
       });
     }

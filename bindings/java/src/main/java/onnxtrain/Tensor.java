@@ -6,6 +6,7 @@ import java.nio.DoubleBuffer;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
 import java.nio.LongBuffer;
+import java.util.Arrays;
 
 /**
  * A dense tensor in row-major order. Those that a program makes refer to a direct buffer, which the library reads in
@@ -56,15 +57,20 @@ public final class Tensor {
   }
 
   /**
-   * A tensor over a direct buffer, from its position to its limit, in native order and without a copy. The buffer is
-   * not to be written to while a call reads it.
+   * A tensor over a direct buffer, from its position to its limit, without a copy. The buffer is not to be written to
+   * while a call reads it. Its order is that of the machine, which is not the one that Java gives a new buffer:
+   * ByteBuffer.allocateDirect(bytes).order(ByteOrder.nativeOrder()), before elements are put.
    */
   public static Tensor of(String name, ElementType type, long[] shape, ByteBuffer data) {
     if (!data.isDirect()) throw new IllegalArgumentException("the buffer of '" + name + "' is not direct");
+    if (type.bytes > 1 && data.order() != ByteOrder.nativeOrder()) {
+      throw new IllegalArgumentException("the buffer of '" + name + "' is " + data.order() + ", and the machine "
+          + ByteOrder.nativeOrder() + ": set order(ByteOrder.nativeOrder()) before elements are put into it");
+    }
     final long expected = elements(name, shape) * type.bytes;
     if (data.remaining() != expected) {
       throw new IllegalArgumentException("the buffer of '" + name + "' has " + data.remaining()
-          + " bytes, its shape " + java.util.Arrays.toString(shape) + " of " + type + " " + expected);
+          + " bytes, its shape " + Arrays.toString(shape) + " of " + type + " " + expected);
     }
     return new Tensor(name, type, shape.clone(), data.slice().order(ByteOrder.nativeOrder()));
   }
@@ -169,7 +175,7 @@ public final class Tensor {
 
   @Override
   public String toString() {
-    return name + " " + type + java.util.Arrays.toString(shape);
+    return name + " " + type + Arrays.toString(shape);
   }
 
   private ByteBuffer typed(ElementType expected) {
@@ -181,7 +187,11 @@ public final class Tensor {
     long elements = 1;
     for (long size : shape) {
       if (size < 0) throw new IllegalArgumentException("the shape of '" + name + "' has the size " + size);
-      elements = Math.multiplyExact(elements, size);
+      if (size > 0 && elements > Long.MAX_VALUE / 8 / size) {  // an element has at most 8 bytes
+        throw new IllegalArgumentException("the shape " + Arrays.toString(shape) + " of '" + name
+            + "' has more elements than a memory holds");
+      }
+      elements *= size;
     }
     return elements;
   }
@@ -190,7 +200,7 @@ public final class Tensor {
     final long elements = elements(name, shape);
     if (elements != values) {
       throw new IllegalArgumentException("the array of '" + name + "' has " + values + " elements, its shape "
-          + java.util.Arrays.toString(shape) + " " + elements);
+          + Arrays.toString(shape) + " " + elements);
     }
     return ByteBuffer.allocateDirect(Math.multiplyExact(values, type.bytes)).order(ByteOrder.nativeOrder());
   }
