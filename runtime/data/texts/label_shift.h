@@ -15,8 +15,8 @@ namespace onnx_train {
 // "" if they are not. Labels that files of tokens make are not looked at, nor texts whose tokens are all alike.
 std::string copied_labels(const Dataset& data, const Model& model, const EntryName& entry);
 
-// The tokens of the first sample with labels, where these are the tokens that follow wherever they are not negative; none
-// if they are not.
+// The tokens of the first sample with labels, where these are the tokens that follow wherever they are not negative;
+// none if they are not.
 std::vector<int64_t> tokens_before_labels(const Dataset& data, const Model& model, const EntryName& entry);
 
 // Moves the labels of language models one to the left: --shift-labels. The last one of a sample becomes `ignored`.
