@@ -13,6 +13,7 @@
 #include "runtime/models/example_inputs.h"
 #include "runtime/session/session.h"
 #include "runtime/support/report_text.h"
+#include "runtime/training/checkpoint.h"
 #include "tools/report/output.h"
 #include "tools/runtime_options.h"
 #include "tools/subcommand.h"

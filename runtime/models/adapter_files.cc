@@ -17,6 +17,7 @@
 #include "onnx_passes/ir/initializer.h"
 #include "onnx_passes/model/adapter_records.h"
 #include "onnx_passes/model/weight_origin.h"
+#include "onnx_passes/text/expression.h"
 #include "runtime/data/files/safetensors.h"
 #include "runtime/models/adapt.h"
 #include "runtime/models/adapter_sums.h"

@@ -235,7 +235,7 @@ expect 1 fit train.onnx --data missing.npz --epochs 1 --out new
 expect 1 build "$fixtures/mlp.onnx" -o x.onnx --loss 'mse(nothing, labels)'
 expect 1 fit train.onnx --data train.csv --epochs 9 --batch-size 8 --seed 5 --out whole --resume
 says 'batch-size was 16 and is 8' err
-sed 's/,labels/,label/' train.csv > unlabelled.csv
+sed 's/,labels/,goal/' train.csv > unlabelled.csv
 expect 1 fit train.onnx --data unlabelled.csv --epochs 1 --out new
 says "has no 'labels'" err
 head -c 3000 train.onnx > cut.onnx

@@ -8,6 +8,7 @@
 
 #include "onnx_passes/inference/builder.h"
 #include "onnx_passes/ir/error.h"
+#include "onnx_passes/ir/onnx.h"
 #include "runtime/session/session_settings.h"
 #include "tests/support/empty_model.h"
 #include "tests/support/sessions.h"

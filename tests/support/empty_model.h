@@ -2,6 +2,7 @@
 #pragma once
 
 #include "onnx_passes/ir/model.h"
+#include "onnx_passes/ir/onnx.h"
 
 namespace onnx_train {
 

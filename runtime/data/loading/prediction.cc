@@ -87,6 +87,7 @@ TensorMap predict(Session* session, const Dataset& data, int64_t batch_size) {
     return rows;
   };
   batches.start(next_rows, std::nullopt);
+  // NOLINTNEXTLINE(bugprone-infinite-loop): the condition itself makes `count`
   for (int64_t at = 0; const int64_t count = batches.next(&inputs); at += batch) {
     for (const auto& [name, output] : session->run(Entry::kPredict, inputs)) {
       if (batch < n && session->is_sized_by_data(name)) expect_samples(name, output, axes[name], count, n);
