@@ -149,7 +149,7 @@ def test_an_empty_batch_leaves_the_state_as_it_was():
     session = onnx_train.Session(training, threads=1)
     session.step(x.numpy(), labels.numpy())
     before = {name: np.array(value) for name, value in session.state.items()}
-    with pytest.raises(onnx_train.Error, match="needs more than 1 value per channel"):
+    with pytest.raises(onnx_train.Error, match="the batch of entry point .step. is empty"):
         session.step(x.numpy()[:0], labels.numpy()[:0])
     for name, value in before.items():
         np.testing.assert_array_equal(session.state[name], value, err_msg=name)
