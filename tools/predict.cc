@@ -139,6 +139,9 @@ std::string element_text(const Tensor& tensor, int64_t i) {
   return {static_cast<const char*>(text.data()), end};
 }
 
+// Numbers of a sample, of an output [samples] or [samples, columns].
+int64_t columns_of(const Tensor& output) { return output.shape().size() == 2 ? output.shape()[1] : 1; }
+
 // The outputs of each sample as a table: a column for one number, columns NAME[0], NAME[1], ... for several.
 std::string number_table(const Dataset& data, const TensorMap& outputs) {
   std::string csv = "file";
@@ -149,14 +152,14 @@ std::string number_table(const Dataset& data, const TensorMap& outputs) {
       fail("output '", name, "' is ", to_string(shape), " for ", data.num_samples(),
            " samples, which is no table: write it as .npz");
     }
-    const int64_t columns = shape.size() == 2 ? shape[1] : 1;
+    const int64_t columns = columns_of(output);
     for (int64_t c = 0; c < columns; ++c) csv += "," + csv_field(columns == 1 ? name : concat(name, "[", c, "]"));
   }
   csv += "\n";
   for (int64_t row = 0; row < data.num_samples(); ++row) {
     csv += csv_field(name_of_sample(data, row));
     for (const auto& [name, output] : outputs) {
-      const int64_t columns = output.shape().size() == 2 ? output.shape()[1] : 1;
+      const int64_t columns = columns_of(output);
       for (int64_t c = 0; c < columns; ++c) csv += "," + element_text(output, row * columns + c);
     }
     csv += "\n";

@@ -24,8 +24,7 @@ std::vector<std::string> compare(const std::vector<Setting>& settings,
       changes.push_back(change);
     } else {
       refused += concat(refused.empty() ? "" : ", ", change);
-      if (setting.name == "model")
-        way_out = "; give the model with the weights of the start, or a checkpoint of the run: last.onnx in its folder";
+      way_out += setting.way_out;
     }
   }
   if (!refused.empty()) {

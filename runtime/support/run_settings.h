@@ -14,6 +14,7 @@ enum class OnResume { kFixed, kMayChange };
 struct Setting {
   std::string name, value;
   OnResume on_resume;
+  const char* way_out = "";  // "; ..." at the end of the error for a fixed setting that differs
 };
 
 // As stored in a checkpoint: value by name.

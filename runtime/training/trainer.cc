@@ -28,7 +28,8 @@ std::vector<Setting> settings_of(const TrainerOptions& o, const BatchSource& tra
   const Schedule& s = o.schedule;
   constexpr auto kFixed = OnResume::kFixed, kMayChange = OnResume::kMayChange;
   std::vector<Setting> settings = {
-      {"model", o.model.empty() ? "not known" : o.model, kFixed},
+      {"model", o.model.empty() ? "not known" : o.model, kFixed,
+       "; give the model with the weights of the start, or a checkpoint of the run: last.onnx in its folder"},
       {"data", training.identity(), kFixed},
       {"eval-data", evaluation ? evaluation->identity() : "none", kFixed},
       {"scale", training.scale(), kFixed},

@@ -141,21 +141,14 @@ int32_t first_index(const SparseRows& rows, const std::string& path, const ReadO
 // The sizes of a sample: the model's, if it tells them, else as many features as there are.
 Shape features_of(const InputSpec& spec, const SparseRows& rows, int32_t first, const std::string& path) {
   const auto found = static_cast<int64_t>(rows.most) + 1 - first;
-  Shape sizes;
-  if (spec.type.has_rank()) {
-    for (size_t axis = 1; axis < spec.type.dims->size(); ++axis) {
-      const Dim& dim = (*spec.type.dims)[axis];
-      if (dim.known()) sizes.push_back(dim.value());
-    }
-  }
-  const bool tells = spec.type.has_rank() && spec.type.rank() > 1 && sizes.size() + 1 == spec.type.dims->size();
-  if (!tells) return {std::max<int64_t>(found, 0)};
-  if (found > num_elements(sizes)) {
+  const std::optional<Shape> sizes = sizes_of_sample(spec);
+  if (!sizes || sizes->empty()) return {std::max<int64_t>(found, 0)};
+  if (found > num_elements(*sizes)) {
     fail_as(ErrorCode::kArrayMisfit, path, " has features up to index ", rows.most, ", counted from ", first,
-            ", and the model expects '", spec.name, "' as ", to_string(spec.type), ", ", num_elements(sizes),
+            ", and the model expects '", spec.name, "' as ", to_string(spec.type), ", ", num_elements(*sizes),
             " in a sample");
   }
-  return sizes;
+  return *sizes;
 }
 
 // Of a target of floats the labels as they are. Of classes, which count from 0: those that do not, such as -1 and 1,

@@ -92,7 +92,7 @@ class TableReader {
     }
     return names;
   }
-  // Which column is taken for the labels, where nobody has said it.
+  // Notes which column the labels come from, unless an option names it.
   void note_labels(const InputSpec& spec, const std::vector<size_t>& columns) {
     const std::string& name = table_.columns[columns[0]];
     const bool is_named = spec.name == name || !options_.map.empty() || !options_.columns.empty();
@@ -116,9 +116,11 @@ class TableReader {
     while (first < rows && is_missing(table_.field(first, index))) ++first;
     const bool was_text = names_in(known_of(column)).has_value();
     // Of a loss over numbers, texts are yes and no.
-    const bool may_be_text = !spec.from_loss || is_integer(spec.type.dtype) || values_of(index, 3).size() <= 2;
+    const auto may_be_text = [&] {
+      return !spec.from_loss || is_integer(spec.type.dtype) || values_of(index, 3).size() <= 2;
+    };
     const bool is_text =
-        first < rows && may_be_text && (!number_in(table_.field(first, index)) || (was_text && !column.is_label));
+        first < rows && (!number_in(table_.field(first, index)) || (was_text && !column.is_label)) && may_be_text();
     if (is_text) {
       read_texts(index, &column);
       return column;

@@ -39,6 +39,9 @@ using KnownColumns = std::map<std::string, std::vector<std::string>>;
 KnownColumns trained_columns(const std::map<std::string, std::string>& metadata);
 std::string columns_to_json(const KnownColumns& columns);
 
+// The sizes of a sample of the input; nothing where the model leaves one open.
+std::optional<Shape> sizes_of_sample(const InputSpec& input);
+
 // Columns that hold the labels where none has the name of the loss's target.
 inline const std::vector<std::string> kLabelColumns = {"class", "label", "labels"};
 

@@ -107,30 +107,29 @@ Columns label_column(const std::map<std::string, size_t>& index, const std::vect
   return {};
 }
 
-// The elements of a sample; nothing where the model leaves them open.
-std::optional<int64_t> elements_of(const InputSpec& input) {
-  if (!input.type.has_rank() || input.type.rank() == 0) return std::nullopt;
-  int64_t elements = 1;
-  for (int64_t i = 1; i < input.type.rank(); ++i) {
-    const Dim& dim = (*input.type.dims)[static_cast<size_t>(i)];
-    if (!dim.known()) return std::nullopt;
-    elements *= dim.value();
-  }
-  return elements;
-}
-
 // All that are left, for the model's first input.
 void expect_all_fit(const DataTable& table, const InputSpec& input, const Columns& columns, bool lacks_target) {
-  const std::optional<int64_t> elements = elements_of(input);
-  if (!elements || *elements == std::ssize(columns)) return;
+  const std::optional<Shape> sizes = sizes_of_sample(input);
+  if (!sizes || num_elements(*sizes) == std::ssize(columns)) return;
   if (const std::string why = of_separator(table); !why.empty()) fail_as(ErrorCode::kArrayMisfit, table.path, why);
   const std::string names = first_few(std::span<const size_t>(columns), 8, [&](size_t i) { return table.columns[i]; });
   fail_as(ErrorCode::kArrayMisfit, table.path, " has ", columns.size(), " columns for '", input.name, "' ",
-          to_string(input.type), ", which takes ", *elements, ": ", names, "; --columns ", input.name,
+          to_string(input.type), ", which takes ", num_elements(*sizes), ": ", names, "; --columns ", input.name,
           "=... says which", lacks_target ? ", --map COLUMN=labels which one is the loss's target" : "");
 }
 
 }  // namespace
+
+std::optional<Shape> sizes_of_sample(const InputSpec& input) {
+  if (!input.type.has_rank() || input.type.rank() == 0) return std::nullopt;
+  Shape sizes;
+  for (size_t axis = 1; axis < input.type.dims->size(); ++axis) {
+    const Dim& dim = (*input.type.dims)[axis];
+    if (!dim.known()) return std::nullopt;
+    sizes.push_back(dim.value());
+  }
+  return sizes;
+}
 
 AssignedColumns assign_columns(const DataTable& table, const std::vector<InputSpec>& inputs, const ReadOptions& options,
                                const KnownColumns& known) {
